@@ -1,0 +1,19 @@
+"""Errors that are written for people: what is wrong, where, and what would be right."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """A mistake in a configuration, a command line or a data set; entry points print it and exit with code 2.
+
+    The message says where (key path, folder or file), what was given and what is allowed.
+    """
+
+
+def suggest(name: str, allowed: Iterable[str]) -> str:
+    """Return the tail of an "unknown name" message: the nearest of `allowed`, if any is near, and all of them."""
+    names = sorted(allowed)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return f"{hint} Allowed: {', '.join(names) or '(none)'}."

@@ -1,0 +1,180 @@
+"""Exact epochs out of a DALI pipeline. The only owner of reset: nobody else builds, drains or restarts one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from nvidia.dali.pipeline import Pipeline
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from augment.dataset import Split
+from augment.errors import UserError
+from augment.pipeline import Shard, batches_per_epoch, build_pipeline
+from augment.plan import Plan
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the model is fed.
+
+    Attributes:
+        images: (N, 3, size, size) float32 or float16, normalized, in channels_last memory.
+        targets: (N,) int64 class indices.
+        indices: (N,) int64, each sample's place in the split's files.
+    """
+
+    images: Tensor
+    targets: Tensor
+    indices: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+class Loader:
+    """Iterates over a split, one epoch a pass.
+
+    A pass that is cut short (break, exception) is over: the next one starts with the next epoch's first batch. A
+    loader that was given a state goes on in the middle of the epoch where the state was taken.
+
+    Args:
+        plan: what is done to the pictures.
+        split: the pictures and their targets.
+        batch_size: samples in a batch; the last one of an epoch may be smaller.
+        seed: of the run.
+        device: where batches are made and handed out.
+        shard: rank and world size.
+        drop_last: leave out the smaller last batch, unless it is the only one.
+        threads: CPU threads of the pipeline.
+        half: float16 images.
+        raw: uint8 images in HWC memory, before normalization, to look at.
+
+    Raises:
+        UserError: fewer samples than ranks.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        split: Split,
+        *,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        shard: Shard | None = None,
+        drop_last: bool = False,
+        threads: int = 2,
+        half: bool = False,
+        raw: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.split = split
+        self.batch_size = batch_size
+        self._seed = seed
+        self._device = device
+        self._shard = shard or Shard()
+        self._drop_last = drop_last
+        self._options: dict[str, Any] = {"threads": threads, "half": half, "raw": raw}
+        if len(split) < self._shard.world_size:
+            raise UserError(
+                f"data: {len(split)} pictures in {plan.split} for {self._shard.world_size} ranks. "
+                "Allowed: at least one picture a rank."
+            )
+        self._targets = torch.tensor(split.targets, dtype=torch.int64, device=device)
+        self._per_epoch = batches_per_epoch(len(split), batch_size, self._shard.world_size)
+        self._pipeline: Pipeline | None = None
+        self._built_at = 0  # the epoch in which the pipeline was built
+        self._consumed = 0  # DALI batches taken from it since
+        self._resuming = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to, if the pass goes on."""
+        return self._built_at + self._consumed // self._per_epoch
+
+    @property
+    def samples(self) -> int:
+        """Samples of this rank in an epoch; each rank keeps its shard of every epoch's new order."""
+        rank, world_size, total = self._shard.rank, self._shard.world_size, len(self.split)
+        return (rank + 1) * total // world_size - rank * total // world_size
+
+    def __len__(self) -> int:
+        """Batches of this rank in an epoch."""
+        full, rest = divmod(self.samples, self.batch_size)
+        return full + (1 if rest and not (self._drop_last and full) else 0)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
+        if self._consumed % self._per_epoch and not self._resuming:
+            self._restart(self.epoch + 1)
+        self._resuming = False
+        if self._pipeline is None:
+            self._pipeline = self._build()
+        batches, samples = len(self), self.samples
+        for number in range(self._consumed % self._per_epoch, self._per_epoch):
+            images, index = self._run(self._pipeline)
+            self._consumed += 1
+            # Padding of the last batch, and whole batches of it on ranks with a smaller shard, end here.
+            if number < batches:
+                valid = min(self.batch_size, samples - number * self.batch_size)
+                yield self._batch(images[:valid], index[:valid])
+
+    def end_pass(self) -> None:
+        """Make the next pass start with the next epoch's first batch, also right after `load_state_dict`."""
+        self._resuming = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader is, to the batch; a few hundred bytes."""
+        state = {"plan": self.plan.digest, "built_at": self._built_at, "consumed": self._consumed, "pipeline": None}
+        if self._pipeline is not None and self.plan.split == "train":
+            state["pipeline"] = self._pipeline.checkpoint()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken: the next pass yields the rest of that epoch, the same batches.
+
+        Raises:
+            UserError: the state belongs to another plan.
+        """
+        if state["plan"] != self.plan.digest:
+            raise UserError(
+                f"aug.{self.plan.split}: not the plan of the saved run, whose epoch cannot be continued with another. "
+                "Allowed: the same size, steps and parameters."
+            )
+        self._restart(state["built_at"])
+        self._consumed = state["consumed"]
+        self._pipeline = self._build(state["pipeline"]) if state["pipeline"] is not None else None
+        self._resuming = True
+
+    def close(self) -> None:
+        """Give the pipeline's threads and memory back; the next pass builds a new one."""
+        self._restart(self.epoch + bool(self._consumed % self._per_epoch))
+
+    def _restart(self, epoch: int) -> None:
+        self._pipeline = None
+        self._built_at, self._consumed = epoch, 0
+
+    def _build(self, checkpoint: str | None = None) -> Pipeline:
+        return build_pipeline(
+            self.plan,
+            self.split.files,
+            batch_size=self.batch_size,
+            seed=self._seed,
+            epoch=self._built_at,
+            device="gpu" if self._device.type == "cuda" else "cpu",
+            shard=self._shard,
+            checkpoint=checkpoint,
+            **self._options,
+        )
+
+    def _run(self, pipeline: Pipeline) -> tuple[Tensor, Tensor]:
+        # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
+        stream = torch.cuda.current_stream() if self._device.type == "cuda" else None
+        images, index = (from_dlpack(output.as_tensor()) for output in pipeline.run(stream))
+        return images, index
+
+    def _batch(self, images: Tensor, index: Tensor) -> Batch:
+        indices = index.flatten().long()
+        return Batch(images.permute(0, 3, 1, 2), self._targets[indices], indices)

@@ -1,0 +1,266 @@
+"""Typed parameters: one declaration gives default, allowed values, unit, help text and error message.
+
+Ops declare theirs in the decorator of the op, configuration sections as dataclass fields made by `setting`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from math import inf, isfinite
+from typing import Any, Generic, TypeVar
+
+from augment.errors import UserError, suggest
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Param(Generic[T]):
+    """A parameter of type T with its default.
+
+    Attributes:
+        default: the value when the configuration is silent; None may mean "decided elsewhere", as the doc says.
+        doc: what it does, a phrase.
+        unit: unit of the value, for people.
+        optional: whether null is allowed.
+        required: whether the configuration must give it.
+    """
+
+    default: T | None = None
+    doc: str
+    unit: str = ""
+    optional: bool = False
+    required: bool = False
+
+    def parse(self, value: object, key: str) -> T | None:
+        """Return `value` as T.
+
+        Args:
+            value: what the configuration holds at `key`.
+            key: full key path, for the message.
+
+        Raises:
+            UserError: `value` is of the wrong type or out of range.
+        """
+        if value is None and self.optional:
+            return None
+        parsed = self._convert(value)
+        if parsed is None:
+            raise UserError(f"{key}: {value!r} is not allowed. Allowed: {self.allowed()}.")
+        return parsed
+
+    def allowed(self) -> str:
+        """Say which values are allowed, as a phrase."""
+        return self._allowed() + (" or null" if self.optional else "")
+
+    def show(self, value: T) -> str:
+        """Write a value for people, with its unit."""
+        return f"{value} {self.unit}".strip()
+
+    def _convert(self, value: object) -> T | None:
+        raise NotImplementedError
+
+    def _allowed(self) -> str:
+        raise NotImplementedError
+
+
+def _number(value: object, within: Interval) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        return None
+    return float(value) if within[0] <= value <= within[1] else None
+
+
+def _bounds(within: Interval) -> str:
+    low, high = within
+    if within == (-inf, inf):
+        return ""
+    if high == inf:
+        return f" of at least {low:g}"
+    return f" from {low:g} to {high:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Param[float]):
+    """A real number within closed bounds; `above` excludes everything up to and including it."""
+
+    within: Interval = (-inf, inf)
+    above: float = -inf
+
+    def _convert(self, value: object) -> float | None:
+        number = _number(value, self.within)
+        return number if number is not None and number > self.above else None
+
+    def _allowed(self) -> str:
+        return f"a number{_bounds(self.within)}" + (f", above {self.above:g}" if self.above > -inf else "")
+
+    def show(self, value: float) -> str:
+        """Write the number in its shortest form."""
+        return f"{value:g} {self.unit}".strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count(Param[int]):
+    """A whole number within closed bounds."""
+
+    within: Interval = (0, inf)
+
+    def _convert(self, value: object) -> int | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return None
+        return value if self.within[0] <= value <= self.within[1] else None
+
+    def _allowed(self) -> str:
+        return f"a whole number{_bounds(self.within)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag(Param[bool]):
+    """True or false."""
+
+    def _convert(self, value: object) -> bool | None:
+        return value if isinstance(value, bool) else None
+
+    def _allowed(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Param[str]):
+    """A string that is not empty."""
+
+    def _convert(self, value: object) -> str | None:
+        # Unquoted YAML turns a folder named 2024 into a number; that is still its name.
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return value if isinstance(value, str) and value else None
+
+    def _allowed(self) -> str:
+        return "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Param[str]):
+    """One of a few names."""
+
+    options: tuple[str, ...]
+
+    def parse(self, value: object, key: str) -> str | None:
+        """Return `value` if it is one of the options; the error names the nearest one."""
+        if isinstance(value, str) and value not in self.options:
+            raise UserError(f"{key}: unknown name '{value}'.{suggest(value, self.options)}")
+        return super().parse(value, key)
+
+    def _convert(self, value: object) -> str | None:
+        return value if isinstance(value, str) and value in self.options else None
+
+    def _allowed(self) -> str:
+        return ", ".join(self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts(Param[tuple[str, ...]]):
+    """A list of strings."""
+
+    def _convert(self, value: object) -> tuple[str, ...] | None:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            return None
+        return tuple(value) if all(isinstance(v, str) and v for v in value) else None
+
+    def _allowed(self) -> str:
+        return "a list of names"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channels(Param[tuple[float, float, float]]):
+    """Three numbers, for red, green and blue."""
+
+    within: Interval
+    above: float = -inf
+
+    def _convert(self, value: object) -> tuple[float, float, float] | None:
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 3:
+            return None
+        numbers = [_number(v, self.within) for v in value]
+        red, green, blue = numbers
+        if red is None or green is None or blue is None or min(red, green, blue) <= self.above:
+            return None
+        return red, green, blue
+
+    def _allowed(self) -> str:
+        above = f", above {self.above:g}" if self.above > -inf else ""
+        return f"three numbers{_bounds(self.within)}{above}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range(Param[Interval]):
+    """An interval [low, high] from which a value is drawn uniformly for each sample.
+
+    Attributes:
+        within: bounds of the interval.
+        above: excluded lower bound.
+        draws: names of the values drawn from it, each independently; by default the parameter's name
+            without its ending `_range`.
+    """
+
+    within: Interval = (-inf, inf)
+    above: float = -inf
+    draws: tuple[str, ...] = ()
+
+    def _convert(self, value: object) -> Interval | None:
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+            return None
+        low, high = (_number(v, self.within) for v in value)
+        if low is None or high is None or low > high or low <= self.above:
+            return None
+        return low, high
+
+    def _allowed(self) -> str:
+        above = f", above {self.above:g}" if self.above > -inf else ""
+        return f"[low, high] with low <= high, numbers{_bounds(self.within)}{above}"
+
+    def show(self, value: Interval) -> str:
+        """Write the interval as low..high."""
+        return f"{value[0]:.4g}..{value[1]:.4g} {self.unit}".strip()
+
+
+def setting(param: Param[T]) -> T:
+    """Declare a dataclass field by its parameter, which brings the default and the checks."""
+    default = MISSING if param.required else param.default
+    made: T = field(default=default, metadata={"param": param})  # type: ignore[assignment]
+    return made
+
+
+def settings(cls: type) -> dict[str, Param[Any]]:
+    """Return the parameters of a dataclass whose fields were made by `setting`, in order."""
+    return {f.name: f.metadata["param"] for f in fields(cls) if "param" in f.metadata}
+
+
+def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
+    """Check a mapping from the configuration against parameters and complete it with their defaults.
+
+    Args:
+        params: the allowed keys.
+        given: the mapping found at `key`; null counts as empty.
+        key: full key path of the mapping.
+
+    Raises:
+        UserError: not a mapping, an unknown key, a missing one, or a value that its parameter refuses.
+    """
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of {', '.join(params) or 'nothing'}.")
+    for name in given:
+        if name not in params:
+            raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), params)}")
+    for name, param in params.items():
+        if param.required and given.get(name) is None:
+            raise UserError(f"{key}.{name}: missing. Allowed: {param.allowed()} ({param.doc}).")
+    return {n: p.parse(given[n], f"{key}.{n}") if n in given else p.default for n, p in params.items()}
+
+
+def parse_settings(cls: type[S], given: object, key: str) -> S:
+    """Build a dataclass of settings from a mapping, with the checks of `parse_params`."""
+    return cls(**parse_params(settings(cls), given, key))
