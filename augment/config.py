@@ -114,3 +114,14 @@ def _parse_step(name: str, given: object, key: str) -> Step:
         raise UserError(f"{key}.p: a crop applies to every picture. Allowed: {', '.join(op.params) or 'nothing'}.")
     params = parse_params(op.params, own, key)
     return Step(name, op, params.pop("p", 1.0), MappingProxyType(params))
+
+
+def plain_steps(steps: tuple[Step, ...]) -> dict[str, dict[str, Any]]:
+    """Return steps as plain values, complete, that `parse_steps` makes the same steps of."""
+    return {step.key: _plain_step(step) for step in steps}
+
+
+def _plain_step(step: Step) -> dict[str, Any]:
+    params = {name: list(value) if isinstance(value, tuple) else value for name, value in step.params.items()}
+    p = {"p": step.p} if "p" in step.op.params else {}
+    return {"op": step.op.name, **p, **params}

@@ -1,0 +1,285 @@
+"""Find the files that cannot be decoded before training starts.
+
+DALI has no option to skip a bad file: its CPU decoder raises and loses the batch, often without naming the file, while
+the GPU decoder turns a cut JPEG or a header that claims gigapixels into pixels in silence. So the verdict here depends
+on the file alone, never on the device, and costs far less than decoding: most files are judged by their header and end.
+"""
+
+import json
+import logging
+import os
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress
+
+from augment.dataset import Split
+from augment.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+# Width times height. The size at which Pillow, too, refuses an image as a decompression bomb: 537 MB as RGB.
+MAX_PIXELS = 178_956_970
+
+# The formats that DALI decodes, as Pillow names them; a file's content decides, not its name.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
+
+# Kinds of these formats that Pillow reads and DALI 2.4 does not: (format, mode).
+_UNDECODABLE = {("JPEG2000", "LA"): "gray with alpha", ("PPM", "F"): "float", ("TIFF", "I"): "32 bit a channel"}
+_UNDECODABLE_TIFF = {"lzma", "webp"}
+
+_JPEG_END = b"\xff\xd9"
+_JPEG_MAX_SIDE = 65_500  # libjpeg's limit; the header has room for 65,535
+_PNG_END = b"IEND\xae\x42\x60\x82"
+
+# What Pillow's parsers raise on files that are cut or garbled.
+_DECODER_ERRORS = (
+    OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, AttributeError, AssertionError,
+    RuntimeError, struct.error, zlib.error,
+)  # fmt: skip
+
+_CACHE_VERSION = 1  # raise it when a verdict changes
+_THREADS = 8  # the work is waiting for the disk and, outside the interpreter lock, decoding
+_CHUNK = 64
+_PROGRESS_FROM = 1000  # files
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that cannot be used.
+
+    Attributes:
+        file: its path, as given.
+        reason: what is wrong with it, to be read after the path: "is empty (0 bytes)".
+    """
+
+    file: Path
+    reason: str
+
+
+def check_files(files: Sequence[Path], *, cache: Path | None = None) -> list[Problem]:
+    """Return the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
+
+    JPEG is judged by its header and its end marker, and decoded where that is missing; PNG by its checksums; WebP by
+    its container; the rarer formats are decoded. Damage inside an otherwise whole JPEG or WebP goes unnoticed.
+
+    Args:
+        files: the files to look at; one that occurs twice is reported twice.
+        cache: a JSON file in which verdicts are kept by path, size and modification time. It is made when missing,
+            ignored when unreadable, and may be shared between data sets and processes.
+
+    Returns:
+        The problems in the order of `files`.
+    """
+    known = _read_cache(cache) if cache else {}
+    reasons: dict[Path, str | None] = {}
+    unknown: list[Path] = []
+    for file in dict.fromkeys(files):
+        verdict = known.get(os.path.abspath(file), "")
+        state = _state_of(file) if verdict else ""
+        if state and verdict.startswith(state):
+            reasons[file] = verdict.removeprefix(state) or None
+        else:
+            unknown.append(file)
+
+    fresh: dict[str, str] = {}
+    for file, (state, reason) in _judge_all(unknown):
+        reasons[file] = reason
+        if state:
+            fresh[os.path.abspath(file)] = f"{state}{reason or ''}"
+    if cache and fresh:
+        _write_cache(cache, known | fresh)
+    return [Problem(file, reason) for file in files if (reason := reasons[file])]
+
+
+def require_readable(split: Split, name: str, *, skip_bad: bool, cache: Path | None = None) -> Split:
+    """Return the part of a split that can be decoded.
+
+    Args:
+        split: the pictures to check.
+        name: the split's name in messages, "train" or "val".
+        skip_bad: the value of the key data.skip_bad: drop bad files with a notice in the log, instead of raising.
+        cache: see `check_files`.
+
+    Raises:
+        UserError: a file is bad and skip_bad is false, or none is good.
+    """
+    problems = check_files(split.files, cache=cache)
+    if not problems:
+        return split
+    shown = "".join(f"\n  {problem.file} {problem.reason}" for problem in problems[:5])
+    more = f"\n  and {len(problems) - 5:,} more" if len(problems) > 5 else ""
+    count = f"{len(problems):,} of {len(split):,} {name} pictures"
+    if len(problems) == len(split):
+        raise UserError(f"data: {count} cannot be used, so none is left:{shown}{more}")
+    if not skip_bad:
+        raise UserError(
+            f"data: {count} cannot be used:{shown}{more}\n"
+            "Repair or remove them, or set data.skip_bad=true to leave them out."
+        )
+    first = problems[0]
+    logger.warning("data.skip_bad=true: left out %s; the first: %s %s", count, first.file, first.reason)
+    bad = {problem.file for problem in problems}
+    kept = [(file, target) for file, target in zip(split.files, split.targets, strict=True) if file not in bad]
+    return Split(tuple(file for file, _ in kept), tuple(target for _, target in kept))
+
+
+def _judge_all(files: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, str | None]]]:
+    """Yield each file with what `_judge` says of it."""
+    if not files:
+        return
+    chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    quiet = len(files) <= _PROGRESS_FROM or not console.is_terminal
+    pool = ThreadPoolExecutor(_THREADS)
+    with _strict_pillow(), Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+        task = progress.add_task("Checking files", total=len(files))
+        try:
+            for chunk, results in zip(chunks, pool.map(_judge_chunk, chunks), strict=True):
+                yield from zip(chunk, results, strict=True)
+                progress.advance(task, len(chunk))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _judge_chunk(files: Sequence[Path]) -> list[tuple[str, str | None]]:
+    return [_judge(file) for file in files]
+
+
+def _judge(file: Path) -> tuple[str, str | None]:
+    """Return the file's state and what is wrong with it; the state is "" if the system did not hand the file out."""
+    try:
+        with file.open("rb") as stream:
+            return _state(os.fstat(stream.fileno())), _find_fault(stream)
+    except OSError as error:
+        return "", f"cannot be read: {error.strerror}"
+    except MemoryError:
+        return "", "needs more memory to decode than there is"
+
+
+def _find_fault(stream: BinaryIO) -> str | None:
+    """Return what is wrong with an encoded picture, None if nothing is.
+
+    Raises:
+        OSError: the file could not be read; says nothing about its content.
+    """
+    head = stream.read(16)
+    if not head:
+        return "is empty (0 bytes)"
+    try:
+        image = Image.open(stream, formats=FORMATS)
+        return _refuse(image) or _prove_whole(image, stream)
+    except UnidentifiedImageError:
+        return _describe(head)
+    except _DECODER_ERRORS as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        return f"is broken: {error or type(error).__name__}"
+
+
+def _refuse(image: ImageFile.ImageFile) -> str | None:
+    """Return why a picture is refused for what its header says."""
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        return f"claims {width} x {height} pixels; allowed are {MAX_PIXELS:,}"
+    kind = _UNDECODABLE.get((image.format or "", image.mode))
+    if isinstance(image, TiffImageFile):
+        compression = image.info.get("compression")
+        if compression in _UNDECODABLE_TIFF:
+            kind = f"{compression} compressed"
+        elif BITSPERSAMPLE not in image.tag_v2:
+            kind = "without bits per sample"
+    return f"is a {image.format} of a kind that DALI does not decode ({kind})" if kind else None
+
+
+def _prove_whole(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
+    """Return, or raise as Pillow does, what is wrong with a picture whose header is right; the cheapest proof goes."""
+    if image.format == "PNG":
+        image.verify()  # the checksums; it stops before the one of the end chunk
+        stream.seek(0)
+        return None if _PNG_END in stream.read() else "is broken: it ends early"
+    if image.format == "WEBP":
+        return None  # opening it has compared the container with the file
+    if image.format in ("JPEG", "MPO") and image.tile and max(image.size) <= _JPEG_MAX_SIDE:
+        stream.seek(-len(_JPEG_END), os.SEEK_END)
+        if stream.read() == _JPEG_END:
+            return None
+    image.load()
+    return None
+
+
+def _describe(head: bytes) -> str:
+    """Return what a file is that is none of `FORMATS`."""
+    allowed = f"allowed: {', '.join(FORMATS)}"
+    if head.startswith(b"GIF8"):
+        return f"is a GIF, which DALI does not decode; {allowed}"
+    if head[4:8] == b"ftyp":
+        return f"is an AVIF, HEIF or film, which DALI does not decode; {allowed}"
+    if head.startswith((b"\xff\xd8\xff", b"\x89PNG")):
+        return "has a broken header, or is of a kind that is not decoded (a JPEG with 12 bits a channel, for one)"
+    return f"is no picture that DALI decodes; {allowed}"
+
+
+@contextmanager
+def _strict_pillow() -> Iterator[None]:
+    """Make Pillow's verdict independent of settings made elsewhere, and silent; its size limit is replaced by ours."""
+    max_pixels, truncated = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+    Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = max_pixels, truncated
+
+
+def _state_of(file: Path) -> str:
+    try:
+        return _state(os.stat(file))
+    except OSError:
+        return ""
+
+
+def _state(stat: os.stat_result) -> str:
+    return f"{stat.st_size} {stat.st_mtime_ns} "
+
+
+def _read_cache(cache: Path) -> dict[str, str]:
+    """Return "<size> <mtime_ns> <reason>" by absolute path, a form that is read fast also for a million files.
+
+    A cache that is missing, damaged or of another version counts as empty.
+    """
+    try:
+        content: object = json.loads(cache.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    match content:
+        case {"version": int(version), "files": dict(files)} if version == _CACHE_VERSION:
+            return {path: verdict for path, verdict in files.items() if isinstance(verdict, str)}
+    return {}
+
+
+def _write_cache(cache: Path, verdicts: dict[str, str]) -> None:
+    """Replace the cache in one step; a folder that cannot be written costs the next start its speed, nothing else."""
+    beside = cache.with_name(f".{cache.name}.{uuid4().hex}")
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_text(json.dumps({"version": _CACHE_VERSION, "files": verdicts}))
+            beside.replace(cache)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        logger.info("%s: not written (%s), so that the files are checked again next time", cache, error.strerror)

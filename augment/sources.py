@@ -1,0 +1,116 @@
+"""Where pictures come from: each source is declared once, as a dataclass of its settings that loads a dataset."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from hashlib import blake2b
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+from augment.check import require_readable
+from augment.dataset import Dataset
+from augment.errors import UserError, suggest
+from augment.folder import scan_folder
+from augment.imagenette import name_classes, prepare_imagenette
+from augment.params import Choice, Flag, Text, parse_params, setting, settings
+from augment.sample import make_sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Base of all sources. A source is hashable, and two equal ones give the same dataset."""
+
+    def load(self) -> Dataset:
+        """Prepare what is missing and list the files of both splits.
+
+        Raises:
+            UserError: what is there cannot be used, or cannot be had.
+        """
+        raise NotImplementedError
+
+
+S = TypeVar("S", bound=type[Source])
+
+_SOURCES: dict[str, type[Source]] = {}
+
+# Read-only view: name in the configuration -> source.
+SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
+
+# Where sources that make or download their pictures put them, below the folder the program is started in.
+DATA_DIR = "outputs/data"
+
+
+def source(name: str) -> Callable[[S], S]:
+    """Register a source under its name in the configuration."""
+
+    def decorate(cls: S) -> S:
+        _SOURCES[name] = cls
+        return cls
+
+    return decorate
+
+
+def parse_data(given: object, key: str = "data") -> Source:
+    """Check the `data` section, `{source: name, ...settings}`.
+
+    Raises:
+        UserError: an unknown source or setting, a missing one, or a value that is not allowed.
+    """
+    if not isinstance(given, Mapping) or not isinstance(given.get("source"), str):
+        raise UserError(f"{key}.source: missing. Allowed: {', '.join(_SOURCES)}.")
+    name = given["source"]
+    if name not in _SOURCES:
+        raise UserError(f"{key}.source: unknown source '{name}'.{suggest(name, _SOURCES)}")
+    cls = _SOURCES[name]
+    return cls(**parse_params(settings(cls), {n: v for n, v in given.items() if n != "source"}, key))
+
+
+@cache
+def load_dataset(source: Source) -> Dataset:
+    """Load a source's dataset, once in a process."""
+    return source.load()
+
+
+@source("sample")
+@dataclass(frozen=True, kw_only=True)
+class Sample(Source):
+    """Ten classes of pictures drawn by the project itself: nothing to download."""
+
+    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the set is made once"))
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        return scan_folder(make_sample(Path(self.dir)))
+
+
+@source("folder")
+@dataclass(frozen=True, kw_only=True)
+class Folder(Source):
+    """Your own pictures: DIR/train/<class>/* and DIR/val/<class>/*."""
+
+    root: str = setting(Text(required=True, doc="folder with train/<class>/* and val/<class>/*"))
+    skip_bad: bool = setting(Flag(default=False, doc="leave out files that cannot be decoded, in place of an error"))
+
+    def load(self) -> Dataset:
+        """List the folder and check every file; the result of the check is kept below outputs/."""
+        dataset = scan_folder(Path(self.root))
+        digest = blake2b(str(Path(self.root).resolve()).encode(), digest_size=6).hexdigest()
+        check = partial(require_readable, skip_bad=self.skip_bad, cache=Path(DATA_DIR) / f"checked-{digest}.json")
+        return Dataset(dataset.classes, check(dataset.train, "train"), check(dataset.val, "val"))
+
+
+@source("imagenette")
+@dataclass(frozen=True, kw_only=True)
+class Imagenette(Source):
+    """Imagenette, ten easy classes of ImageNet (Howard 2019), downloaded once."""
+
+    variant: str = setting(
+        Choice(default="160", options=("full", "320", "160"), doc="short side of the photos in px, or full size")
+    )
+    dir: str = setting(Text(default=DATA_DIR, doc="folder for the archive and the photos"))
+    url: str | None = setting(Text(optional=True, doc="where to download from; null: the official place"))
+
+    def load(self) -> Dataset:
+        """Download and unpack what is missing."""
+        return name_classes(scan_folder(prepare_imagenette(self.variant, Path(self.dir), self.url)))

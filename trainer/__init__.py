@@ -1,0 +1,1 @@
+"""Training of image models: a readable loop, callbacks, and runs that are described by YAML."""

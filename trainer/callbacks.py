@@ -1,0 +1,181 @@
+"""The callbacks of a run, and the registry by which the `callbacks` section of the configuration names them."""
+
+import math
+import re
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType, MappingProxyType
+from typing import Any, TypeVar
+
+from torch import nn
+
+from augment.errors import UserError, suggest
+from augment.params import Choice, Number, parse_params, setting, settings
+from trainer.callback import Callback, CancelFit
+from trainer.checkpoint import BEST, LAST, save
+from trainer.learner import Learner, Position
+from trainer.recorder import Recorder
+from trainer.schedule import Schedule, position
+
+C = TypeVar("C", bound=type[Callback])
+
+_CALLBACKS: dict[str, type[Callback]] = {}
+
+# Read-only view: name in the configuration -> callback.
+CALLBACKS: Mapping[str, type[Callback]] = MappingProxyType(_CALLBACKS)
+
+
+def configurable(cls: C) -> C:
+    """Register a callback, a dataclass of settings, for use in the `callbacks` section; GradClip becomes grad_clip."""
+    _CALLBACKS[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()] = cls
+    return cls
+
+
+def parse_callbacks(given: object, key: str = "callbacks") -> tuple[Callable[[], Callback], ...]:
+    """Check the `callbacks` section, `{name: {setting: value}}`, and return what makes each callback.
+
+    A callback that is null is left out, so that `callbacks.plots=null` switches one of the defaults off.
+
+    Raises:
+        UserError: an unknown callback or setting, or a value that is not allowed.
+    """
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of callbacks, as grad_clip: {{}}.")
+    makers = []
+    for name, values in given.items():
+        if name not in _CALLBACKS:
+            raise UserError(f"{key}.{name}: unknown callback.{suggest(str(name), _CALLBACKS)}")
+        if values is not None:
+            makers.append(_maker(_CALLBACKS[name], parse_params(settings(_CALLBACKS[name]), values, f"{key}.{name}")))
+    return tuple(makers)
+
+
+def _maker(cls: type[Callback], values: dict[str, Any]) -> Callable[[], Callback]:
+    return lambda: cls(**values)
+
+
+class ParamScheduler(Callback):
+    """Sets hyperparameters of the optimizer before every step, from the position in the whole fit.
+
+    Args:
+        schedules: for each key of the optimizer's parameter groups, as "lr", its schedule.
+    """
+
+    order = -5
+
+    def __init__(self, schedules: Mapping[str, Schedule]) -> None:
+        self.schedules = dict(schedules)
+
+    def before_batch(self, learner: Learner) -> None:
+        """Set them, in training."""
+        if learner.training:
+            now = position(learner.step, learner.total_steps)
+            for group in learner.optimizer.param_groups:
+                group.update({name: schedule(now) for name, schedule in self.schedules.items()})
+
+
+class Interrupt(Callback):
+    """Turns Ctrl-C into a clean end: the batch is finished, and what comes after the fit still happens.
+
+    A second Ctrl-C stops at once.
+
+    Attributes:
+        pressed: whether it happened.
+    """
+
+    order = 90
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._previous: Any = None
+
+    def before_fit(self, learner: Learner) -> None:
+        """Take the signal over; only a main thread can."""
+        try:
+            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+        except ValueError:
+            self._previous = None
+
+    def after_batch(self, learner: Learner) -> None:
+        """End the fit if it was pressed."""
+        if self.pressed:
+            raise CancelFit
+
+    def after_fit(self, learner: Learner) -> None:
+        """Give the signal back."""
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.pressed = True
+        signal.signal(signal.SIGINT, self._previous)
+
+
+@configurable
+@dataclass(eq=False)
+class GradClip(Callback):
+    """Scales the gradients down if their total norm exceeds a limit (Pascanu et al. 2013)."""
+
+    max_norm: float = setting(Number(default=1.0, within=(0, 1e9), above=0, doc="largest norm of all gradients"))
+
+    def before_step(self, learner: Learner) -> None:
+        """Clip; without a check for NaN, which would wait for the device."""
+        nn.utils.clip_grad_norm_(learner.model.parameters(), self.max_norm, error_if_nonfinite=False)
+
+
+@configurable
+@dataclass(eq=False)
+class Checkpoint(Callback):
+    """Saves `last.pt` after each epoch and on interruption, and `best.pt` when the monitored value improves.
+
+    `last.pt` is all that a resumed run needs, `best.pt` the model and its figures.
+    """
+
+    monitor: str = setting(
+        Choice(
+            default="val_accuracy",
+            options=("val_accuracy", "val_loss", "train_accuracy", "train_loss"),
+            doc="whose best value makes the best model",
+        )
+    )
+    order = 50
+    best: float | None = field(default=None, init=False)
+    best_epoch: int | None = field(default=None, init=False)
+    _saved: Position | None = field(default=None, init=False)
+
+    def after_epoch(self, learner: Learner) -> None:
+        """Save."""
+        if learner.folder is None:
+            return
+        recorder = learner.find(Recorder)
+        value = recorder.rows[-1].get(self.monitor)
+        if value is not None and self._improves(value):
+            self.best, self.best_epoch = value, learner.epoch
+            row, confusion = dict(recorder.rows[-1]), recorder.confusion
+            best = {"model": learner.model.state_dict(), "row": row, "confusion": confusion}
+            save(best | {"classes": list(learner.classes)}, learner.folder / BEST)
+        self._save_last(learner, Position(learner.epoch + 1, 0))
+
+    def after_fit(self, learner: Learner) -> None:
+        """Save an interrupted epoch; what a failed fit leaves behind is not worth going on from."""
+        if learner.folder is not None and learner.error is None and learner.position != self._saved:
+            self._save_last(learner, learner.position)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value so far."""
+        return {"best": self.best, "best_epoch": self.best_epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.best, self.best_epoch = state["best"], state["best_epoch"]
+
+    def _improves(self, value: float) -> bool:
+        if self.best is None or math.isnan(self.best):
+            return True
+        return value < self.best if self.monitor.endswith("loss") else value > self.best
+
+    def _save_last(self, learner: Learner, position: Position) -> None:
+        assert learner.folder is not None
+        save(learner.state_dict() | {"position": tuple(position)}, learner.folder / LAST)
+        self._saved = position

@@ -1,0 +1,38 @@
+"""Checkpoint files: written whole or not at all, read without running code."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from augment.errors import UserError
+
+LAST, BEST = "last.pt", "best.pt"
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Write a state of plain values and tensors; whoever reads `path` meanwhile sees the old file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        torch.save(state, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: Path, device: torch.device | None = None) -> dict[str, Any]:
+    """Read a state, its tensors to the device (default: the CPU).
+
+    Raises:
+        UserError: there is no such file, or it is no checkpoint.
+    """
+    if not path.is_file():
+        inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
+        raise UserError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device or "cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise UserError(f"{path}: not a checkpoint, or cut short ({str(error).splitlines()[0]}).") from error
+    return state

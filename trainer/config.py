@@ -1,0 +1,177 @@
+"""The whole configuration: from the mapping that Hydra composed to checked and typed sections."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+import trainer.dashboard
+import trainer.pictures
+import trainer.progress  # noqa: F401  (each registers its callbacks)
+from augment.config import Aug, parse_aug, plain_steps
+from augment.errors import UserError, suggest
+from augment.params import Choice, Count, Number, Param, Text, Texts, parse_params, parse_settings, setting
+from augment.registry import load_plugins
+from augment.sources import SOURCES, Source, load_dataset, parse_data
+from trainer.callback import Callback
+from trainer.callbacks import parse_callbacks
+from trainer.models import MODELS, Model, check_model, parse_model
+from trainer.schedule import Schedule, constant, flat_cos, one_cycle
+
+Optimizers = Callable[[Any], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How to train."""
+
+    epochs: int = setting(Count(default=16, within=(1, 10**6), doc="passes over the training data"))
+    batch_size: int = setting(Count(default=64, within=(1, 10**6), doc="pictures in a batch"))
+    lr: float = setting(Number(default=0.1, within=(0, 1e6), above=0, doc="learning rate, the highest of the schedule"))
+    optimizer: str = setting(Choice(default="sgd", options=("sgd", "adamw"), doc="what makes a step of the gradients"))
+    momentum: float = setting(Number(default=0.9, within=(0, 0.9999), doc="of SGD; AdamW's beta1"))
+    weight_decay: float = setting(Number(default=5e-4, within=(0, 10), doc="of the optimizer"))
+    schedule: str = setting(
+        Choice(default="one_cycle", options=("one_cycle", "flat_cos", "constant"), doc="of the learning rate")
+    )
+    warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
+    flat: float = setting(Number(default=0.75, within=(0, 1), doc="flat_cos: share of the run before lr falls"))
+    start_factor: float = setting(Number(default=0.04, within=(0, 1), doc="one_cycle: first lr over the highest"))
+    end_factor: float = setting(Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: last lr over the highest"))
+    device: str = setting(Choice(default="auto", options=("auto", "cpu", "cuda"), doc="where to train"))
+    precision: str = setting(
+        Choice(default="fp32", options=("fp32", "bf16"), doc="of the forward pass; bf16 is autocast")
+    )
+    limit_batches: int | None = setting(
+        Count(optional=True, within=(1, 10**9), doc="batches of each pass at most, to try things out")
+    )
+    threads: int | None = setting(
+        Count(optional=True, within=(1, 1024), doc="CPU threads of each input pipeline; null: one a core, at most 16")
+    )
+    resume: str | None = setting(Text(optional=True, doc="folder of a run to go on with"))
+
+    def torch_device(self) -> torch.device:
+        """Return the device.
+
+        Raises:
+            UserError: a GPU is asked for where there is none.
+        """
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("fit.device: cuda, but PyTorch sees no GPU here. Allowed: auto, cpu.")
+        cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
+        return torch.device("cuda" if cuda else "cpu")
+
+    def cpu_threads(self) -> int:
+        """Return the CPU threads of a pipeline."""
+        return self.threads or min(16, len(os.sched_getaffinity(0)))
+
+    def lr_schedule(self) -> Schedule:
+        """Return the schedule of the learning rate."""
+        start, end = self.lr * self.start_factor, self.lr * self.end_factor
+        if self.schedule == "one_cycle":
+            return one_cycle(self.lr, start=start, end=end, warmup=self.warmup)
+        if self.schedule == "flat_cos":
+            return flat_cos(self.lr, end=end, flat=self.flat)
+        return constant(self.lr)
+
+    def make_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of a network."""
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(
+                network.parameters(), self.lr, momentum=self.momentum, weight_decay=self.weight_decay
+            )
+        return torch.optim.AdamW(
+            network.parameters(), self.lr, betas=(self.momentum, 0.999), weight_decay=self.weight_decay
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A checked configuration.
+
+    Attributes:
+        data: the source of the pictures.
+        model: the model's settings.
+        aug: the augmentation, mean and std filled in.
+        fit: how to train.
+        callbacks: what makes each configured callback.
+        seed: of everything random.
+        resolved: the whole as plain values, defaults included, to write down.
+    """
+
+    data: Source
+    model: Model
+    aug: Aug
+    fit: Fit
+    callbacks: tuple[Callable[[], Callback], ...]
+    seed: int
+    resolved: Mapping[str, Any]
+
+
+_TOP: dict[str, Param[Any]] = {
+    "seed": Count(default=0, within=(0, 2**31 - 1), doc="seed of everything random"),
+    "plugins": Texts(default=(), doc="Python modules that declare callbacks, models or sources of your own"),
+}
+_SECTIONS = ("data", "model", "aug", "fit", "callbacks")
+
+
+def parse_config(given: Mapping[str, Any]) -> Config:
+    """Check the composed configuration.
+
+    Args:
+        given: mapping with the sections data, model, aug, fit, callbacks and the keys seed and plugins.
+
+    Raises:
+        UserError: names the key path, what was given and what is allowed.
+    """
+    for name in given:
+        if name not in (*_TOP, *_SECTIONS):
+            raise UserError(f"{name}: unknown key.{suggest(str(name), [*_TOP, *_SECTIONS])}")
+    top = parse_params(_TOP, {n: v for n, v in given.items() if n in _TOP}, "config")
+    load_plugins(top["plugins"], "plugins")
+    model = parse_model(given.get("model"))
+    aug = parse_aug(given.get("aug"))
+    if norm := model.normalization():
+        aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
+    data, fit = parse_data(given.get("data")), parse_settings(Fit, given.get("fit"), "fit")
+    callbacks = given.get("callbacks") or {}
+    return Config(
+        data=data,
+        model=model,
+        aug=aug,
+        fit=fit,
+        callbacks=parse_callbacks(callbacks),
+        seed=top["seed"],
+        resolved={
+            "data": {"source": _name_of(data, SOURCES), **_plain(data)},
+            "model": {"kind": _name_of(model, MODELS), **_plain(model)},
+            "aug": _plain(aug) | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
+            "fit": _plain(fit),
+            "callbacks": {name: dict(values or {}) for name, values in callbacks.items() if values is not None},
+            "seed": top["seed"],
+            "plugins": list(top["plugins"]),
+        },
+    )
+
+
+def check_config(config: Config) -> None:
+    """Check what can only be found by trying, before anything is written: device, data, model.
+
+    Raises:
+        UserError: as `parse_config`.
+    """
+    config.fit.torch_device()
+    classes = load_dataset(config.data).classes
+    check_model(config.model, len(classes), config.aug.size)
+
+
+def _name_of(settings: object, registry: Mapping[str, type]) -> str:
+    return next(name for name, cls in registry.items() if type(settings) is cls)
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    """Return a section as plain values that parse to the same section."""
+    values = {f.name: getattr(section, f.name) for f in fields(section)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -1,0 +1,76 @@
+"""What is measured during a pass: sums that stay on the device until somebody looks."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import MeanMetric, Metric
+from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+
+class Meter:
+    """Mean loss and accuracy of a pass; updating never waits for the device.
+
+    Args:
+        classes: number of classes.
+        device: where outputs and targets are.
+        keep: keep the predictions, for `confusion`.
+    """
+
+    def __init__(self, classes: int, device: torch.device, *, keep: bool = False) -> None:
+        self._classes = classes
+        self._kept: list[Tensor] | None = [] if keep else None
+        self._loss = MeanMetric(nan_strategy="disable").to(device)
+        # Without validation of its arguments, which would copy them to the host.
+        self._accuracy = MulticlassAccuracy(classes, average="micro", validate_args=False).to(device)
+        self.samples = 0
+
+    def update(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            loss: () mean over the batch.
+            outputs: (N, classes).
+            targets: (N,) class indices.
+        """
+        count = len(targets)
+        self._loss.update(loss.detach(), torch.full_like(loss, count))
+        predictions = outputs.detach().argmax(dim=1)
+        self._accuracy.update(predictions, targets)
+        if self._kept is not None:
+            self._kept.append(torch.stack([predictions, targets]))
+        self.samples += count
+
+    def compute(self) -> dict[str, float]:
+        """Return loss and accuracy (in [0, 1]) so far: one transfer, which waits for the device."""
+        with warnings.catch_warnings():
+            # Taken back from a checkpoint, the sums are there although this object has seen no batch.
+            warnings.filterwarnings("ignore", message="The ``compute`` method of metric")
+            values = torch.stack([self._loss.compute(), self._accuracy.compute().float()]).tolist()
+        return dict(zip(("loss", "accuracy"), values, strict=True))
+
+    def confusion(self) -> Tensor:
+        """Return the counts so far, (classes, classes) int64 on the CPU: rows are targets, columns predictions."""
+        kept = self._kept or [torch.zeros(2, 0, dtype=torch.int64)]
+        predictions, targets = torch.cat(kept, dim=1).cpu()
+        counts: Tensor = multiclass_confusion_matrix(predictions, targets, self._classes)
+        return counts
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums."""
+        states = []
+        for metric in self._metrics():
+            metric.persistent(True)
+            states.append({name: value.clone() for name, value in metric.state_dict().items()})
+        return {"samples": self.samples, "metrics": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.samples = state["samples"]
+        for metric, values in zip(self._metrics(), state["metrics"], strict=True):
+            metric.load_state_dict({name: value.to(metric.device) for name, value in values.items()})
+
+    def _metrics(self) -> tuple[Metric, Metric]:
+        return self._loss, self._accuracy

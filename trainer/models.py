@@ -1,0 +1,157 @@
+"""Models by name: the small network of the quick start, and everything that timm has."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from augment.errors import UserError, suggest
+from augment.params import Flag, Text, parse_params, setting, settings
+
+Channels = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Base of the models' settings."""
+
+    def build(self, classes: int, size: int) -> nn.Module:
+        """Build the network: (N, 3, size, size) -> (N, classes)."""
+        raise NotImplementedError
+
+    def normalization(self) -> tuple[Channels, Channels] | None:
+        """Return mean and std, in 0..1, that the weights were trained with; None: they do not care."""
+        return None
+
+
+M = TypeVar("M", bound=type[Model])
+
+_MODELS: dict[str, type[Model]] = {}
+
+# Read-only view: name in the configuration -> model.
+MODELS: Mapping[str, type[Model]] = MappingProxyType(_MODELS)
+
+
+def model(kind: str) -> Callable[[M], M]:
+    """Register a model under its name in the configuration."""
+
+    def decorate(cls: M) -> M:
+        _MODELS[kind] = cls
+        return cls
+
+    return decorate
+
+
+def parse_model(given: object, key: str = "model") -> Model:
+    """Check the `model` section, `{kind: name, ...settings}`.
+
+    Raises:
+        UserError: an unknown kind or setting, or a value that is not allowed.
+    """
+    if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
+        raise UserError(f"{key}.kind: missing. Allowed: {', '.join(_MODELS)}.")
+    kind = given["kind"]
+    if kind not in _MODELS:
+        raise UserError(f"{key}.kind: unknown model '{kind}'.{suggest(kind, _MODELS)}")
+    cls = _MODELS[kind]
+    return cls(**parse_params(settings(cls), {n: v for n, v in given.items() if n != "kind"}, key))
+
+
+@model("cnn")
+@dataclass(frozen=True, kw_only=True)
+class Cnn(Model):
+    """Seven 3x3 convolutions, 0.4 million parameters: trains in a minute or two on two CPU cores."""
+
+    def build(self, classes: int, size: int) -> nn.Module:
+        """Build it; any size will do."""
+        widths, strides = (3, 16, 32, 64, 64, 64, 128, 256), (1, 2, 2, 2, 2, 2, 2)
+        layers: list[nn.Module] = []
+        for inputs, outputs, stride in zip(widths, widths[1:], strides, strict=False):
+            layers += [
+                nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+                nn.ReLU(inplace=True),
+                nn.BatchNorm2d(outputs),
+            ]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+@model("timm")
+@dataclass(frozen=True, kw_only=True)
+class Timm(Model):
+    """A model of timm, by its name there."""
+
+    name: str = setting(Text(required=True, doc="a name of timm, as resnet18 or convnext_tiny.fb_in22k"))
+    pretrained: bool = setting(Flag(default=False, doc="start from timm's weights, which are downloaded once"))
+
+    def build(self, classes: int, size: int) -> nn.Module:
+        """Build it, with a new head for the classes.
+
+        Raises:
+            UserError: timm has no such model or weights, or they cannot be had.
+        """
+        import timm  # takes seconds, so not at the start of every program
+
+        self._require_name(timm)
+        options: dict[str, Any] = {"num_classes": classes}
+        if timm.get_pretrained_cfg(self.name, allow_unregistered=True).fixed_input_size:
+            options["img_size"] = size
+        try:
+            network: nn.Module = timm.create_model(self.name, pretrained=self.pretrained, **options)
+        except (RuntimeError, OSError, ValueError) as error:
+            raise UserError(f"model.name={self.name}: {str(error).splitlines()[0]}") from error
+        return network
+
+    def normalization(self) -> tuple[Channels, Channels] | None:
+        """Return those of the pretrained weights."""
+        if not self.pretrained:
+            return None
+        import timm
+
+        self._require_name(timm)
+        config = timm.get_pretrained_cfg(self.name)
+        return tuple(config.mean), tuple(config.std)
+
+    def _require_name(self, timm: Any) -> None:
+        known = timm.list_models()
+        architecture = self.name.split(".")[0]
+        if architecture not in known:
+            near = suggest(architecture, known).split(" Allowed:")[0]
+            raise UserError(
+                f"model.name: unknown model '{self.name}'.{near} "
+                f"Allowed: one of the {len(known)} names that timm.list_models() gives."
+            )
+        weights = timm.list_pretrained(f"{architecture}.*")
+        if self.pretrained and not weights:
+            raise UserError(f"model.pretrained: timm has no weights for '{self.name}'. Allowed: false.")
+        if "." in self.name and self.name not in weights:
+            raise UserError(f"model.name: unknown weights '{self.name}'.{suggest(self.name, weights)}")
+
+
+def count_parameters(network: nn.Module) -> int:
+    """Return the number of trainable values."""
+    return sum(p.numel() for p in network.parameters() if p.requires_grad)
+
+
+def check_model(settings: Model, classes: int, size: int) -> None:
+    """Build the network without memory or weights, to find mistakes early.
+
+    Raises:
+        UserError: as `Model.build`, or a picture of that size does not fit through it.
+    """
+    with torch.device("meta"):
+        network = _without_weights(settings).build(classes, size).eval()
+        try:
+            network(torch.empty(1, 3, size, size))
+        except (RuntimeError, AssertionError, ValueError) as error:
+            raise UserError(
+                f"aug.size={size}: the model cannot take pictures of that size ({str(error).splitlines()[0]})."
+            ) from error
+
+
+def _without_weights(settings: Model) -> Model:
+    from dataclasses import replace
+
+    return replace(settings, pretrained=False) if isinstance(settings, Timm) else settings

@@ -1,0 +1,92 @@
+"""What one would rather look at than read: the batch as it was fed, curves, the confusion matrix."""
+
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from augment.loader import Loader
+from augment.params import Count, setting
+from trainer.callback import Callback
+from trainer.callbacks import ParamScheduler, configurable
+from trainer.checkpoint import BEST, load
+from trainer.learner import Learner
+from trainer.plots import plot_batch, plot_confusion, plot_history, plot_schedule
+from trainer.recorder import Recorder
+from trainer.schedule import position
+
+BATCH, HISTORY, CONFUSION, SCHEDULE = "batch.png", "history.png", "confusion.png", "schedule.png"
+
+# Seconds between two drawings of the curves of a run that is under way: drawing takes as long as a short epoch.
+_EVERY = 30.0
+
+
+@dataclass(eq=False)
+class _Fed:
+    images: NDArray[np.uint8]
+    labels: list[str]
+
+
+@configurable
+@dataclass(eq=False)
+class Plots(Callback):
+    """Draws the first batch that the model was fed, loss and accuracy, the schedule, and the best epoch's confusion."""
+
+    pictures: int = setting(Count(default=32, within=(1, 32), doc="pictures of the batch that are shown"))
+    order: ClassVar[int] = 60
+    _drawn: float = field(default=0.0, init=False)
+    _begun: bool = field(default=False, init=False)
+
+    def before_fit(self, learner: Learner) -> None:
+        """Draw the schedule, which is known before the first step."""
+        self._drawn = monotonic()
+        if learner.folder is None:
+            return
+        schedules = [c.schedules for c in learner.callbacks if isinstance(c, ParamScheduler)]
+        if schedules and "lr" in schedules[0]:
+            steps = learner.total_steps
+            rates = [schedules[0]["lr"](position(step, steps)) for step in range(steps)]
+            plot_schedule(rates, learner.folder / SCHEDULE)
+
+    def after_batch(self, learner: Learner) -> None:
+        """Draw the first training batch, as it came out of the pipeline."""
+        if learner.training and not self._begun and learner.folder is not None:
+            self._begun = True
+            fed = self._fed(learner)
+            plot_batch(
+                fed.images, fed.labels, learner.folder / BATCH, title=f"training batch {learner.step + 1}, as fed"
+            )
+
+    def after_epoch(self, learner: Learner) -> None:
+        """Draw the curves again if the last drawing is old."""
+        if learner.folder is not None and monotonic() - self._drawn > _EVERY:
+            plot_history(learner.find(Recorder).rows, learner.folder / HISTORY)
+            self._drawn = monotonic()
+
+    def after_fit(self, learner: Learner) -> None:
+        """Draw the curves, and the confusion matrix of the best epoch."""
+        if learner.folder is None or not learner.find(Recorder).rows:
+            return
+        plot_history(learner.find(Recorder).rows, learner.folder / HISTORY)
+        if (learner.folder / BEST).is_file():
+            counts = load(learner.folder / BEST)["confusion"]
+            plot_confusion(counts.numpy(), learner.classes, learner.folder / CONFUSION)
+
+    def _fed(self, learner: Learner) -> _Fed:
+        images = learner.batch.images[: self.pictures].float()
+        mean, std = _normalization(learner.train_loader, images)
+        pixels = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
+        targets = learner.batch.targets[: self.pictures].tolist()
+        labels = [learner.classes[t] if learner.classes else str(t) for t in targets]
+        return _Fed(pixels.permute(0, 2, 3, 1).cpu().numpy(), labels)
+
+
+def _normalization(loader: Any, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and std, (3, 1, 1) in 0..1, that undo the loader's normalization."""
+    if not isinstance(loader, Loader):
+        return images.new_zeros(3, 1, 1), images.new_ones(3, 1, 1)
+    mean, std = (images.new_tensor(v).view(3, 1, 1) for v in (loader.plan.mean, loader.plan.std))
+    return mean, std

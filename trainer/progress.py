@@ -1,0 +1,99 @@
+"""The progress bar and a line an epoch, for people."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from trainer.callback import Callback
+from trainer.callbacks import configurable
+from trainer.learner import Learner
+from trainer.recorder import Recorder, Row
+
+# Column of the line an epoch: title, width, and how the row says it.
+_COLUMNS = (
+    ("train loss", 11, "{train_loss:.4f}"),
+    ("train acc", 10, "{train_accuracy:.4f}"),
+    ("val loss", 9, "{val_loss:.4f}"),
+    ("val acc", 8, "{val_accuracy:.4f}"),
+    ("lr", 9, "{lr:.2g}"),
+    ("img/s", 8, "{images_per_second:,.0f}"),
+    ("seconds", 8, "{seconds:.1f}"),
+)
+
+
+class _Missing(dict[str, Any]):
+    def __missing__(self, key: str) -> float:
+        return float("nan")
+
+
+@configurable
+@dataclass(eq=False)
+class ProgressBar(Callback):
+    """Shows a bar with running loss, accuracy and img/s, and prints a line an epoch."""
+
+    order: ClassVar[int] = 80
+    console: Console = field(default_factory=Console, init=False)
+    _bar: Progress | None = field(default=None, init=False)
+    _task: Any = field(default=None, init=False)
+
+    def before_fit(self, learner: Learner) -> None:
+        """Print the head of the table and start the bar."""
+        head = "".join(f"{title:>{width}}" for title, width, _ in _COLUMNS)
+        self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False)
+        for row in learner.find(Recorder).rows:
+            self._print(row, learner)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[values]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+        )
+        self._bar.start()
+
+    def before_train(self, learner: Learner) -> None:
+        """Start the bar of the pass."""
+        self._start(learner, "train", learner.batches(learner.train_loader), learner.position.batch)
+
+    def before_validate(self, learner: Learner) -> None:
+        """Start the bar of the pass."""
+        self._start(learner, "val", learner.batches(learner.val_loader), 0)
+
+    def after_batch(self, learner: Learner) -> None:
+        """Move the bar; its values are those of the recorder's last look, no transfer of its own."""
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, values=_running(learner.find(Recorder).latest))
+
+    def after_epoch(self, learner: Learner) -> None:
+        """Print the epoch's line."""
+        self._print(learner.find(Recorder).rows[-1], learner)
+
+    def after_fit(self, learner: Learner) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _start(self, learner: Learner, what: str, total: int, completed: int) -> None:
+        if self._bar is None:
+            return
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        text = f"epoch {learner.epoch + 1}/{learner.epochs} {what}"
+        self._task = self._bar.add_task(text, total=total, completed=completed, values="")
+
+    def _print(self, row: Row, learner: Learner) -> None:
+        values = _Missing(row)
+        line = "".join(f"{template.format_map(values):>{width}}" for _, width, template in _COLUMNS)
+        epoch = f"{int(row['epoch']) + 1}/{learner.epochs}"
+        self.console.print(f"{epoch:>8}{line}", highlight=False)
+
+
+def _running(latest: Row) -> str:
+    if not latest:
+        return ""
+    return "loss {loss:.3f}  acc {accuracy:.3f}  {images_per_second:,.0f} img/s".format_map(latest)

@@ -1,0 +1,166 @@
+"""The recorder: measures every pass and writes one line of metrics an epoch."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from augment.errors import UserError
+from trainer.callback import Callback
+from trainer.learner import Learner
+from trainer.metrics import Meter
+
+Row = dict[str, float]
+
+METRICS_FILE = "metrics.jsonl"
+
+# Keys of a row that differ between two runs of the same seed.
+TIMES = ("seconds", "images_per_second")
+
+
+class NonFiniteLossError(UserError):
+    """The training loss is not a number any more; nothing that follows would mean anything."""
+
+
+class Recorder(Callback):
+    """Measures both passes; keeps a row an epoch in `rows` and in metrics.jsonl.
+
+    Between two looks, `interval` seconds apart, nothing waits for the device.
+
+    Args:
+        interval: seconds between looks at the running values of the training pass.
+
+    Attributes:
+        rows: a row for each finished epoch.
+        latest: the running values at the last look, with the key "images_per_second".
+        val: the values of the last validation pass.
+        confusion: its confusion matrix, (classes, classes), rows are targets.
+    """
+
+    order = -10
+
+    def __init__(self, interval: float = 0.5) -> None:
+        self.interval = interval
+        self.rows: list[Row] = []
+        self.latest: Row = {}
+        self.val: Row = {}
+        self._train: Meter | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._row: Row = {}
+        self._seconds = 0.0  # of the epoch's training pass before it was interrupted
+
+    def before_fit(self, learner: Learner) -> None:
+        """Write the rows that a resumed run brings with it."""
+        if learner.folder:
+            lines = [_line(row) for row in self.rows]
+            (learner.folder / METRICS_FILE).write_text("".join(lines))
+
+    def before_epoch(self, learner: Learner) -> None:
+        """Forget the last row: an epoch that is cut short has only what it came to."""
+        self._row, self.val = {"epoch": learner.epoch}, {}
+
+    def before_train(self, learner: Learner) -> None:
+        """Start the clock, and the sums unless they are those of an interrupted epoch."""
+        self._train = Meter(len(learner.classes), learner.device)
+        if self._loaded is not None:
+            if learner.position.batch:
+                self._train.load_state_dict(self._loaded["meter"])
+                self._seconds = self._loaded["seconds"]
+            self._loaded = None
+        else:
+            self._seconds = 0.0
+        self._start = self._looked = monotonic()
+        self._seen = self._train.samples
+        self._before = self._train.samples
+        # At the first batch: what users want to see first is that the loss is there.
+        self._due = self._start
+
+    def before_validate(self, learner: Learner) -> None:
+        """Start the sums of the validation pass."""
+        self._val = Meter(len(learner.classes), learner.device, keep=True)
+
+    def after_batch(self, learner: Learner) -> None:
+        """Add the batch; look at the training pass if it is time."""
+        meter = self._meter(learner)
+        meter.update(learner.loss, learner.output, learner.batch.targets)
+        if learner.training and monotonic() >= self._due:
+            self._look(learner, meter)
+
+    def after_train(self, learner: Learner) -> None:
+        """Close the training pass's part of the row."""
+        meter = self._meter(learner)
+        values = self._look(learner, meter)
+        seconds = monotonic() - self._start
+        # The rate is that of this process; the seconds are the epoch's, also of the part before an interruption.
+        rate = (meter.samples - self._before) / seconds if seconds else 0.0
+        self._row |= {
+            "train_loss": values["loss"],
+            "train_accuracy": values["accuracy"],
+            "lr": learner.optimizer.param_groups[0]["lr"],
+            "seconds": self._seconds + seconds,
+            "images_per_second": rate,
+        }
+
+    def after_validate(self, learner: Learner) -> None:
+        """Close the validation pass's part of the row."""
+        self.val = {f"val_{name}": value for name, value in self._val.compute().items()}
+        self.confusion = self._val.confusion()
+
+    def after_epoch(self, learner: Learner) -> None:
+        """Write the row."""
+        self.rows.append(self._row | self.val)
+        if learner.folder:
+            with (learner.folder / METRICS_FILE).open("a") as file:
+                file.write(_line(self.rows[-1]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows and the sums of the training pass that is under way."""
+        state: dict[str, Any] = {"rows": [dict(row) for row in self.rows], "meter": None, "seconds": 0.0}
+        if self._train is not None:
+            state |= {"meter": self._train.state_dict(), "seconds": self._seconds + monotonic() - self._start}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.rows = [dict(row) for row in state["rows"]]
+        self._loaded = state if state["meter"] is not None else None
+
+    def _meter(self, learner: Learner) -> Meter:
+        meter = self._train if learner.training else self._val
+        assert meter is not None
+        return meter
+
+    def _look(self, learner: Learner, meter: Meter) -> Row:
+        values = meter.compute() if meter.samples else {"loss": math.nan, "accuracy": math.nan}
+        now = monotonic()
+        rate = (meter.samples - self._seen) / (now - self._looked) if now > self._looked else 0.0
+        if meter.samples > self._seen:
+            self.latest = values | {"images_per_second": rate}
+        self._looked, self._seen, self._due = now, meter.samples, now + self.interval
+        if meter.samples and not math.isfinite(values["loss"]):
+            raise NonFiniteLossError(
+                f"the training loss is {values['loss']} at step {learner.step + 1} of {learner.total_steps} "
+                f"(epoch {learner.epoch + 1}). A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help."
+            )
+        return values
+
+
+def _line(row: Mapping[str, float]) -> str:
+    # JSON has no NaN.
+    finite = {key: value if math.isfinite(value) else None for key, value in row.items()}
+    return json.dumps(finite) + "\n"
+
+
+def read_metrics(folder: Path) -> list[Row]:
+    """Read the rows of a run folder; null becomes NaN.
+
+    Raises:
+        UserError: the folder has none.
+    """
+    file = folder / METRICS_FILE
+    if not file.is_file():
+        raise UserError(f"{folder}: no {METRICS_FILE} in it. Allowed: the folder of a run.")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]

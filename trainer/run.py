@@ -1,0 +1,218 @@
+"""One run: from a checked configuration to a trained model in a folder of its own."""
+
+import gc
+import json
+import logging
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from nvidia.dali import backend
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from augment.errors import UserError
+from augment.loader import Loader
+from augment.plan import Plan, build_plan
+from augment.sources import load_dataset
+from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
+from trainer.checkpoint import BEST, LAST, load
+from trainer.config import Config
+from trainer.dashboard import Wandb
+from trainer.learner import Learner, Position
+from trainer.models import count_parameters
+from trainer.recorder import Recorder
+
+CONFIG_FILE, SUMMARY_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "summary.json", "environment.json", "plan.txt"
+
+_PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended.
+
+    Attributes:
+        status: finished, interrupted or failed.
+        folder: where the run lies.
+        epochs: epochs that were finished.
+        best: row of the best epoch, by the checkpoint's monitor; empty if there is none.
+        seconds: of this process's part of the run.
+        error: what it failed of.
+    """
+
+    status: str
+    folder: Path
+    epochs: int
+    best: dict[str, float]
+    seconds: float
+    error: str = ""
+
+    def write(self) -> None:
+        """Write summary.json."""
+        values = {**vars(self), "folder": str(self.folder)}
+        (self.folder / SUMMARY_FILE).write_text(json.dumps(values, indent=2) + "\n")
+
+    def __str__(self) -> str:
+        best = self.best
+        score = (
+            f"best val_accuracy {best['val_accuracy']:.4f} in epoch {int(best['epoch']) + 1}"
+            if best
+            else "no epoch ended"
+        )
+        return f"{self.status} after {self.epochs} epochs: {score}, {self.seconds:.0f} s, in {self.folder}"
+
+
+def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
+    """Train as configured.
+
+    Args:
+        config: the checked configuration.
+        folder: the run's own folder; is made.
+        console: where to print; None: the terminal.
+        group: name of the sweep that the run is part of, for dashboards.
+
+    Returns:
+        How the run ended; also in the folder's summary.json. A failure is raised, after it was written down.
+    """
+    begun = monotonic()
+    console = console or Console()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        learner = _prepare(config, folder, console, group)
+        start = _resume(learner, config.fit.resume, folder)
+        learner.fit(start)
+        status = "interrupted" if learner.find(Interrupt).pressed else "finished"
+        summary = _summary(learner, status, folder, monotonic() - begun)
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}"
+        Summary("failed", folder, 0, {}, monotonic() - begun, text).write()
+        log.exception("the run failed")
+        raise
+    finally:
+        release_memory()
+    summary.write()
+    log.info("%s", summary)
+    return summary
+
+
+def make_loader(config: Config, plan: Plan, device: torch.device) -> Loader:
+    """Make the loader of a plan's split."""
+    dataset = load_dataset(config.data)
+    return Loader(
+        plan,
+        dataset.train if plan.split == "train" else dataset.val,
+        batch_size=config.fit.batch_size,
+        seed=config.seed,
+        device=device,
+        threads=config.fit.cpu_threads(),
+        half=device.type == "cuda" and config.fit.precision == "bf16",
+    )
+
+
+def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, ...]) -> Learner:
+    """Make the learner of a configuration; the model's first weights depend on the seed alone."""
+    dataset, device = load_dataset(config.data), config.fit.torch_device()
+    torch.manual_seed(config.seed)
+    return Learner(
+        config.model.build(len(dataset.classes), config.aug.size),
+        make_loader(config, build_plan(config.aug, "train"), device),
+        make_loader(config, build_plan(config.aug, "val"), device),
+        optimizer=config.fit.make_optimizer,
+        epochs=config.fit.epochs,
+        callbacks=callbacks,
+        device=device,
+        bf16=config.fit.precision == "bf16",
+        limit_batches=config.fit.limit_batches,
+        folder=folder,
+        classes=dataset.classes,
+    )
+
+
+def release_memory() -> None:
+    """Give back what a run held, so that a sweep of many does not fill the GPU: DALI keeps its pool otherwise."""
+    gc.collect()
+    backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _prepare(config: Config, folder: Path, console: Console, group: str | None) -> Learner:
+    plans = "\n".join(str(build_plan(config.aug, split)) for split in ("train", "val"))
+    (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(dict(config.resolved)))
+    (folder / ENVIRONMENT_FILE).write_text(json.dumps(environment(), indent=2) + "\n")
+    (folder / PLAN_FILE).write_text(plans + "\n")
+    callbacks = [make() for make in config.callbacks]
+    for callback in callbacks:
+        if isinstance(callback, Wandb):
+            callback.config, callback.group = dict(config.resolved), group
+    scheduler = ParamScheduler({"lr": config.fit.lr_schedule()})
+    learner = make_learner(config, folder, callbacks=(Recorder(), scheduler, Interrupt(), *callbacks))
+    dataset = load_dataset(config.data)
+    console.print(plans, highlight=False)
+    console.print(
+        f"{config.resolved['data']['source']}: {len(dataset.train)} + {len(dataset.val)} pictures, "
+        f"{len(dataset.classes)} classes; {config.resolved['model'].get('name', config.resolved['model']['kind'])}: "
+        f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {_device_name(learner.device)}; {folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return learner
+
+
+def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
+    if run is None:
+        return Position()
+    position = learner.load_state_dict(load(Path(run) / LAST, learner.device))
+    if position.epoch >= learner.epochs:
+        raise UserError(
+            f"fit.resume={run}: that run has finished its {position.epoch} epochs. Allowed: a larger fit.epochs."
+        )
+    if (Path(run) / BEST).is_file():
+        shutil.copy2(Path(run) / BEST, folder / BEST)
+    return position
+
+
+def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Summary:
+    rows = learner.find(Recorder).rows
+    best: dict[str, float] = {}
+    if rows:
+        checkpoints = [c for c in learner.callbacks if isinstance(c, Checkpoint)]
+        epoch = checkpoints[0].best_epoch if checkpoints else None
+        best = rows[epoch] if epoch is not None else max(rows, key=lambda row: row.get("val_accuracy", 0.0))
+    return Summary(status, folder, len(rows), best, seconds)
+
+
+def environment() -> dict[str, Any]:
+    """Return git revision, versions and devices: with the configuration, enough to run a run again."""
+    versions: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}
+
+
+def _git_revision() -> dict[str, Any] | None:
+    def git(*arguments: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        return {"revision": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
