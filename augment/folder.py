@@ -1,12 +1,12 @@
 """The `folder` source: DIR/train/<class>/* and DIR/val/<class>/*, the layout of ImageNet and of many others."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 from augment.dataset import Dataset, Split
-from augment.errors import UserError
+from augment.errors import UserError, suggest
 
 # What DALI decodes on the CPU and on the GPU. Names only: what a file really holds is the matter of augment.check.
 EXTENSIONS = frozenset(
@@ -34,6 +34,29 @@ def scan_folder(root: Path) -> Dataset:
         raise UserError(f"data.root={root}: {error}") from None
 
 
+def scan_split(root: Path, classes: Sequence[str]) -> Split:
+    """List the pictures of one split, root/<class>/* or root/val/<class>/*, whose classes are known.
+
+    Args:
+        root: the folder.
+        classes: allowed names of class folders; a picture's target is its class's place here.
+
+    Raises:
+        UserError: the folder is missing or holds no pictures, or it has a class that is not among `classes`.
+    """
+    folder = root / "val" if (root / "val").is_dir() else root
+    if not folder.is_dir():
+        raise UserError(f"{root}: there is no such folder.")
+    folders = _class_folders(folder)
+    for name in folders:
+        if name not in classes:
+            raise UserError(f"{folder / name} is not one of the model's classes.{suggest(name, classes)}")
+    files = [find_pictures(folders[name]) if name in folders else [] for name in classes]
+    if not any(files):
+        raise UserError(f"{folder} holds no pictures.")
+    return _split(files)
+
+
 def _scan(root: Path) -> Dataset:
     _require_splits(root)
     train_folders = _class_folders(root / "train")
@@ -42,11 +65,11 @@ def _scan(root: Path) -> Dataset:
         if name not in train_folders:
             raise UserError(f"{folder} is a class that train lacks.{_did_you_mean(_nearest(name, train_folders))}")
 
-    train = [_pictures(folder) for folder in train_folders.values()]
+    train = [find_pictures(folder) for folder in train_folders.values()]
     for folder, files in zip(train_folders.values(), train, strict=True):
         if not files:
             raise UserError(f"the class folder {folder} holds no pictures{_other_files(folder)}.")
-    val = [_pictures(val_folders[name]) if name in val_folders else [] for name in train_folders]
+    val = [find_pictures(val_folders[name]) if name in val_folders else [] for name in train_folders]
     if not any(val):
         first = next(iter(val_folders.values()))
         raise UserError(f"the class folders in {root / 'val'} hold no pictures{_other_files(first)}.")
@@ -107,7 +130,7 @@ def _folders(parent: Path) -> dict[str, Path]:
     return {name: parent / name for name in names}
 
 
-def _pictures(folder: Path) -> list[Path]:
+def find_pictures(folder: Path) -> list[Path]:
     """Return the pictures at any depth below `folder`, sorted by path."""
 
     def refuse(error: OSError) -> None:

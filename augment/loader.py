@@ -138,11 +138,7 @@ class Loader:
         Raises:
             UserError: the state belongs to another plan.
         """
-        if state["plan"] != self.plan.digest:
-            raise UserError(
-                f"aug.{self.plan.split}: not the plan of the saved run, whose epoch cannot be continued with another. "
-                "Allowed: the same size, steps and parameters."
-            )
+        check_plan(state, self.plan)
         self._restart(state["built_at"])
         self._consumed = state["consumed"]
         self._pipeline = self._build(state["pipeline"]) if state["pipeline"] is not None else None
@@ -178,3 +174,16 @@ class Loader:
     def _batch(self, images: Tensor, index: Tensor) -> Batch:
         indices = index.flatten().long()
         return Batch(images.permute(0, 3, 1, 2), self._targets[indices], indices)
+
+
+def check_plan(state: dict[str, Any], plan: Plan) -> None:
+    """Check that a loader's saved state belongs to a plan.
+
+    Raises:
+        UserError: it belongs to another one.
+    """
+    if state["plan"] != plan.digest:
+        raise UserError(
+            f"aug.{plan.split}: not the plan of the saved run, whose epoch cannot be continued with another. "
+            "Allowed: the same size, steps and parameters."
+        )

@@ -16,7 +16,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainer import plots
+from trainer import lettering, plots
 from trainer.plots import plot_batch, plot_confusion, plot_history, plot_schedule
 
 LONG = "n02979186_a_cassette_player_with_an_uncommonly_long_name_and_a_tail"
@@ -129,7 +129,7 @@ def test_history_leaves_out_what_is_missing(tmp_path: Path, rows: list[Mapping[s
 
 
 def test_history_names_only_what_it_draws() -> None:
-    loss, accuracy = plots._history_figure([{"epoch": 0, "train_loss": 1.0}]).axes
+    loss, accuracy = plots._history_figure([{"epoch": 0, "train_loss": 1.0, "val_loss": math.inf}]).axes
     legend = loss.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["train"]
@@ -190,6 +190,12 @@ def test_confusion_grows_within_limits() -> None:
     assert widths[-1] < 3000
 
 
+def test_confusion_shortens_names_that_would_dwarf_it() -> None:
+    axes = plots._confusion_figure(confusion(2), ["x" * 500, "y"]).axes[0]
+    assert axes.get_yticklabels()[0].get_text().count("…") == 1
+    assert axes.bbox.x0 < 400
+
+
 def test_confusion_of_nothing() -> None:
     axes = plots._confusion_figure(np.zeros((2, 2), dtype=int), ["cat", "dog"]).axes[0]
     assert axes.get_title("left") == "No samples"
@@ -210,6 +216,7 @@ def test_batch_shows_each_pixel(tmp_path: Path, size: int, factor: int) -> None:
     plot_batch(images, ["a", "b", "c"], tmp_path / "batch.png")
     pixels = read_png(tmp_path / "batch.png")
     side = size * factor
+    assert pixels.shape[1] == max(3 * side + 2 * 12, 320) + 2 * 16
     for index, image in enumerate(images):
         x = 16 + index * (side + 12)
         np.testing.assert_array_equal(pixels[16 : 16 + side, x : x + side], image.repeat(factor, 0).repeat(factor, 1))
@@ -284,10 +291,10 @@ def test_names_in_any_script_are_drawn_without_a_warning(tmp_path: Path) -> None
 
 
 def test_characters_without_a_glyph_stay_distinct(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "_characters", lambda: frozenset(map(ord, "abc \\é")))
-    assert plots._drawable("abc é") == "abc é"
-    assert plots._drawable("鳥 a") == "\\u9ce5 a"
-    assert plots._drawable("a\nb\udcff") == "a\\nb\\udcff"
+    monkeypatch.setattr(lettering, "_characters", lambda: frozenset(map(ord, "abc \\é\n")))
+    assert lettering.drawable("abc é") == "abc é"
+    assert lettering.drawable("鳥 a") == "\\u9ce5 a"
+    assert lettering.drawable("a\nb\udcff") == "a\\nb\\udcff"
 
 
 def test_dollar_signs_are_no_mathematics() -> None:
@@ -298,15 +305,15 @@ def test_dollar_signs_are_no_mathematics() -> None:
 
 
 def test_long_text_keeps_its_ends() -> None:
-    short = plots._shorten(LONG, 200, 9)
-    assert plots._width(short, 9) <= 200 < plots._width(LONG, 9)
+    short = lettering.shorten(LONG, 200, 9)
+    assert lettering.text_width(short, 9) <= 200 < lettering.text_width(LONG, 9)
     start, end = short.split("…")
     assert LONG.startswith(start)
     assert LONG.endswith(end)
     assert abs(len(start) - len(end)) <= 1
-    assert plots._width(LONG[: len(start) + 1] + "…" + LONG[-len(end) - 1 :], 9) > 200
-    assert plots._shorten("church", 200, 9) == "church"
-    assert plots._shorten(LONG, 0, 9) == "…"
+    assert lettering.text_width(LONG[: len(start) + 1] + "…" + LONG[-len(end) - 1 :], 9) > 200
+    assert lettering.shorten("church", 200, 9) == "church"
+    assert lettering.shorten(LONG, 0, 9) == "…"
 
 
 @pytest.mark.parametrize(
@@ -320,14 +327,14 @@ def test_long_text_keeps_its_ends() -> None:
     ],
 )
 def test_labels_wrap_at_words_where_they_can(text: str, lines: list[str] | None) -> None:
-    width = plots._width("a cassette player", 9) + 1
-    wrapped = plots._two_lines(text, width, 9).split("\n")
-    assert max(plots._width(line, 9) for line in wrapped) <= width
+    width = lettering.text_width("a cassette player", 9) + 1
+    wrapped = lettering.two_lines(text, width, 9).split("\n")
+    assert max(lettering.text_width(line, 9) for line in wrapped) <= width
     if lines:
         assert wrapped == lines
     else:
         assert "".join(wrapped) == text
-        assert plots._width(wrapped[0] + "x", 9) > width
+        assert lettering.text_width(wrapped[0] + "x", 9) > width
 
 
 # ---- files

@@ -23,7 +23,7 @@ from trainer import sweep
 from trainer.config import Config, check_config, parse_config
 from trainer.overrides import CONF, check_groups, normalize, parse, with_resumed
 from trainer.reference import help_text
-from trainer.run import train
+from trainer.run import check_resume, train
 
 USAGE = 2  # exit code of a user's mistake
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
@@ -65,11 +65,14 @@ def _main(arguments: list[str]) -> int:
         _check_all(args.overrides, args.config_name or "config", args.config_dir, groups, multirun=args.multirun)
     sys.argv = [sys.argv[0], *tokens]
     statuses: list[str] = []
+    errors: list[Exception] = []
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_job(statuses))()
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_job(statuses, errors))()
     finally:
         finished = [sweep.print_table(folder, Console()) for folder in sweep.STARTED if folder.is_dir()]
         sweep.STARTED.clear()
+    if errors and not args.multirun:
+        raise errors[0]
     if "interrupted" in statuses:
         return INTERRUPTED
     return 0 if all(finished) else 1
@@ -87,7 +90,9 @@ def _check_all(
         for job in jobs:
             check_groups([parse(token) for token in job if not config_dir], groups)
             composed = hydra.compose(config_name, [*search, *job])
-            check_config(_parse(composed))
+            config = _parse(composed)
+            check_config(config)
+            check_resume(config)
 
 
 def _parse(composed: DictConfig) -> Config:
@@ -96,7 +101,9 @@ def _parse(composed: DictConfig) -> Config:
     return parse_config({str(key): value for key, value in plain.items()})
 
 
-def _job(statuses: list[str]) -> "hydra.types.TaskFunction":
+def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunction":
+    """Return what Hydra runs; it raises nothing but KeyboardInterrupt, so that a sweep survives a failed job."""
+
     def job(composed: DictConfig) -> None:
         info = HydraConfig.get()
         sweeping = info.mode == RunMode.MULTIRUN
@@ -107,11 +114,9 @@ def _job(statuses: list[str]) -> "hydra.types.TaskFunction":
         try:
             summary = train(_parse(composed), folder, console=console, group=folder.parent.name if sweeping else None)
         except Exception as error:
-            # The other jobs of a sweep go on; the table at its end names this one.
-            if not sweeping:
-                raise
-            statuses.append("failed")
-            console.print(f"job {info.job.num} failed: {type(error).__name__}: {error}", style="red", markup=False)
+            errors.append(error)
+            if sweeping:
+                console.print(f"job {info.job.num} failed: {type(error).__name__}: {error}", style="red", markup=False)
             return
         statuses.append(summary.status)
         console.print(str(summary), highlight=False, soft_wrap=True)

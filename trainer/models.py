@@ -1,7 +1,7 @@
 """Models by name: the small network of the quick start, and everything that timm has."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -25,6 +25,10 @@ class Model:
     def normalization(self) -> tuple[Channels, Channels] | None:
         """Return mean and std, in 0..1, that the weights were trained with; None: they do not care."""
         return None
+
+    def untrained(self) -> "Model":
+        """Return the same model without weights to download."""
+        return self
 
 
 M = TypeVar("M", bound=type[Model])
@@ -114,6 +118,10 @@ class Timm(Model):
         config = timm.get_pretrained_cfg(self.name)
         return tuple(config.mean), tuple(config.std)
 
+    def untrained(self) -> "Timm":
+        """Return the same model without weights to download."""
+        return replace(self, pretrained=False)
+
     def _require_name(self, timm: Any) -> None:
         known = timm.list_models()
         architecture = self.name.split(".")[0]
@@ -142,16 +150,10 @@ def check_model(settings: Model, classes: int, size: int) -> None:
         UserError: as `Model.build`, or a picture of that size does not fit through it.
     """
     with torch.device("meta"):
-        network = _without_weights(settings).build(classes, size).eval()
+        network = settings.untrained().build(classes, size).eval()
         try:
             network(torch.empty(1, 3, size, size))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
                 f"aug.size={size}: the model cannot take pictures of that size ({str(error).splitlines()[0]})."
             ) from error
-
-
-def _without_weights(settings: Model) -> Model:
-    from dataclasses import replace
-
-    return replace(settings, pretrained=False) if isinstance(settings, Timm) else settings

@@ -4,43 +4,26 @@ All text is drawn with fonts that have its characters; a character that no such 
 """
 
 import os
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from threading import Lock
 from uuid import uuid4
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import RendererBase
-from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font, get_font_names
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import IdentityTransform
 from numpy.typing import ArrayLike, NDArray
 
+from trainer.lettering import DPI, drawable, font, shorten, text_width, two_lines
+
 MAX_PICTURES = 32
 
-_DPI = 120
 _INK, _GRAY, _BLUE = "0.15", "0.6", "#1f5a96"
 _SPLITS = (("train", _GRAY), ("val", _BLUE))
 _TITLE, _TEXT, _SMALL = 11, 10, 9  # points
-# DejaVu ships with matplotlib; of the others, which cover more scripts, those that are installed are used.
-_FAMILIES = (
-    "DejaVu Sans",
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "WenQuanYi Micro Hei",
-    "Microsoft YaHei",
-    "Yu Gothic",
-    "Malgun Gothic",
-    "Hiragino Sans",
-    "Arial Unicode MS",
-    "Noto Sans",
-)
 # Matplotlib's font caches are shared by all threads.
 _LOCK = Lock()
 
@@ -103,7 +86,7 @@ def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{uuid4().hex}.part")
     try:
-        figure.savefig(part, format="png", dpi=_DPI)
+        figure.savefig(part, format="png", dpi=DPI)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -113,7 +96,7 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def _history_figure(rows: Sequence[Mapping[str, float]]) -> Figure:
-    figure = Figure(figsize=(10, 3.8), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(10, 3.8), dpi=DPI, layout="constrained")
     left, right = figure.subplots(1, 2)
     epochs = np.array([row.get("epoch", index) for index, row in enumerate(rows)], dtype=float) + 1
     for axes, quantity in ((left, "loss"), (right, "accuracy")):
@@ -167,7 +150,7 @@ def _whole_numbers() -> MaxNLocator:
 
 
 def _schedule_figure(values: Sequence[float]) -> Figure:
-    figure = Figure(figsize=(6, 3.4), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(6, 3.4), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     axes.plot(values, color=_BLUE, linewidth=1.6, marker="o" if len(values) == 1 else None)
     axes.xaxis.set_major_locator(_whole_numbers())
@@ -210,15 +193,15 @@ def _confusion_figure(counts: NDArray[np.integer], classes: Sequence[str]) -> Fi
     cell, points = (0.46, _SMALL) if size <= 20 else (0.2, 8) if size <= 60 else (0.14, 7)
     named = size <= 150
     # Inches, as all lengths that follow; without names two pixels a class, within limits.
-    side = max(cell * size, 2.8) if named else min(max(2 * size, 1200), 2400) / _DPI
-    names = [_shorten(_drawable(name), 2.2 * _DPI, points) for name in classes] if named else []
-    widest = max((_width(name, points) / _DPI for name in names), default=0.5)
+    side = max(cell * size, 2.8) if named else min(max(2 * size, 1200), 2400) / DPI
+    names = [shorten(drawable(name), 2.2 * DPI, points) for name in classes] if named else []
+    widest = max((text_width(name, points) / DPI for name in names), default=0.5)
     rotation = 0 if not named or widest < 0.9 * side / size else 45 if size <= 60 else 90
     left, right, top = widest + 0.48, 1.1, 0.45
     bottom = 0.6 + widest * np.sin(np.radians(rotation))
     width, height = left + side + right, bottom + side + top
 
-    figure = Figure(figsize=(width, height), dpi=_DPI)
+    figure = Figure(figsize=(width, height), dpi=DPI)
     axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     # The square root keeps the rare confusions of a good model visible.
@@ -246,8 +229,8 @@ def _confusion_figure(counts: NDArray[np.integer], classes: Sequence[str]) -> Fi
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], points: float, rotation: int) -> None:
-    axes.set_yticks(range(len(names)), names, fontproperties=_font(points), parse_math=False)
-    axes.set_xticks(range(len(names)), names, fontproperties=_font(points), parse_math=False, rotation=rotation)
+    axes.set_yticks(range(len(names)), names, fontproperties=font(points), parse_math=False)
+    axes.set_xticks(range(len(names)), names, fontproperties=font(points), parse_math=False, rotation=rotation)
     if rotation == 45:
         for label in axes.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
@@ -276,10 +259,10 @@ def _batch_figure(images: NDArray[np.uint8], labels: Sequence[str], title: str) 
     tiles = images.repeat(factor, axis=1).repeat(factor, axis=2)
     count, tile_height, tile_width, _ = tiles.shape
     column_width = max(tile_width, 128)
-    texts = [_two_lines(_drawable(label), column_width, _SMALL) for label in labels[:count]]
+    texts = [two_lines(drawable(label), column_width, _SMALL) for label in labels[:count]]
 
     # Everything below is in pixels.
-    line = round(_SMALL * _DPI / 72 * 1.3)
+    line = round(_SMALL * DPI / 72 * 1.3)
     gap, margin = 12, 16
     label_height = line * (1 + any("\n" in text for text in texts)) + 4
     rows = -(-count // min(8, max(1, 1800 // column_width)))
@@ -288,7 +271,7 @@ def _batch_figure(images: NDArray[np.uint8], labels: Sequence[str], title: str) 
     head = margin + (2 * line if title else 0)
     height = head + rows * (tile_height + label_height + gap) - gap + margin
     # A hair more than the pixels, as Matplotlib rounds down.
-    figure = Figure(figsize=((width + 0.01) / _DPI, (height + 0.01) / _DPI), dpi=_DPI)
+    figure = Figure(figsize=((width + 0.01) / DPI, (height + 0.01) / DPI), dpi=DPI)
     canvas = np.full((height, width, 3), 255, dtype=np.uint8)
     for index, (tile, text) in enumerate(zip(tiles, texts, strict=True)):
         row, column = divmod(index, columns)
@@ -298,70 +281,11 @@ def _batch_figure(images: NDArray[np.uint8], labels: Sequence[str], title: str) 
         _write(figure, x + tile_width / 2, height - y - tile_height - 4, text, _SMALL, "center")
     figure.figimage(canvas)
     if title:
-        text = _shorten(_drawable(title), width - 2 * margin, _TITLE)
+        text = shorten(drawable(title), width - 2 * margin, _TITLE)
         _write(figure, margin, height - margin, text, _TITLE, "left")
     return figure
 
 
 def _write(figure: Figure, x: float, y: float, text: str, points: float, ha: str) -> None:
-    label = figure.text(x, y, text, ha=ha, va="top", color=_INK, fontproperties=_font(points), parse_math=False)
+    label = figure.text(x, y, text, ha=ha, va="top", color=_INK, fontproperties=font(points), parse_math=False)
     label.set_transform(IdentityTransform())  # (x, y) in pixels
-
-
-# ---- text that fits and can be drawn
-
-
-def _drawable(text: str) -> str:
-    r"""Return `text` with each character that no font has, or that is not printable, spelled as in Python (\u9ce5)."""
-    return "".join(
-        char if char.isprintable() and ord(char) in _characters() else char.encode("unicode_escape").decode()
-        for char in text
-    )
-
-
-@cache
-def _families() -> tuple[str, ...]:
-    installed = set(get_font_names())
-    return tuple(family for family in _FAMILIES if family in installed)
-
-
-@cache
-def _characters() -> frozenset[int]:
-    return frozenset(code for family in _families() for code in get_font(findfont(family)).get_charmap())
-
-
-def _font(points: float) -> FontProperties:
-    return FontProperties(family=list(_families()), size=points)
-
-
-@cache
-def _renderer() -> RendererBase:
-    return RendererAgg(1, 1, _DPI)  # type: ignore[no-untyped-call]
-
-
-def _width(text: str, points: float) -> float:
-    """Return the width of one line in pixels."""
-    return _renderer().get_text_width_height_descent(text, _font(points), ismath=False)[0]
-
-
-def _shorten(text: str, width: float, points: float) -> str:
-    """Return `text`, with an ellipsis in its middle where it is wider than `width` pixels."""
-    if _width(text, points) <= width:
-        return text
-    kept = bisect_right(range(len(text)), width, key=lambda count: _width(_elide(text, count), points))
-    return _elide(text, max(kept - 1, 0))
-
-
-def _elide(text: str, kept: int) -> str:
-    return text[: kept - kept // 2] + "…" + text[len(text) - kept // 2 :]
-
-
-def _two_lines(text: str, width: float, points: float) -> str:
-    """Return `text` in as many lines as it needs, at most two, the second one shortened to `width` pixels."""
-    if _width(text, points) <= width:
-        return text
-    fitting = bisect_right(range(1, len(text)), width, key=lambda count: _width(text[:count].rstrip(), points))
-    cut = max(text.rfind(mark, 0, fitting) for mark in " _-/,") + 1
-    if cut <= fitting / 2:
-        cut = max(fitting, 1)
-    return text[:cut].rstrip() + "\n" + _shorten(text[cut:].lstrip(), width, points)

@@ -17,8 +17,9 @@ from nvidia.dali import backend
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from augment.dataset import Split
 from augment.errors import UserError
-from augment.loader import Loader
+from augment.loader import Loader, check_plan
 from augment.plan import Plan, build_plan
 from augment.sources import load_dataset
 from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
@@ -104,12 +105,12 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     return summary
 
 
-def make_loader(config: Config, plan: Plan, device: torch.device) -> Loader:
-    """Make the loader of a plan's split."""
-    dataset = load_dataset(config.data)
+def make_loader(config: Config, plan: Plan, split: Split) -> Loader:
+    """Make the loader of a split as configured."""
+    device = config.fit.torch_device()
     return Loader(
         plan,
-        dataset.train if plan.split == "train" else dataset.val,
+        split,
         batch_size=config.fit.batch_size,
         seed=config.seed,
         device=device,
@@ -124,8 +125,8 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     torch.manual_seed(config.seed)
     return Learner(
         config.model.build(len(dataset.classes), config.aug.size),
-        make_loader(config, build_plan(config.aug, "train"), device),
-        make_loader(config, build_plan(config.aug, "val"), device),
+        make_loader(config, build_plan(config.aug, "train"), dataset.train),
+        make_loader(config, build_plan(config.aug, "val"), dataset.val),
         optimizer=config.fit.make_optimizer,
         epochs=config.fit.epochs,
         callbacks=callbacks,
@@ -172,13 +173,26 @@ def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
     if run is None:
         return Position()
     position = learner.load_state_dict(load(Path(run) / LAST, learner.device))
-    if position.epoch >= learner.epochs:
-        raise UserError(
-            f"fit.resume={run}: that run has finished its {position.epoch} epochs. Allowed: a larger fit.epochs."
-        )
     if (Path(run) / BEST).is_file():
         shutil.copy2(Path(run) / BEST, folder / BEST)
     return position
+
+
+def check_resume(config: Config) -> None:
+    """Check, before anything is written, that the run to resume can be gone on with.
+
+    Raises:
+        UserError: it has no checkpoint, has finished, or had another plan.
+    """
+    if config.fit.resume is None:
+        return
+    state = load(Path(config.fit.resume) / LAST)
+    epoch = state["position"][0]
+    if epoch >= config.fit.epochs:
+        raise UserError(
+            f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
+        )
+    check_plan(state["loader"], build_plan(config.aug, "train"))
 
 
 def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Summary:

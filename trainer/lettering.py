@@ -1,0 +1,81 @@
+"""Text that fits its place, in fonts that have its characters."""
+
+from bisect import bisect_right
+from functools import cache
+
+from matplotlib.backend_bases import RendererBase
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties, findfont, get_font, get_font_names
+
+DPI = 120
+
+# DejaVu ships with matplotlib; of the others, which cover more scripts, those that are installed are used.
+_FAMILIES = (
+    "DejaVu Sans",
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "WenQuanYi Micro Hei",
+    "Microsoft YaHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+    "Hiragino Sans",
+    "Arial Unicode MS",
+    "Noto Sans",
+)
+
+
+def drawable(text: str) -> str:
+    r"""Return `text` with each character that no font has, or that is not printable, spelled as in Python (\u9ce5)."""
+    return "".join(
+        char if char.isprintable() and ord(char) in _characters() else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+@cache
+def _families() -> tuple[str, ...]:
+    installed = set(get_font_names())
+    return tuple(family for family in _FAMILIES if family in installed)
+
+
+@cache
+def _characters() -> frozenset[int]:
+    return frozenset(code for family in _families() for code in get_font(findfont(family)).get_charmap())
+
+
+def font(points: float) -> FontProperties:
+    """Return the fonts of all text, at a size."""
+    return FontProperties(family=list(_families()), size=points)
+
+
+@cache
+def _renderer() -> RendererBase:
+    return RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
+
+
+def text_width(text: str, points: float) -> float:
+    """Return the width of one line in pixels."""
+    return _renderer().get_text_width_height_descent(text, font(points), ismath=False)[0]
+
+
+def shorten(text: str, width: float, points: float) -> str:
+    """Return `text`, with an ellipsis in its middle where it is wider than `width` pixels."""
+    if text_width(text, points) <= width:
+        return text
+    kept = bisect_right(range(len(text)), width, key=lambda count: text_width(_elide(text, count), points))
+    return _elide(text, max(kept - 1, 0))
+
+
+def _elide(text: str, kept: int) -> str:
+    return text[: kept - kept // 2] + "…" + text[len(text) - kept // 2 :]
+
+
+def two_lines(text: str, width: float, points: float) -> str:
+    """Return `text` in as many lines as it needs, at most two, the second one shortened to `width` pixels."""
+    if text_width(text, points) <= width:
+        return text
+    fitting = bisect_right(range(1, len(text)), width, key=lambda count: text_width(text[:count].rstrip(), points))
+    cut = max(text.rfind(mark, 0, fitting) for mark in " _-/,") + 1
+    if cut <= fitting / 2:
+        cut = max(fitting, 1)
+    return text[:cut].rstrip() + "\n" + shorten(text[cut:].lstrip(), width, points)
