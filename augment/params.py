@@ -148,6 +148,8 @@ class Choice(Param[str]):
 
     def parse(self, value: object, key: str) -> str | None:
         """Return `value` if it is one of the options; the error names the nearest one."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)  # unquoted YAML turns the name 320 into a number
         if isinstance(value, str) and value not in self.options:
             raise UserError(f"{key}: unknown name '{value}'.{suggest(value, self.options)}")
         return super().parse(value, key)

@@ -1,16 +1,27 @@
-"""Reference texts for README and --help, derived from the declarations."""
+"""Reference texts, derived from the declarations: --help, and the parts of the README that must not drift.
+
+`python -m trainer.reference` rewrites those parts.
+"""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from augment.config import Aug
 from augment.params import Param, settings
 from augment.registry import OPS
 from augment.sources import SOURCES
-from trainer.callbacks import CALLBACKS
+from trainer.callback import in_order, loop_text
+from trainer.callbacks import CALLBACKS, Interrupt, ParamScheduler, parse_callbacks
 from trainer.config import Fit
 from trainer.models import MODELS
+from trainer.overrides import CONF
+from trainer.recorder import Recorder
+
+README = CONF.parent / "README.md"
 
 _USAGE = """\
 python -m trainer [+aug=NAME] [data=NAME] [model=NAME] [fit=NAME] [key=value ...]     train
@@ -50,6 +61,40 @@ def op_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def default_loop() -> str:
+    """Return the loop with the callbacks of the default configuration."""
+    configured = OmegaConf.to_container(OmegaConf.load(CONF / "callbacks" / "default.yaml"))
+    callbacks = [make() for make in parse_callbacks(configured)]
+    return loop_text(in_order([Recorder(), ParamScheduler({}), Interrupt(), *callbacks]))
+
+
+def derived_parts() -> dict[str, str]:
+    """Return the README's derived parts by the name of their marks."""
+    recipe = (CONF / "aug" / "imagenette.yaml").read_text()
+    return {
+        "recipe": f"```yaml\n# conf/aug/imagenette.yaml\n{recipe}```\n",
+        "ops": op_table(),
+        "loop": f"```\n{default_loop()}\n```\n",
+    }
+
+
+def with_derived_parts(text: str) -> str:
+    """Return the README with its derived parts written anew, each between <!-- name --> and <!-- /name -->."""
+    for name, part in derived_parts().items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        if begin not in text or end not in text:
+            raise ValueError(f"the README lacks the marks of '{name}'")
+        before, rest = text.split(begin, 1)
+        text = before + begin + part + end + rest.split(end, 1)[1]
+    return text
+
+
+def main() -> int:
+    """Rewrite the README's derived parts."""
+    README.write_text(with_derived_parts(README.read_text()))
+    return 0
+
+
 def _section(prefix: str, params: Mapping[str, Param[Any]], head: str | None = None) -> list[str]:
     return [head or prefix, *(f"  {prefix}.{row}" for row in _rows(params)), ""]
 
@@ -72,3 +117,7 @@ def _default(param: Param[Any]) -> str:
 
 def _first_line(doc: str | None) -> str:
     return re.sub(r"\s+", " ", (doc or "").split("\n\n")[0]).strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

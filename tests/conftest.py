@@ -1,0 +1,66 @@
+"""Fixtures for every test: a handful of small pictures, and the devices that augmentation runs on."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter
+
+from augment.dataset import Split
+
+# (width, height): both orientations, squares, narrow strips, odd sides.
+SIZES = ((48, 32), (32, 48), (40, 40), (90, 24), (20, 70), (33, 57), (64, 64))
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("cpu", id="cpu"),
+        pytest.param(
+            "cuda",
+            id="gpu",
+            marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")],
+        ),
+    ]
+)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where batches are made: the CPU, and the GPU where there is one."""
+    return torch.device(request.param)
+
+
+def draw_photo(width: int, height: int, seed: int) -> NDArray[np.uint8]:
+    """Draw discs of several colors on a colored ground, blurred with sigma 2 px: (height, width, 3), RGB in 70..190.
+
+    Like a photo it is smooth but for a few soft edges, it looks different in every mirror image, and mild color
+    changes do not clip it.
+    """
+    rng = np.random.default_rng(seed)
+    image = Image.new("RGB", (width, height), tuple(rng.integers(70, 190, 3).tolist()))
+    draw = ImageDraw.Draw(image)
+    for _ in range(12):
+        x, y = int(rng.integers(width)), int(rng.integers(height))
+        radius = 3 + int(rng.integers(max(1, min(width, height) // 3)))
+        color = tuple(rng.integers(70, 190, 3).tolist())
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
+    return np.asarray(image.filter(ImageFilter.GaussianBlur(2)))
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    """Seven JPEGs of varied size and aspect, of three classes in mixed order."""
+    folder = tmp_path_factory.mktemp("pictures")
+    files = tuple(folder / f"{width}x{height}.jpg" for width, height in SIZES)
+    for seed, (file, (width, height)) in enumerate(zip(files, SIZES, strict=True)):
+        Image.fromarray(draw_photo(width, height, seed)).save(file, quality=90)
+    return Split(files, targets=(2, 0, 1, 1, 2, 0, 2))
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """Six smooth PNGs of 64 x 64 px (`draw_photo`), which every decoder reads alike."""
+    folder = tmp_path_factory.mktemp("photos")
+    files = tuple(folder / f"{seed}.png" for seed in range(6))
+    for seed, file in enumerate(files):
+        Image.fromarray(draw_photo(64, 64, seed)).save(file)
+    return files

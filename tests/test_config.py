@@ -1,0 +1,262 @@
+"""The `aug` section: what becomes of it, and what each mistake in it is told."""
+
+from typing import Any
+
+import pytest
+
+from augment.config import Aug, Step, parse_aug, parse_steps, plain_steps
+from augment.errors import UserError
+from augment.registry import BORDERS, OPS
+
+FULL: dict[str, Any] = {
+    "size": 64,
+    "fuse": False,
+    "mean": [0.5, 0.5, 0.5],
+    "std": [0.25, 0.25, 0.25],
+    "train": {
+        "random_resized_crop": {"area_range": [0.5, 1]},
+        "flip": {"p": 0.5, "direction": "vertical"},
+        "rotate": {"p": 0.1, "angle_range": [-30, 30], "border": "constant", "fill": 9},
+        "rotate_2": {"op": "rotate", "p": 0},
+        "hue": None,
+    },
+    "val": {"center_crop": {"scale": 0.9}},
+}
+
+
+def refusal(given: object) -> str:
+    with pytest.raises(UserError) as caught:
+        parse_aug(given)
+    return str(caught.value)
+
+
+def step_refusal(**steps: object) -> str:
+    return refusal({"train": steps})
+
+
+def test_whole_section() -> None:
+    aug = parse_aug(FULL)
+    assert (aug.size, aug.fuse, aug.mean, aug.std) == (64, False, (0.5,) * 3, (0.25,) * 3)
+    assert aug.steps("train") is aug.train
+    assert aug.steps("val") is aug.val
+    crop, flip, rotate, again, hue = aug.train
+    assert (crop.key, crop.op.name, dict(crop.params)) == (
+        "random_resized_crop",
+        "random_resized_crop",
+        {"area_range": (0.5, 1.0), "aspect_range": (0.75, 4 / 3)},
+    )
+    assert (flip.p, dict(flip.params)) == (0.5, {"direction": "vertical"})
+    assert (rotate.p, dict(rotate.params)) == (0.1, {"angle_range": (-30, 30), "border": "constant", "fill": 9})
+    assert (again.key, again.op, again.p) == ("rotate_2", OPS["rotate"], 0.0)
+    assert dict(again.params) == {"angle_range": (-7, 7), "border": "reflect_101", "fill": 0}
+    assert (hue.p, dict(hue.params)) == (1.0, {"angle_range": (-18, 18)})
+    assert [(step.key, dict(step.params)) for step in aug.val] == [("center_crop", {"scale": 0.9})]
+
+
+@pytest.mark.parametrize("given", [None, {}, {"train": None, "val": {}}, {"train": {}, "plugins": []}])
+def test_nothing_given_is_no_augmentation(given: object) -> None:
+    assert parse_aug(given) == Aug(size=128, fuse=True, mean=None, std=None, plugins=(), train=(), val=())
+
+
+def test_steps_keep_the_order_of_the_file() -> None:
+    keys = ["hue", "warp", "flip", "contrast"]
+    assert [step.key for step in parse_steps({key: {} for key in keys}, "train")] == keys
+    assert [step.key for step in parse_steps({key: {} for key in keys[::-1]}, "train")] == keys[::-1]
+
+
+def test_plain_steps_is_the_way_back() -> None:
+    aug = parse_aug(FULL)
+    for steps in (aug.train, aug.val):
+        plain = plain_steps(steps)
+        assert parse_steps(plain, "aug.train") == steps
+        assert plain_steps(parse_steps(plain, "aug.train")) == plain
+    assert plain_steps(aug.val) == {"center_crop": {"op": "center_crop", "scale": 0.9}}
+    assert plain_steps(aug.train)["rotate"] == {
+        "op": "rotate",
+        "p": 0.1,
+        "angle_range": [-30, 30],
+        "border": "constant",
+        "fill": 9,
+    }
+
+
+def test_steps_are_equal_when_all_their_parts_are() -> None:
+    given: dict[str, Any] = {"rotate": {"p": 0.5, "angle_range": [-3, 3]}}
+    assert parse_steps(given, "a") == parse_steps(given, "b")
+    for other in ({"p": 0.4}, {"angle_range": [-3, 3.5]}, {"border": "wrap"}):
+        assert parse_steps({"rotate": given["rotate"] | other}, "a") != parse_steps(given, "a")
+    assert parse_steps({"again": {"op": "rotate", **given["rotate"]}}, "a") != parse_steps(given, "a")
+
+
+def test_steps_cannot_be_changed() -> None:
+    (step,) = parse_steps({"rotate": {}}, "train")
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        step.params["fill"] = 1  # type: ignore[index]
+    with pytest.raises(AttributeError, match="cannot assign"):
+        step.p = 0.5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"rotate": {"p": 0.075}}, "rotate  p 0.075  angle -7..7 deg"),
+        ({"again": {"op": "rotate"}}, "again (rotate)  p 1  angle -7..7 deg"),
+        ({"flip": {"p": 0.5}}, "flip  p 0.5  direction horizontal"),
+        ({"warp": {"magnitude_range": [0, 0.12345]}}, "warp  p 1  magnitude 0..0.1235"),
+        ({"resize": {}}, "resize  p 1"),
+    ],
+)
+def test_step_as_text(given: dict[str, Any], text: str) -> None:
+    (step,) = parse_steps(given, "train")
+    assert str(step) == text
+
+
+def test_a_bare_step_applies_always() -> None:
+    assert Step("flip", OPS["flip"]).p == 1.0
+
+
+# --- mistakes: full key path, what was given, what is allowed, the nearest name ---
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"trian": {}},
+            "aug.trian: unknown key. Did you mean 'train'? Allowed: fuse, mean, plugins, size, std, train, val.",
+        ),
+        ({"sizes": 3}, "aug.sizes: unknown key. Did you mean 'size'? Allowed: "),
+        ({1: 3}, "aug.1: unknown key. Allowed: "),
+        ("imagenette", "aug: 'imagenette' is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug."),
+        ([], "aug: [] is not allowed. Allowed: a mapping"),
+        ({"size": 0}, "aug.size: 0 is not allowed. Allowed: a whole number from 8 to 4096."),
+        ({"size": 64.0}, "aug.size: 64.0 is not allowed. Allowed: a whole number from 8 to 4096."),
+        ({"size": True}, "aug.size: True is not allowed. Allowed: a whole number from 8 to 4096."),
+        ({"fuse": "no"}, "aug.fuse: 'no' is not allowed. Allowed: true or false."),
+        (
+            {"mean": [124, 116, 104]},
+            "aug.mean: [124, 116, 104] is not allowed. Allowed: three numbers from 0 to 1 or null.",
+        ),
+        (
+            {"std": [0, 1, 1]},
+            "aug.std: [0, 1, 1] is not allowed. Allowed: three numbers from 0 to 10, above 0 or null.",
+        ),
+        ({"plugins": "mine"}, "aug.plugins: 'mine' is not allowed. Allowed: a list of names."),
+        (
+            {"train": ["rotate"]},
+            "aug.train: ['rotate'] is not allowed. Allowed: a mapping of steps, as rotate: {p: 0.5}.",
+        ),
+        ({"val": "rotate"}, "aug.val: 'rotate' is not allowed. Allowed: a mapping of steps"),
+        (
+            {"val": {"rotate": 0.5}},
+            "aug.val.rotate: 0.5 is not allowed. Allowed: a mapping of parameters, as {p: 0.5}.",
+        ),
+        ({"val": {"rotate": False}}, "aug.val.rotate: False is not allowed. Allowed: a mapping of parameters"),
+        ({"val": {"rotat": {}}}, "aug.val.rotat: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
+        ({"val": {3: {}}}, "aug.val.3: unknown op '3'. Allowed: affine, "),
+    ],
+)
+def test_mistakes_in_the_section(given: object, message: str) -> None:
+    assert refusal(given).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"p": 1.5}, "p: 1.5 is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": -0.1}, "p: -0.1 is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": True}, "p: True is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": "0.5"}, "p: '0.5' is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": float("nan")}, "p: nan is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": None}, "p: None is not allowed. Allowed: a number from 0 to 1."),
+        (
+            {"angle_range": [7, -7]},
+            "angle_range: [7, -7] is not allowed. Allowed: [low, high] with low <= high, numbers from -360 to 360.",
+        ),
+        ({"angle_range": 7}, "angle_range: 7 is not allowed. Allowed: [low, high]"),
+        ({"angle_range": "7"}, "angle_range: '7' is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [-7]}, "angle_range: [-7] is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [-7, "7"]}, "angle_range: [-7, '7'] is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [False, True]}, "angle_range: [False, True] is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [0, float("inf")]}, "angle_range: [0, inf] is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [-361, 0]}, "angle_range: [-361, 0] is not allowed. Allowed: [low, high]"),
+        (
+            {"angle_rang": [-7, 7]},
+            "angle_rang: unknown key. Did you mean 'angle_range'? Allowed: angle_range, border, ",
+        ),
+        ({"angle": [-7, 7]}, "angle: unknown key. Did you mean 'angle_range'? Allowed: "),
+        ({"probability": 1}, "probability: unknown key. Allowed: "),
+        ({"border": "reflect"}, "border: unknown name 'reflect'. Did you mean 'reflect_101'? Allowed: constant, "),
+        ({"fill": 256}, "fill: 256 is not allowed. Allowed: a whole number from 0 to 255."),
+        ({"fill": 0.5}, "fill: 0.5 is not allowed. Allowed: a whole number from 0 to 255."),
+        ({"op": "rotat"}, "op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
+        ({"op": None}, "op: unknown op 'None'. "),
+    ],
+)
+def test_mistakes_in_a_step(params: dict[str, Any], message: str) -> None:
+    assert step_refusal(rotate=params).startswith(f"aug.train.rotate.{message}")
+    # A second use is told by its own key.
+    again = {"op": "rotate", **params}
+    assert step_refusal(rotate={}, rotate_2=again).startswith(f"aug.train.rotate_2.{message}")
+
+
+def test_unknown_op_of_a_second_use_asks_for_op() -> None:
+    assert step_refusal(rotate={}, rotate_2={}).startswith(
+        "aug.train.rotate_2: unknown op 'rotate_2'. Did you mean 'rotate'? Allowed: affine, "
+    )
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_every_border_is_allowed(border: str) -> None:
+    (step,) = parse_steps({"rotate": {"border": border}}, "train")
+    assert step.params["border"] == border
+
+
+def test_flip_has_no_border() -> None:
+    assert step_refusal(flip={"border": "wrap"}).startswith("aug.train.flip.border: unknown key. ")
+    assert step_refusal(flip={"direction": "up"}).startswith("aug.train.flip.direction: unknown name 'up'.")
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (
+            {"flip": {}, "center_crop": {}},
+            "center_crop: 'flip' stands before it. Allowed: at most one crop, as the first step.",
+        ),
+        (
+            {"resize": {}, "center_crop": {}},
+            "center_crop: 'resize' is the crop. Allowed: at most one crop, as the first step.",
+        ),
+        (
+            {"center_crop": {}, "flip": {}, "zoom": {"op": "center_crop", "scale": 0.5}},
+            "zoom: 'center_crop' is the crop. Allowed: at most one crop, as the first step.",
+        ),
+        ({"center_crop": {"p": 0.5}}, "center_crop.p: a crop applies to every picture. Allowed: scale."),
+        ({"resize": {"p": 1}}, "resize.p: a crop applies to every picture. Allowed: nothing."),
+        ({"center_crop": {"scale": 0}}, "center_crop.scale: 0 is not allowed. Allowed: a number from 0 to 1, above 0."),
+        ({"center_crop": {"size": 9}}, "center_crop.size: unknown key. "),
+        (
+            {"random_resized_crop": {"area_range": [0, 1]}},
+            "random_resized_crop.area_range: [0, 1] is not allowed. Allowed: [low, high] with low <= high, numbers "
+            "from 0 to 1, above 0.",
+        ),
+    ],
+)
+def test_mistakes_with_crops(steps: dict[str, Any], message: str) -> None:
+    assert step_refusal(**steps).startswith(f"aug.train.{message}")
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.kind == "crop"])
+def test_every_crop_may_stand_first_in_either_split(name: str) -> None:
+    aug = parse_aug({"train": {name: {}, "flip": {}}, "val": {name: None}})
+    assert aug.train[0].op is aug.val[0].op is OPS[name]
+
+
+def test_mistakes_in_val_are_told_with_their_own_path() -> None:
+    assert refusal({"train": {"flip": {}}, "val": {"flip": {"p": 2}}}).startswith("aug.val.flip.p: 2 is not allowed.")
+
+
+def test_the_key_of_the_section_is_the_callers() -> None:
+    with pytest.raises(UserError, match=r"^recipe\.train\.flip\.p: 2 is not allowed\."):
+        parse_aug({"train": {"flip": {"p": 2}}}, key="recipe")

@@ -1,0 +1,257 @@
+"""The command line end to end, in processes of its own, as a user runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainer.recorder import TIMES, read_metrics
+
+pytestmark = pytest.mark.slow
+
+SMALL = ["+aug=imagenette", "aug.size=16", "fit.batch_size=8", "fit.epochs=2", "fit.device=cpu", "fit.threads=1"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Two classes that differ in their color, 20 + 10 pictures of various sizes."""
+    root = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for split, count in (("train", 20), ("val", 10)):
+        for name, channel in (("red", 0), ("blue", 2)):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(count // 2):
+                pixels = random.integers(0, 120, (random.integers(20, 40), random.integers(20, 40), 3), np.uint8)
+                pixels[..., channel] += 120
+                Image.fromarray(pixels).save(folder / f"{i}.jpg")
+    return root
+
+
+def command(module, *arguments):
+    return [sys.executable, "-m", module, *map(str, arguments)]
+
+
+def run(folder, *arguments, module="trainer"):
+    environment = os.environ | {"COLUMNS": "200", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    return subprocess.run(
+        command(module, *arguments), cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def runs(folder):
+    return sorted(path.parent for path in folder.glob("outputs/*/*/config.yaml"))
+
+
+def data(photos):
+    return ["data=folder", f"data.root={photos}"]
+
+
+def without_times(row):
+    return {key: value for key, value in row.items() if key not in TIMES}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, photos):
+    """A run of two epochs; returns what it printed and its folder."""
+    folder = tmp_path_factory.mktemp("finished")
+    result = run(folder, *SMALL, *data(photos))
+    assert result.returncode == 0, result.stderr
+    (only,) = runs(folder)
+    return result, only
+
+
+def test_a_run_prints_plan_epochs_and_summary(finished):
+    result, folder = finished
+    assert "3 steps in one warp, border reflect_101" in result.stdout
+    assert "1/2" in result.stdout
+    assert "2/2" in result.stdout
+    assert f"in {folder.relative_to(folder.parents[2])}" in result.stdout.replace(str(folder.parents[2]) + "/", "")
+    assert "finished after 2 epochs: best val_accuracy" in result.stdout
+
+
+def test_a_run_writes_everything(finished):
+    _, folder = finished
+    names = {path.name for path in folder.iterdir()}
+    pictures = {"batch.png", "history.png", "confusion.png", "schedule.png"}
+    texts = {"config.yaml", "plan.txt", "environment.json", "metrics.jsonl", "summary.json", "trainer.log"}
+    assert names == pictures | texts | {"last.pt", "best.pt", ".hydra"}
+    rows = read_metrics(folder)
+    assert [row["epoch"] for row in rows] == [0, 1]
+    assert {"train_loss", "val_loss", "val_accuracy"} <= rows[0].keys()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert summary["best"]["val_accuracy"] == max(row["val_accuracy"] for row in rows)
+    assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
+
+
+def test_same_seed_same_metrics(finished, tmp_path, photos):
+    _, first = finished
+    assert run(tmp_path, *SMALL, *data(photos)).returncode == 0
+    (second,) = runs(tmp_path)
+    assert first.name != second.name
+    for one, other in zip(read_metrics(first), read_metrics(second), strict=True):
+        assert without_times(one) == without_times(other)
+
+
+def test_evaluate_repeats_the_best_score(finished):
+    _, folder = finished
+    result = run(folder.parents[2], folder, module="trainer.evaluate")
+    assert result.returncode == 0, result.stderr
+    best = json.loads((folder / "summary.json").read_text())["best"]
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert evaluation["val_accuracy"] == pytest.approx(best["val_accuracy"], abs=1e-6)
+    assert evaluation["val_loss"] == pytest.approx(best["val_loss"], rel=1e-5)
+    assert evaluation["pictures"] == 10
+
+
+def test_evaluate_on_another_folder(finished, photos):
+    _, folder = finished
+    result = run(folder.parents[2], folder, photos / "train", module="trainer.evaluate")
+    assert result.returncode == 0, result.stderr
+    evaluation = json.loads((folder / "evaluation-train.json").read_text())
+    assert evaluation["pictures"] == 20
+    assert set(evaluation["per_class"]) == {"blue", "red"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere: no config.yaml in it"),
+        (["RUN", "nowhere"], "nowhere: there is no such folder"),
+        (["RUN", "PHOTOS"], "is not one of the model's classes"),
+        (["RUN", "fit.batch=3"], "fit.batch: unknown key. Did you mean 'batch_size'?"),
+    ],
+)
+def test_evaluate_errors(finished, photos, arguments, message, tmp_path):
+    _, folder = finished
+    for name in ("red", "green"):
+        (tmp_path / name).mkdir()
+    places = {"RUN": folder, "PHOTOS": tmp_path}
+    result = run(folder.parents[2], *[places.get(a, a) for a in arguments], module="trainer.evaluate")
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def wait_for(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_interrupt_and_resume_equal_an_uninterrupted_run(tmp_path, photos):
+    # Long epochs of tiny batches, so that the signal falls into the middle of one.
+    long = [*SMALL, *data(photos), "fit.batch_size=1", "fit.epochs=30"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    process = subprocess.Popen(
+        command("trainer", *long), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    wait_for(
+        lambda: any(len(file.read_text().splitlines()) >= 2 for file in tmp_path.glob("outputs/*/*/metrics.jsonl")),
+        process,
+    )
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert b"interrupted after" in output
+    (cut,) = runs(tmp_path)
+    assert json.loads((cut / "summary.json").read_text())["status"] == "interrupted"
+    done = len(read_metrics(cut))
+    assert 2 <= done < 30
+
+    resumed = run(tmp_path, f"fit.resume={cut}")
+    assert resumed.returncode == 0, resumed.stderr
+    whole = run(tmp_path, *long)
+    assert whole.returncode == 0, whole.stderr
+    _, second, third = sorted(runs(tmp_path), key=lambda folder: folder.stat().st_mtime_ns)
+    one, other = read_metrics(second), read_metrics(third)
+    assert len(one) == len(other) == 30
+    assert [without_times(row) for row in one] == [without_times(row) for row in other]
+
+
+def test_sweep_names_the_failed_job_and_goes_on(tmp_path, photos):
+    # A learning rate of 1e6 ends in a loss that is not a number.
+    result = run(
+        tmp_path, "-m", *SMALL, *data(photos), "fit.lr=1e6,0.05", "fit.momentum=0.99", "aug.train.rotate.p=0,0.5"
+    )
+    assert result.returncode == 1
+    (sweep,) = tmp_path.glob("outputs/*/*-sweep")
+    statuses = {job.name: json.loads((job / "summary.json").read_text())["status"] for job in sweep.glob("[0-9]")}
+    assert statuses == {"0": "failed", "1": "failed", "2": "finished", "3": "finished"}
+    table = result.stdout.split("4 jobs, the best first")[1]
+    assert "NonFiniteLossError" in table
+    assert table.index("fit.lr=0.05") < table.index("fit.lr=1000000.0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["+aug=imagenete"], "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
+        (["data=foldr"], "data: unknown name 'foldr'. Did you mean 'folder'?"),
+        (["model=tim"], "model: unknown name 'tim'. Did you mean 'timm'?"),
+        (["model=timm", "model.name=resnet81"], "model.name: unknown model 'resnet81'. Did you mean 'resnet18'?"),
+        (["fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
+        (["+fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
+        (["fit.epochs=many"], "fit.epochs: 'many' is not allowed. Allowed: a whole number"),
+        (["+aug.trian.rotate.p=1"], "aug.trian: unknown key. Did you mean 'train'?"),
+        (["aug.train.rotat.p=1"], "aug.train.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
+        (["aug.train.rotate.p=1.5"], "aug.train.rotate.p: 1.5 is not allowed. Allowed: a number from 0 to 1"),
+        (["aug.train.rotate.angle_range=[5,-5]"], "aug.train.rotate.angle_range: [5, -5] is not allowed"),
+        (["+aug=imagenette", "aug.train.resize={}"], "Allowed: at most one crop, as the first step"),
+        (["callbacks.gradclip={}"], "callbacks.gradclip: unknown callback. Did you mean 'grad_clip'?"),
+        (["~aug.train.rotat"], "aug.train.rotat"),
+        (["seed=-1"], "seed: -1 is not allowed"),
+        (["data=folder"], "data.root: missing"),
+        (["data=folder", "data.root=nowhere"], "data.root=nowhere: there is no such folder"),
+        (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder"),
+        (["-m", "seed=0,1", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
+    ],
+)
+def test_mistakes_cost_one_message_and_leave_nothing(arguments, message, tmp_path, photos):
+    given = arguments if any(a.startswith("data=") for a in arguments) else [*arguments, *data(photos)]
+    result = run(tmp_path, *given)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("outputs/2*"))
+
+
+def test_resume_of_a_finished_run_is_refused(finished):
+    _, folder = finished
+    before = len(runs(folder.parents[2]))
+    result = run(folder.parents[2], f"fit.resume={folder}")
+    assert result.returncode == 2
+    assert "has finished its 2 epochs. Allowed: a larger fit.epochs" in result.stderr
+    assert len(runs(folder.parents[2])) == before
+
+
+@pytest.mark.skipif("__import__('torch').cuda.is_available()")
+def test_a_gpu_that_is_not_there(tmp_path, photos):
+    result = run(tmp_path, *data(photos), "fit.device=cuda")
+    assert result.returncode == 2
+    assert "fit.device: cuda, but PyTorch sees no GPU here. Allowed: auto, cpu." in result.stderr
+
+
+def test_an_overridden_parameter_that_the_yaml_leaves_at_its_default(tmp_path, photos):
+    result = run(tmp_path, *SMALL, *data(photos), "fit.epochs=1", "aug.val.center_crop.scale=0.9", "~aug.train.rotate")
+    assert result.returncode == 0, result.stderr
+    assert "center_crop  scale 0.9" in result.stdout
+    assert "rotate" not in result.stdout
+
+
+def test_help_needs_no_folder(tmp_path):
+    result = run(tmp_path, "--help")
+    assert result.returncode == 0
+    assert "aug.train.<step>" in result.stdout
+    assert not list(tmp_path.iterdir())

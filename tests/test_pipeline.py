@@ -1,0 +1,559 @@
+"""Real DALI, on the CPU and on the GPU, against OpenCV, Pillow and NumPy, pixel by pixel."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from conftest import draw_photo
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from augment.config import SplitName, parse_aug
+from augment.dataset import Split
+from augment.pipeline import Device, Feed, Shard, batches_per_epoch, build_pipeline
+from augment.plan import Plan, build_plan
+from augment.registry import BORDERS, OPS
+from augment.sampler import Sampler
+
+SIZE = 64
+SEED = 11
+Pixels = NDArray[Any]
+
+DRAWN_OPS = [name for name, op in OPS.items() if op.kind != "crop"]
+
+
+def plan_of(steps: dict[str, Any], split: SplitName = "val", size: int = SIZE, **aug: object) -> Plan:
+    return build_plan(parse_aug({"size": size, split: steps, **aug}), split)
+
+
+def run(
+    plan: Plan,
+    files: Sequence[Path],
+    device: torch.device,
+    *,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    seed: int = SEED,
+    raw: bool = True,
+    **options: Any,
+) -> tuple[Pixels, Pixels]:
+    """Return what a pipeline makes of whole epochs: (epochs x files, size, size, 3), and the index of each file."""
+    kind: Device = "gpu" if device.type == "cuda" else "cpu"
+    batch_size = batch_size or len(files)
+    pipeline = build_pipeline(plan, files, batch_size=batch_size, seed=seed, device=kind, raw=raw, **options)
+    images: list[Pixels] = []
+    indices: list[Pixels] = []
+    for _ in range(epochs):
+        batches = [pipeline.run() for _ in range(batches_per_epoch(len(files), batch_size, 1))]
+        # What follows the last file of an epoch is padding.
+        for rows, column in ((images, 0), (indices, 1)):
+            rows.append(np.concatenate([np.asarray(b[column].as_cpu().as_tensor()) for b in batches])[: len(files)])
+    return np.concatenate(images), np.concatenate(indices)[:, 0]
+
+
+def pixels(steps: dict[str, Any], files: Sequence[Path], device: torch.device, **aug: Any) -> Pixels:
+    """Return the pictures of the val split, in the order of the files."""
+    images, indices = run(plan_of(steps, **aug), files, device)
+    assert indices.tolist() == list(range(len(files)))
+    return images.astype(int)
+
+
+def read(files: Sequence[Path]) -> Pixels:
+    return np.stack([np.asarray(Image.open(file).convert("RGB")) for file in files]).astype(int)
+
+
+def assert_close(result: Pixels, expected: Pixels, *, most: float, mean: float) -> None:
+    """Compare pictures: no value further off than `most`, of no picture more than `mean` on average."""
+    off = np.abs(np.asarray(result, float) - np.asarray(expected, float))
+    assert off.max() <= most
+    assert off.reshape(len(off), -1).mean(axis=1).max() <= mean
+
+
+# --- the graph's outputs ---
+
+
+def test_outputs(pictures: Split, device: torch.device) -> None:
+    plan = plan_of({}, size=16)
+    raw, index = run(plan, pictures.files, device)
+    full, _ = run(plan, pictures.files, device, raw=False)
+    half, _ = run(plan, pictures.files, device, raw=False, half=True)
+    assert raw.shape == full.shape == half.shape == (7, 16, 16, 3)
+    assert [str(a.dtype) for a in (raw, full, half, index)] == ["uint8", "float32", "float16", "int32"]
+    assert index.tolist() == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [(None, None), ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), ((0.1, 0.5, 0.9), (0.5, 0.25, 2.0))]
+)
+def test_normalization(pictures: Split, device: torch.device, mean: Any, std: Any) -> None:
+    plan = plan_of({"hue": {}}, size=16, mean=mean, std=std)
+    raw, _ = run(plan, pictures.files, device)
+    expected = (raw / 255 - (mean or (0.485, 0.456, 0.406))) / (std or (0.229, 0.224, 0.225))
+    full, _ = run(plan, pictures.files, device, raw=False)
+    half, _ = run(plan, pictures.files, device, raw=False, half=True)
+    np.testing.assert_allclose(full, expected, rtol=1e-5, atol=1e-5)
+    # Ten bits of mantissa.
+    np.testing.assert_allclose(half, expected, rtol=2**-10, atol=2**-10)
+
+
+RECIPE: dict[str, Any] = {
+    "random_resized_crop": {},
+    "flip": {"p": 0.5},
+    "rotate": {"p": 0.5},
+    "hue": {"p": 0.5},
+    "warp": {"p": 0.5, "border": "wrap"},
+}
+
+
+@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 4}, {"prefetch": 1}, {"prefetch": 5, "threads": 3}])
+def test_threads_and_prefetch_change_nothing(pictures: Split, device: torch.device, options: dict[str, Any]) -> None:
+    plan = plan_of(RECIPE, "train", size=16)
+    images, indices = run(plan, pictures.files, device, batch_size=3, epochs=2)
+    again, same = run(plan, pictures.files, device, batch_size=3, epochs=2, **options)
+    np.testing.assert_array_equal(same, indices)
+    np.testing.assert_array_equal(again, images)
+
+
+def test_seeds_ranks_and_epochs_give_other_pictures(pictures: Split, device: torch.device) -> None:
+    plan = plan_of(RECIPE, "train", size=16)
+    first = run(plan, pictures.files, device)
+    for options in ({"seed": SEED + 1}, {"epoch": 1}):
+        images, indices = run(plan, pictures.files, device, **options)  # type: ignore[arg-type]
+        assert indices.tolist() != first[1].tolist()
+        by_index, first_by_index = images[np.argsort(indices)], first[0][np.argsort(first[1])]
+        # The crop is drawn anew too: no picture comes out as before.
+        assert (by_index != first_by_index).any(axis=(1, 2, 3)).all()
+
+
+def test_every_epoch_has_the_samplers_draws(tmp_path: Path, device: torch.device) -> None:
+    gray = np.full((8, 8, 3), 100, np.uint8)
+    files = [tmp_path / f"{i}.png" for i in range(5)]
+    for file in files:
+        Image.fromarray(gray).save(file)
+    for split, epochs in (("train", (4, 5, 6)), ("val", (4, 4, 4))):
+        plan = plan_of({"brightness": {"p": 0.6, "factor_range": [0.5, 1.5]}}, split, size=8)  # type: ignore[arg-type]
+        images, _ = run(plan, files, device, batch_size=2, epochs=3, epoch=4)
+        draws = [Sampler(plan, SEED).draw(epoch, 0, 5)["brightness"] for epoch in epochs]
+        factors = np.concatenate([np.where(d["applied"], d["factor"], 1) for d in draws])
+        np.testing.assert_allclose(images[:, 4, 4, 0], 100 * factors, atol=0.51)
+
+
+# --- skipped samples ---
+
+
+@pytest.mark.parametrize("name", DRAWN_OPS)
+@pytest.mark.parametrize("neighbors", [False, True], ids=["alone", "between others"])
+def test_skipped_samples_are_bit_identical(name: str, neighbors: bool, pictures: Split, device: torch.device) -> None:
+    step = {"tested": {"op": name, "p": 0.3}}
+    before: dict[str, Any] = {"random_resized_crop": {}} | ({"affine": {"p": 0.5}} if neighbors else {})
+    after: dict[str, Any] = {"contrast": {"p": 0.5}} if neighbors else {}
+    files = pictures.files * 5
+    met, never_met = plan_of(before | step | after, "train", size=32), plan_of(before | after, "train", size=32)
+    images, indices = run(met, files, device, batch_size=8)
+    plain, same = run(never_met, files, device, batch_size=8)
+    applied = Sampler(met, SEED).draw(0, 0, len(files))["tested"]["applied"]
+    differs = (images != plain).any(axis=(1, 2, 3))
+    np.testing.assert_array_equal(indices, same)
+    assert 5 <= applied.sum() <= 15
+    assert not differs[np.logical_not(applied)].any()
+    # A draw beside the neutral value may round to the same picture.
+    assert differs[applied].mean() > 0.7
+
+
+# --- geometry ---
+
+
+def test_directions_as_one_sees_them(photos: tuple[Path, ...], device: torch.device) -> None:
+    plain = read(photos)
+    shift = {"scale_range": [1, 1], "shear_range": [0, 0], "border": "constant"}
+    for steps, expected in (
+        ({"flip": {}}, plain[:, :, ::-1]),
+        ({"flip": {"direction": "vertical"}}, plain[:, ::-1]),
+        ({"rotate": {"angle_range": [90, 90]}}, np.rot90(plain, axes=(1, 2))),
+        ({"rotate": {"angle_range": [-90, -90]}}, np.rot90(plain, -1, axes=(1, 2))),
+        ({"affine": {"translate_range": [0.25, 0.25], **shift}}, np.pad(plain, [(0, 0), (16, 0), (16, 0), (0, 0)])),
+    ):
+        # float32 coordinates are not whole numbers to the last bit.
+        assert_close(pixels(steps, photos, device), expected[:, :SIZE, :SIZE], most=1, mean=0.01)
+
+
+CV_BORDERS = {
+    "reflect_101": cv2.BORDER_REFLECT_101,
+    "constant": cv2.BORDER_CONSTANT,
+    "replicate": cv2.BORDER_REPLICATE,
+    "wrap": cv2.BORDER_WRAP,
+}
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_warp_against_opencv(border: str, photos: tuple[Path, ...], device: torch.device) -> None:
+    common = {"border": border, "fill": 77}
+    steps = {
+        "affine": {"translate_range": [0.25, 0.25], "scale_range": [0.8, 0.8], "shear_range": [0, 0], **common},
+        "flip": {},
+        "rotate": {"angle_range": [30, 30], **common},
+    }
+    # By hand: scaled by .8, shifted by .25 x 64 px, mirrored, turned by 30 degrees, about the middle at 31.5 px.
+    affine, mirror = np.array([[0.8, 0, 16], [0, 0.8, 16], [0, 0, 1]]), np.diag([-1.0, 1, 1])
+    turn = np.array([[3**0.5 / 2, 0.5, 0], [-0.5, 3**0.5 / 2, 0], [0, 0, 1]])
+    there, back = (np.array([[1, 0, m], [0, 1, m], [0, 0, 1]]) for m in (31.5, -31.5))
+    matrix = there @ turn @ mirror @ affine @ back
+    expected = [
+        cv2.warpPerspective(
+            picture.astype(np.uint8), matrix, (SIZE, SIZE), borderMode=CV_BORDERS[border], borderValue=(77, 77, 77)
+        )
+        for picture in read(photos)
+    ]
+    # OpenCV may round its coordinates to 1/32 px, which these smooth pictures show by at most two gray levels.
+    # Where wrap or a constant puts an edge next to the picture, the same 1/32 px weigh more: few pixels, so the mean.
+    sharp_edge = border in ("wrap", "constant")
+    assert_close(pixels(steps, photos, device), np.stack(expected), most=8 if sharp_edge else 2, mean=0.3)
+
+
+def test_borders_and_fills_are_told_apart(photos: tuple[Path, ...], device: torch.device) -> None:
+    looks = [(border, 0) for border in BORDERS] + [("constant", 200), ("replicate", 200)]
+    results = [pixels({"rotate": {"angle_range": [30, 30], "border": b, "fill": f}}, photos, device) for b, f in looks]
+    for i, (border, _) in enumerate(looks):
+        for j in range(i):
+            off = np.abs(results[i] - results[j]).mean()
+            # The fill is seen with a constant border only.
+            assert off == 0 if border == looks[j][0] == "replicate" else off > 0.2, (looks[i], looks[j])
+    np.testing.assert_array_equal(results[looks.index(("constant", 200))][:, 0, 0], 200)
+
+
+# --- color ---
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """Two PNGs of all colors there are, the extremes included."""
+    folder, rng = tmp_path_factory.mktemp("noise"), np.random.default_rng(0)
+    files = tuple(folder / f"{i}.png" for i in range(2))
+    for file in files:
+        values = rng.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+        values[:4], values[-4:] = 0, 255
+        Image.fromarray(values).save(file)
+    return files
+
+
+@pytest.mark.parametrize(
+    ("steps", "matrix", "offset"),
+    [
+        ({"brightness": {"factor_range": [1.5, 1.5]}}, np.eye(3) * 1.5, 0),
+        ({"contrast": {"factor_range": [0.6, 0.6]}}, np.eye(3) * 0.6, 51.2),
+        ({"contrast": {"factor_range": [2, 2]}}, np.eye(3) * 2, -128),
+        ({"saturation": {"factor_range": [0, 0]}}, np.array([[0.299, 0.587, 0.114]] * 3), 0),
+        (
+            {"hue": {"angle_range": [180, 180]}, "brightness": {"factor_range": [0.5, 0.5]}},
+            np.array([[-0.201, 0.587, 0.114], [0.299, 0.087, 0.114], [0.299, 0.587, -0.386]]),
+            0,
+        ),
+        # One matrix: what the first step brings above 255, the second takes back.
+        (
+            {"brightness": {"factor_range": [2, 2]}, "contrast": {"factor_range": [0.5, 0.5]}},
+            np.eye(3),
+            64,
+        ),
+    ],
+    ids=["brighter", "paler", "harder", "gray", "hue and darker", "there and back"],
+)
+def test_color_against_numpy(
+    steps: dict[str, Any], matrix: Pixels, offset: float, noise: tuple[Path, ...], device: torch.device
+) -> None:
+    expected = np.clip(np.rint(read(noise) @ matrix.T + offset), 0, 255)
+    # A half may be rounded either way.
+    assert_close(pixels(steps, noise, device), expected, most=1, mean=0.3)
+
+
+def test_colors_of_an_orange(tmp_path: Path, device: torch.device) -> None:
+    file = tmp_path / "orange.png"
+    Image.fromarray(np.full((8, 8, 3), (200, 100, 50), np.uint8)).save(file)
+    for name, value, expected in (
+        ("contrast", {"factor_range": [0.6, 0.6]}, (171, 111, 81)),
+        ("saturation", {"factor_range": [0.8, 0.8]}, (185, 105, 65)),
+        ("hue", {"angle_range": [36, 36]}, (161, 133, 0)),
+    ):
+        result = pixels({name: value}, [file], device, size=8)
+        np.testing.assert_allclose(result, np.broadcast_to(expected, result.shape), atol=1)
+
+
+# --- crop ---
+
+# (width, height): strips in either direction, one pixel, smaller and larger than the result, and the result's size.
+SIDES = ((48, 40), (40, 48), (200, 16), (16, 200), (500, 3), (2, 200), (1, 1), (5, 5), (33, 77), (SIZE, SIZE))
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    folder = tmp_path_factory.mktemp("shapes")
+    files = tuple(folder / f"{width}x{height}.png" for width, height in SIDES)
+    for seed, (file, (width, height)) in enumerate(zip(files, SIDES, strict=True)):
+        Image.fromarray(draw_photo(width, height, seed)).save(file)
+    return files
+
+
+def resized(image: Image.Image, scale: float | None, size: int) -> Pixels:
+    """Resize with Pillow: the whole picture, or the centered square of `scale` times its short side."""
+    width, height = image.size
+    side = min(width, height) * (scale or 1)
+    square = ((width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2)
+    box = None if scale is None else square
+    return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)).astype(int)
+
+
+CROPS: list[tuple[dict[str, Any], float | None]] = [
+    ({}, None),
+    ({"resize": {}}, None),
+    ({"center_crop": {}}, 1.0),
+    ({"center_crop": {"scale": 0.5}}, 0.5),
+    ({"center_crop": {"scale": 0.875}}, 0.875),
+]
+EVERY_CROP = pytest.mark.parametrize(
+    ("steps", "scale"), CROPS, ids=["none", "resize", "center", "center half", "center 7/8"]
+)
+
+
+@EVERY_CROP
+@pytest.mark.parametrize("size", [24, SIZE])
+def test_crop_against_pillow(
+    steps: dict[str, Any], scale: float | None, size: int, shapes: tuple[Path, ...], device: torch.device
+) -> None:
+    expected = np.stack([resized(Image.open(file), scale, size) for file in shapes])
+    # All pictures are one batch: each has its own square. Pillow rounds between its two passes, DALI does not; where
+    # a side shrinks eightfold, their antialiasing differs by some levels at its ends.
+    assert_close(pixels(steps, shapes, device, size=size), expected, most=8, mean=0.25)
+
+
+def test_resize_to_the_same_size_changes_nothing(photos: tuple[Path, ...], device: torch.device) -> None:
+    np.testing.assert_array_equal(pixels({}, photos, device), read(photos))
+
+
+@EVERY_CROP
+@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
+def test_jpeg_comes_out_upright(
+    steps: dict[str, Any], scale: float | None, orientation: int | None, tmp_path: Path, device: torch.device
+) -> None:
+    file, exif = tmp_path / "picture.jpg", Image.Exif()
+    if orientation is None:  # a gray picture in place of a turned one
+        Image.fromarray(draw_photo(90, 60, 3)).convert("L").save(file, quality=95)
+    else:
+        exif[0x0112] = orientation
+        Image.fromarray(draw_photo(90, 60, 3)).save(file, quality=95, exif=exif)
+    expected = resized(ImageOps.exif_transpose(Image.open(file)), scale, 32)
+    # The GPU's decoder has another inverse transform and chroma upsampling.
+    most, mean = (3, 0.3) if device.type == "cpu" else (27, 1.5)
+    assert_close(pixels(steps, [file], device, size=32), expected[None], most=most, mean=mean)
+
+
+WIDTH, HEIGHT = 250, 200
+
+
+@pytest.fixture(scope="module")
+def ramp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PNG whose red is x and whose green is y: a window of it tells where it was cut."""
+    file = tmp_path_factory.mktemp("ramp") / "ramp.png"
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    Image.fromarray(np.stack([x, y, np.zeros_like(x)], axis=-1).astype(np.uint8)).save(file)
+    return file
+
+
+def windows(plan: Plan, ramp: Path, device: torch.device, count: int) -> Pixels:
+    """Return (count, 4): left, top, width and height in pixels of the windows that a pipeline takes."""
+    images, _ = run(plan, [ramp] * count, device)
+    columns, rows = images[..., 0].mean(axis=1), images[..., 1].mean(axis=2)
+    # Away from the window's edges red and green are linear in the result's x and y, to half a gray level.
+    low, high = 8, SIZE - 8
+    extent = np.stack([v[:, high] - v[:, low] for v in (columns, rows)], axis=1) / (high - low) * SIZE
+    middle = np.stack([columns.mean(axis=1), rows.mean(axis=1)], axis=1) + 0.5
+    return np.concatenate([middle - extent / 2, extent], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("area", "aspect"),
+    [((0.35, 1.0), (3 / 4, 4 / 3)), ((0.1, 0.2), (0.5, 2.0)), ((0.25, 0.25), (1.0, 1.0)), ((0.3, 0.4), (2.0, 2.0))],
+)
+def test_random_windows_stay_in_their_ranges(
+    area: tuple[float, float], aspect: tuple[float, float], ramp: Path, device: torch.device
+) -> None:
+    count = 200
+    plan = plan_of({"random_resized_crop": {"area_range": area, "aspect_range": aspect}}, "train")
+    left, top, width, height = windows(plan, ramp, device, count).T
+    # A side is known to about 1.5 px, a gray level over the 48 px that it is measured on and DALI's whole pixels.
+    off = 1.5
+    assert (left > -off).all()
+    assert (top > -off).all()
+    assert (left + width < WIDTH + off).all()
+    assert (top + height < HEIGHT + off).all()
+    assert ((width + off) * (height + off) >= area[0] * WIDTH * HEIGHT).all()
+    assert ((width - off) * (height - off) <= area[1] * WIDTH * HEIGHT).all()
+    assert ((width + off) / (height - off) >= aspect[0]).all()
+    assert ((width - off) / (height + off) <= aspect[1]).all()
+    # They fill their ranges, and the picture.
+    share, ratio = width * height / (WIDTH * HEIGHT), np.log(width / height)
+    assert np.ptp(share) >= 0.6 * (area[1] - area[0])
+    assert np.ptp(ratio) >= 0.8 * np.log(aspect[1] / aspect[0])
+    assert left.min() < 0.1 * (WIDTH - width.min())
+    assert (left + width).max() > WIDTH - 0.1 * (WIDTH - width.min())
+    assert (top + height).max() > HEIGHT - 0.1 * (HEIGHT - height.min())
+
+
+def test_random_windows_differ_between_samples_and_epochs(ramp: Path, device: torch.device) -> None:
+    plan = plan_of({"random_resized_crop": {"area_range": [0.1, 0.2]}}, "train", size=16)
+    images, _ = run(plan, [ramp] * 20, device, epochs=2)
+    assert len(np.unique(images, axis=0)) == 40
+
+
+# --- fused against step by step ---
+
+
+@pytest.fixture(scope="module")
+def large_photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    folder = tmp_path_factory.mktemp("large_photos")
+    files = tuple(folder / f"{seed}.png" for seed in range(6))
+    for seed, file in enumerate(files):
+        Image.fromarray(draw_photo(128, 128, 100 + seed)).save(file)
+    return files
+
+
+WARPS: dict[str, Any] = {
+    "rotate": {},
+    "affine": {"translate_range": [-0.05, 0.05]},
+    "warp": {"magnitude_range": [-0.05, 0.05]},
+    "rotate_2": {"op": "rotate"},
+}
+COLORS: dict[str, Any] = {"contrast": {}, "hue": {}, "brightness": {}, "saturation": {}}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_fused_warps_against_step_by_step(count: int, large_photos: tuple[Path, ...], device: torch.device) -> None:
+    steps = dict(list(WARPS.items())[:count])
+    fused, apart = (pixels(steps, large_photos, device, size=128, fuse=fuse) for fuse in (True, False))
+    # The middle, which no border reaches; resampling once instead of `count` times is sharper.
+    middle = np.s_[:, 32:96, 32:96]
+    assert_close(fused[middle], apart[middle], most=8, mean=1)
+    assert np.abs(fused - pixels({}, large_photos, device, size=128)).mean() > 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_fused_colors_against_step_by_step(count: int, large_photos: tuple[Path, ...], device: torch.device) -> None:
+    steps = dict(list(COLORS.items())[:count])
+    fused, apart = (pixels(steps, large_photos, device, size=128, fuse=fuse) for fuse in (True, False))
+    assert min(fused.min(), apart.min()) > 0
+    assert max(fused.max(), apart.max()) < 255
+    # A rounding a step.
+    assert_close(fused, apart, most=count, mean=0.3 * count)
+
+
+def test_geometry_and_color_in_turn(large_photos: tuple[Path, ...], device: torch.device) -> None:
+    steps = {"rotate": WARPS["rotate"], "contrast": {}, "flip": {}, "hue": {}, "warp": WARPS["warp"]}
+    result = pixels(steps, large_photos, device, size=128)
+    # Inside, color and geometry can be exchanged up to rounding.
+    sorted_steps = {name: steps[name] for name in ("rotate", "flip", "warp", "contrast", "hue")}
+    expected = pixels(sorted_steps, large_photos, device, size=128)
+    middle = np.s_[:, 32:96, 32:96]
+    assert_close(result[middle], expected[middle], most=8, mean=1)
+
+
+# --- the matrices that DALI is fed ---
+
+
+def feed_of(sampler: Sampler, **options: Any) -> Feed:
+    return Feed(sampler, **({"batch_size": 4, "batches": 3, "epoch": 2, "fixed": False} | options))
+
+
+def test_feed_takes_an_epoch_after_the_other() -> None:
+    sampler = Sampler(plan_of({"contrast": {"p": 0.5}, "rotate": {}}, "train"), SEED)
+    feed = feed_of(sampler)
+    for iteration in [*range(7), 1, 6, 0]:  # in order, and jumping
+        epoch, batch = divmod(iteration, 3)
+        drawn = sampler.draw(2 + epoch, 4 * batch, 4)
+        color, geometry = feed.matrices(iteration)
+        assert (color.shape, geometry.shape) == ((4, 3, 4), (4, 3, 3))
+        assert color.dtype == geometry.dtype == np.float32
+        np.testing.assert_array_equal(color, sampler.plan.stages[0].matrix(drawn, SIZE).astype(np.float32))
+        # What is right of the middle goes up, and stays as far from it.
+        angle = np.radians(drawn["rotate"]["angle"])
+        np.testing.assert_allclose(geometry[:, 0, 1], -np.sin(angle), atol=1e-6)
+
+
+def test_feed_of_validation_stays_in_its_epoch() -> None:
+    sampler = Sampler(plan_of({"rotate": {}}), SEED)
+    feed = feed_of(sampler, epoch=0, fixed=True)
+    first = [feed.matrices(i)[0].copy() for i in range(3)]
+    for i in range(9):
+        np.testing.assert_array_equal(feed.matrices(i)[0], first[i % 3])
+    assert len({m.tobytes() for m in first}) == 3
+
+
+@pytest.mark.parametrize(("batch_size", "batches"), [(1000, 10), (4096, 2), (5000, 2), (1, 4100)])
+def test_feed_draws_many_batches_at_once_and_gives_them_one_by_one(batch_size: int, batches: int) -> None:
+    sampler = Sampler(plan_of({"brightness": {}}, "train"), SEED)
+    feed = feed_of(sampler, batch_size=batch_size, batches=batches, epoch=0)
+    whole = sampler.draw(0, 0, batch_size * batches)["brightness"]["factor"]
+    for iteration in {0, 1, 3, 4, 5, 9, 4095, 4096, 4099} & set(range(batches)):
+        factors = feed.matrices(iteration)[0][:, 1, 1]
+        np.testing.assert_allclose(factors, whole[iteration * batch_size : (iteration + 1) * batch_size], rtol=1e-6)
+    later = sampler.draw(1, 0, batch_size)["brightness"]["factor"]
+    np.testing.assert_allclose(feed.matrices(batches)[0][:, 1, 1], later, rtol=1e-6)
+
+
+def test_feed_inverts_about_the_middle_of_the_picture() -> None:
+    sampler = Sampler(plan_of({"rotate": {"angle_range": [90, 90], "p": 0.5}}, "train"), SEED)
+    (matrices,) = feed_of(sampler, batch_size=40).matrices(0)
+    applied = sampler.draw(2, 0, 40)["rotate"]["applied"].astype(bool)
+    assert 10 < applied.sum() < 30
+    # With S = 64 the pixel (x, y) of a picture turned left by 90 degrees shows the pixel (63 - y, x).
+    turned = np.array([[0, -1, 63], [1, 0, 0], [0, 0, 1]])
+    np.testing.assert_allclose(matrices[applied], np.broadcast_to(turned, matrices[applied].shape), atol=1e-5)
+    # Elsewhere the identity, to the last bit.
+    np.testing.assert_array_equal(matrices[~applied], np.broadcast_to(np.eye(3), matrices[~applied].shape))
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "world_size", "batches"),
+    [(1, 1, 1, 1), (1, 8, 1, 1), (8, 8, 1, 1), (9, 8, 1, 2), (9, 4, 2, 2), (8, 4, 2, 1), (10, 3, 3, 2), (9, 3, 3, 1)],
+)
+def test_batches_per_epoch(samples: int, batch_size: int, world_size: int, batches: int) -> None:
+    assert batches_per_epoch(samples, batch_size, world_size) == batches
+
+
+def test_ranks_draw_their_own_parameters(photos: tuple[Path, ...], device: torch.device) -> None:
+    plan = plan_of({"brightness": {"factor_range": [0.5, 1.5]}})
+    shards = [run(plan, photos, device, shard=Shard(rank, 2), batch_size=3) for rank in (0, 1)]
+    for rank, (images, indices) in enumerate(shards):
+        # 3 of the 6 files; `run` took two batches, which are the shard's twice.
+        assert indices.tolist() == [3 * rank, 3 * rank + 1, 3 * rank + 2] * 2
+        factor = Sampler(plan, SEED, rank).draw(0, 0, 3)["brightness"]["factor"]
+        expected = np.clip(read(photos)[3 * rank : 3 * rank + 3] * factor[:, None, None, None], 0, 255)
+        np.testing.assert_allclose(images[:3], expected, atol=0.51)
+
+
+# --- CPU and GPU beside each other: the same draws, so nearly the same pixels of files that decode alike ---
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize(
+    ("split", "steps", "most"),
+    [
+        ("val", {"resize": {}}, 1),
+        ("val", {"center_crop": {"scale": 0.7}}, 1),
+        *[("val", {name: {"p": 0.5}}, 1) for name in DRAWN_OPS],
+        *[("val", {"warp": {"border": border}, "rotate": {"border": border}}, 1) for border in BORDERS],
+        # A warp that is one off, and a color matrix that makes up to three of it.
+        ("val", {"affine": {}, "rotate": {"p": 0.5}, "hue": {}, "contrast": {}}, 4),
+        ("train", {"random_resized_crop": {}, "flip": {"p": 0.5}, "warp": {}, "hue": {}, "saturation": {}}, 4),
+    ],
+)
+def test_cpu_and_gpu_agree(split: SplitName, steps: dict[str, Any], most: int, photos: tuple[Path, ...]) -> None:
+    plan = plan_of(steps, split, size=48)
+    files = photos * 3
+    on_cpu, on_gpu = (
+        run(plan, files, torch.device(name), batch_size=4, epochs=2, seed=SEED) for name in ("cpu", "cuda")
+    )
+    np.testing.assert_array_equal(on_cpu[1], on_gpu[1])
+    assert_close(on_gpu[0], on_cpu[0], most=most, mean=0.3)

@@ -1,0 +1,105 @@
+"""Reference texts: nothing that is declared may be missing from them."""
+
+from typing import Any
+
+import pytest
+
+from augment.config import Aug
+from augment.params import Param, settings
+from augment.registry import OPS, Op
+from augment.sources import SOURCES
+from trainer.callbacks import CALLBACKS
+from trainer.config import Fit
+from trainer.models import MODELS
+from trainer.reference import help_text, op_table
+
+HELP = help_text(["aug", "data"])
+LINES = [line.strip() for line in HELP.splitlines()]
+
+
+def assert_row(name: str, param: Param[Any]) -> None:
+    """There is a line that begins with the name and says what it does and what is allowed."""
+    rows = [line for line in LINES if line.startswith(f"{name}: {param.doc}; {param.allowed()}; ")]
+    assert rows, name
+    if param.required:
+        assert all(row.endswith("; required") for row in rows)
+    elif param.default is None:
+        assert any(row.endswith("; default null") for row in rows)
+    elif isinstance(param.default, str | int) and not param.unit:
+        assert any(row.endswith(f"; default {param.default}") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "cls"),
+    [
+        ("fit", Fit),
+        ("aug", Aug),
+        *(("data", cls) for cls in SOURCES.values()),
+        *(("model", cls) for cls in MODELS.values()),
+        *((f"callbacks.{name}", cls) for name, cls in CALLBACKS.items()),
+    ],
+)
+def test_every_setting_is_in_the_help(prefix: str, cls: type) -> None:
+    for name, param in settings(cls).items():
+        assert_row(f"{prefix}.{name}", param)
+
+
+@pytest.mark.parametrize(("title", "registry"), [("data", SOURCES), ("model", MODELS), ("callbacks", CALLBACKS)])
+def test_every_name_is_in_the_help(title: str, registry: dict[str, type]) -> None:
+    assert registry
+    for name, cls in registry.items():
+        assert cls.__doc__
+        first = " ".join(cls.__doc__.split("\n\n")[0].split())
+        assert f"{title}={name}  {first}" in LINES
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+def test_every_op_and_parameter_is_in_the_help(op: Op) -> None:
+    head = next(index for index, line in enumerate(LINES) if line.startswith(f"{op.name} ({op.kind})  "))
+    block = LINES[head + 1 : head + 1 + len(op.params)]
+    assert [row.split(":")[0] for row in block] == list(op.params)
+    for name, param in op.params.items():
+        assert_row(name, param)
+
+
+@pytest.mark.parametrize("name", ["seed", "plugins"])
+def test_the_keys_outside_of_sections_are_in_the_help(name: str) -> None:
+    assert [line for line in LINES if line.startswith(f"{name}: ") and "; default " in line]
+
+
+def test_the_groups_are_in_the_help() -> None:
+    assert "Groups of files in conf/: aug, data" in LINES
+
+
+def test_the_commands_are_in_the_help() -> None:
+    for command in ("python -m trainer ", "python -m trainer -m ", "python -m trainer.evaluate ", "fit.resume="):
+        assert command in HELP
+
+
+def test_the_help_fits_a_wide_terminal() -> None:
+    assert HELP.endswith("\n")
+    assert "\n\n\n" not in HELP
+
+
+def test_the_op_table_has_a_row_for_each_op() -> None:
+    head, ruler, *rows = op_table().splitlines()
+    assert head == "| op | kind | what it does | parameters (default) |"
+    assert ruler == "|---|---|---|---|"
+    assert [row.split("`")[1] for row in rows] == list(OPS)
+    for row, op in zip(rows, OPS.values(), strict=True):
+        cells = row.strip("| ").split(" | ")
+        assert len(cells) == 4, "a cell has a bar or a line break of its own"
+        assert cells[:2] == [f"`{op.name}`", op.kind]
+        assert cells[2] == " ".join(op.doc.split("\n\n")[0].split())
+        for name, param in op.own_params.items():
+            assert f"`{name}` {param.doc}; {param.allowed()} (" in cells[3]
+        if not op.own_params:
+            assert cells[3] == "none"
+
+
+def test_a_row_by_hand() -> None:
+    row = next(line for line in op_table().splitlines() if line.startswith("| `rotate`"))
+    assert row == (
+        "| `rotate` | geometry | Turn the picture about its middle. | `angle_range` angle, counter-clockwise; "
+        "[low, high] with low <= high, numbers from -360 to 360 (-7..7 deg) |"
+    )

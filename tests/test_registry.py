@@ -1,0 +1,357 @@
+"""What holds for every op, tested over the registry so that a new op is covered by its declaration; and plugins."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from augment.config import parse_aug, parse_steps, plain_steps
+from augment.dataset import Split
+from augment.errors import UserError
+from augment.loader import Loader
+from augment.params import Count, Number, Range
+from augment.plan import build_plan, step_matrix
+from augment.registry import _OPS, OPS, Op, color, crop, find_op, geometry, load_plugins
+from augment.sampler import Sampler
+from trainer.reference import op_table
+
+SIZE = 64
+COUNT = 400
+
+
+def one_op(op: Op, p: float = 1.0, **params: Any) -> tuple[Any, Any]:
+    """Return the step and its draws for `COUNT` samples, of a plan that has this op alone."""
+    aug = parse_aug({"size": SIZE, "train": {op.name: {"p": p, **params}}})
+    plan = build_plan(aug, "train")
+    return plan.steps[0], Sampler(plan, seed=5).draw(0, 0, COUNT)[op.name]
+
+
+EVERY_OP = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+EVERY_DRAWN_OP = pytest.mark.parametrize(
+    "op", [op for op in OPS.values() if op.kind != "crop"], ids=[n for n, op in OPS.items() if op.kind != "crop"]
+)
+
+
+@EVERY_OP
+def test_declaration_is_complete(op: Op) -> None:
+    assert OPS[op.name] is op
+    assert len(op.doc) > 10
+    assert op.doc.split("\n\n")[0].endswith(".")
+    for name, param in op.params.items():
+        assert param.doc, name
+        assert isinstance(param, Range) == name.endswith("_range"), name
+
+
+@EVERY_OP
+def test_common_parameters_of_the_kind(op: Op) -> None:
+    common = set(op.params) - set(op.own_params)
+    expected = {"crop": set(), "geometry": {"p", "border", "fill"}, "color": {"p"}}[op.kind]
+    assert common == (expected - {"border", "fill"} if op.moves_inside else expected)
+
+
+@EVERY_OP
+def test_defaults_are_allowed_values(op: Op) -> None:
+    (step,) = parse_steps({op.name: None}, "train")
+    for name, param in op.params.items():
+        assert param.required or param.optional or param.default is not None, name
+        value = step.p if name == "p" else step.params[name]
+        assert param.parse(value, name) == value
+    assert parse_steps(plain_steps((step,)), "train") == (step,)
+
+
+@EVERY_OP
+def test_row_of_the_op_table(op: Op) -> None:
+    rows = [row for row in op_table().splitlines() if row.startswith(f"| `{op.name}` | {op.kind} | ")]
+    assert len(rows) == 1
+    for name, param in op.own_params.items():
+        assert f"`{name}` {param.doc}; {param.allowed()}" in rows[0]
+
+
+@EVERY_DRAWN_OP
+@pytest.mark.parametrize("p", [0.3, 1.0])
+def test_matrices_have_shape_and_type(op: Op, p: float) -> None:
+    step, drawn = one_op(op, p)
+    stage = build_plan(parse_aug({"train": {op.name: {"p": p}}}), "train").stages[0]
+    whole = stage.matrix({op.name: drawn}, SIZE)
+    single = step_matrix(step, drawn, SIZE)
+    assert whole.shape == (COUNT, 3, 3 if op.kind == "geometry" else 4)
+    assert single.shape == ((COUNT, 3, 3) if op.kind == "geometry" else (COUNT, 4, 4))
+    assert whole.dtype == single.dtype == np.float64
+    assert np.isfinite(whole).all()
+    np.testing.assert_array_equal(single[:, -1], np.broadcast_to(np.eye(single.shape[-1])[-1], single[:, -1].shape))
+
+
+@EVERY_DRAWN_OP
+def test_function_keeps_the_shape_it_documents(op: Op) -> None:
+    if not op.draws:
+        pytest.skip("draws nothing: one matrix for all samples")
+    step, drawn = one_op(op)
+    values = op.values(step.params, {name: drawn[name] for name in op.draws})
+    matrix = op.function(size=SIZE, **values) if op.kind == "geometry" else op.function(**values)
+    assert matrix.shape == (COUNT, 3, 3 if op.kind == "geometry" else 4)
+    assert matrix.dtype == np.float64
+
+
+@EVERY_DRAWN_OP
+def test_drawn_values_lie_in_their_ranges(op: Op) -> None:
+    step, drawn = one_op(op)
+    assert set(drawn) == {"applied", *op.draws}
+    assert drawn["applied"].dtype == bool
+    for value, name in op.draws.items():
+        low, high = step.params[name]
+        assert drawn[value].shape == (COUNT,)
+        assert low <= drawn[value].min() < low + 0.05 * (high - low)
+        assert high - 0.05 * (high - low) < drawn[value].max() <= high
+
+
+@EVERY_DRAWN_OP
+def test_range_of_one_value_is_that_value(op: Op) -> None:
+    highs = {name: op.params[name].default[1] for name in op.draws.values()}  # type: ignore[index]
+    ranges: dict[str, Any] = {name: [high, high] for name, high in highs.items()}
+    _, drawn = one_op(op, **ranges)
+    for value, name in op.draws.items():
+        assert (drawn[value] == highs[name]).all()
+
+
+@EVERY_DRAWN_OP
+def test_p_zero_leaves_the_plan(op: Op) -> None:
+    plan = build_plan(parse_aug({"train": {op.name: {"p": 0}}}), "train")
+    assert plan.stages == ()
+    assert [step.key for step in plan.skipped] == [op.name]
+    assert Sampler(plan, 0).draw(0, 0, 3) == {}
+
+
+@EVERY_DRAWN_OP
+def test_identity_exactly_where_not_applied(op: Op) -> None:
+    step, drawn = one_op(op, 0.5)
+    matrix = step_matrix(step, drawn, SIZE)
+    is_identity = (matrix == np.eye(matrix.shape[-1])).all(axis=(1, 2))
+    assert 0.4 < drawn["applied"].mean() < 0.6
+    np.testing.assert_array_equal(is_identity, ~drawn["applied"])
+
+
+@EVERY_DRAWN_OP
+def test_geometry_can_be_inverted_in_every_corner_of_what_is_allowed(op: Op) -> None:
+    if op.kind != "geometry":
+        pytest.skip("color matrices are never inverted")
+    step, _ = one_op(op)
+    bounds = [op.params[name].within for name in op.draws.values()]  # type: ignore[attr-defined]
+    assert np.isfinite(bounds).all(), "a geometry range needs bounds, or its matrix cannot be trusted"
+    corners = np.array(list(itertools.product(*bounds)))
+    drawn = {"applied": np.ones(len(corners), bool)} | dict(zip(op.draws, corners.T, strict=True))
+    matrix = step_matrix(step, drawn, SIZE)
+    np.testing.assert_allclose(np.linalg.inv(matrix) @ matrix, np.broadcast_to(np.eye(3), matrix.shape), atol=1e-9)
+    assert (np.linalg.det(matrix) != 0).all()
+
+
+def test_registry_cannot_be_written_by_accident() -> None:
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        OPS["mine"] = OPS["rotate"]  # type: ignore[index]
+
+
+def test_names_of_draws() -> None:
+    assert OPS["rotate"].draws == {"angle": "angle_range"}
+    assert OPS["warp"].draws == {"u": "magnitude_range", "v": "magnitude_range"}
+    assert OPS["flip"].draws == {}
+    assert OPS["random_resized_crop"].draws == {}, "DALI draws the window"
+
+
+@pytest.mark.parametrize(
+    ("given", "near"), [("rotat", "rotate"), ("random_resize_crop", "random_resized_crop"), ("Flip", "flip")]
+)
+def test_unknown_op_names_the_nearest(given: str, near: str) -> None:
+    with pytest.raises(UserError) as caught:
+        find_op(given, "aug.train.step")
+    message = str(caught.value)
+    assert message.startswith(f"aug.train.step: unknown op '{given}'. Did you mean '{near}'? Allowed: affine, ")
+    assert all(name in message for name in OPS)
+
+
+# --- declarations that are refused, and a user's own ---
+
+
+@pytest.fixture
+def clean_registry() -> Iterator[None]:
+    """Take out of the registry, and of the imported modules, whatever the test put there."""
+    ops, modules = dict(_OPS), set(sys.modules)
+    yield
+    _OPS.clear()
+    _OPS.update(ops)
+    for module in set(sys.modules) - modules:
+        del sys.modules[module]
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_declaration_without_a_docstring_is_refused() -> None:
+    def silent() -> None:
+        pass
+
+    for declare in (color(), geometry(), crop()):
+        with pytest.raises(ValueError, match="op 'silent' needs a docstring"):
+            declare(silent)
+    assert "silent" not in OPS
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize("name", ["p", "border", "fill"])
+def test_declaration_of_a_common_parameter_is_refused(name: str) -> None:
+    def mine() -> None:
+        """Do something."""
+
+    params: dict[str, Any] = {name: Number(doc="")}
+    with pytest.raises(ValueError, match=f"op 'mine': {name} is common to every geometry op"):
+        geometry(**params)(mine)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_name_of_another_modules_op_is_refused_but_a_reload_is_fine() -> None:
+    def rotate() -> None:
+        """Do something else."""
+
+    with pytest.raises(ValueError, match=r"op 'rotate' exists already, in augment\.ops"):
+        color()(rotate)
+    rotate.__module__ = "augment.ops"
+    color()(rotate)
+    assert OPS["rotate"].kind == "color"
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_draws_follow_the_declaration() -> None:
+    @color(
+        low_range=Range(default=(0.0, 1.0), doc="one draw, named after the parameter"),
+        pair_range=Range(default=(0.0, 1.0), draws=("left", "right"), doc="two draws"),
+        level=Number(default=3.0, doc="fixed"),
+    )
+    def mine(low: Any, left: Any, right: Any, level: float) -> None:
+        """Do something."""
+
+    op = OPS["mine"]
+    assert op.draws == {"low": "low_range", "left": "pair_range", "right": "pair_range"}
+    drawn = {"low": np.zeros(2), "left": np.ones(2), "right": np.ones(2)}
+    params = {"low_range": (0.0, 1.0), "pair_range": (0.0, 1.0), "level": 4.0}
+    assert op.values(params, drawn) == drawn | {"level": 4.0}
+
+
+PLUGIN = '''
+"""Ops of a user's own."""
+
+import numpy as np
+
+from augment.ops import stack
+from augment.params import Number, Range
+from augment.registry import color, geometry
+
+
+@color(
+    weight_range=Range(default=(0.2, 0.6), within=(0, 1), doc="weight of the gray"),
+    level=Number(default=100.0, within=(0, 255), doc="the gray"),
+)
+def fog(weight, level):
+    """Blend the picture with a gray."""
+    keep, gray = 1 - weight, weight * level
+    return stack((keep, 0, 0, gray), (0, keep, 0, gray), (0, 0, keep, gray))
+
+
+@geometry(moves_inside=True)
+def transpose(size):
+    """Swap rows and columns."""
+    return np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 1]])
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_registry: None) -> str:
+    """Write a user's module and return its name."""
+    (tmp_path / "my_own_ops.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "my_own_ops"
+
+
+def test_plugin_is_an_op_like_any_other(plugin: str) -> None:
+    assert "fog" not in OPS
+    aug = parse_aug({"plugins": [plugin], "train": {"fog": {"p": 0.5, "weight_range": [0.25, 0.25]}, "transpose": {}}})
+    assert (OPS["fog"].kind, OPS["transpose"].kind) == ("color", "geometry")
+    assert "| `fog` | color | Blend the picture with a gray. | `weight_range` weight of the gray; " in op_table()
+    assert "| `transpose` | geometry | Swap rows and columns. | none |" in op_table()
+    plan = build_plan(aug, "train")
+    assert "    fog  p 0.5  weight 0.25..0.25, level 100" in str(plan)
+    drawn = {"fog": {"applied": np.array([True, False]), "weight": np.array([0.25, 0.25])}}
+    expected = [np.c_[0.75 * np.eye(3), [25, 25, 25]], np.eye(3, 4)]
+    np.testing.assert_allclose(plan.stages[0].matrix(drawn, SIZE), expected)
+    with pytest.raises(UserError, match=r"^aug\.train\.fog\.wait_range: unknown key\. Did you mean 'weight_range'\?"):
+        parse_aug({"plugins": [plugin], "train": {"fog": {"wait_range": [0, 1]}}})
+    with pytest.raises(UserError, match=r"^aug\.train\.fg: unknown op 'fg'\. Did you mean 'fog'\?"):
+        parse_aug({"plugins": [plugin], "train": {"fg": {}}})
+
+
+def test_plugin_runs(plugin: str, photos: tuple[Path, ...], device: torch.device) -> None:
+    def run(steps: dict[str, Any]) -> np.ndarray[Any, Any]:
+        plan = build_plan(parse_aug({"size": SIZE, "plugins": [plugin], "val": steps}), "val")
+        split = Split(photos, (0,) * len(photos))
+        (batch,) = Loader(plan, split, batch_size=len(photos), seed=0, device=device, raw=True)
+        return batch.images.cpu().numpy().astype(float)
+
+    plain = run({})
+    fogged = run({"transpose": {}, "fog": {"weight_range": [0.25, 0.25]}})
+    # Rounding, and a result of the GPU that is one off (a product of floats beside a half).
+    np.testing.assert_allclose(fogged, 0.75 * plain.transpose(0, 1, 3, 2) + 25, atol=1.01)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_plugin_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        UserError, match=r"^aug\.plugins: no module named 'no_such_ops' \(looked for in PYTHONPATH\)\.$"
+    ):
+        parse_aug({"plugins": ["no_such_ops"]})
+    (tmp_path / "needs_another.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match="no module named 'no_such_library'"):
+        load_plugins(("needs_another",), "aug.plugins")
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_plugin_that_takes_a_name_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clashing_ops.py").write_text(PLUGIN.replace("def fog(", "def contrast("))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    expected = r"^aug\.plugins: clashing_ops: op 'contrast' exists already, in augment\.ops$"
+    with pytest.raises(UserError, match=expected):
+        parse_aug({"plugins": ["clashing_ops"]})
+    assert OPS["contrast"].function.__module__ == "augment.ops"
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_op_with_an_optional_parameter() -> None:
+    @color(level=Number(default=None, optional=True, doc="null: not set"), steps=Count(optional=True, doc="null: one"))
+    def mine(level: float | None, steps: int | None) -> Any:
+        """Do something."""
+        return np.eye(3, 4) * (2 if level is None and steps is None else 1)
+
+    aug = parse_aug({"train": {"mine": None}})
+    assert parse_steps(plain_steps(aug.train), "train") == aug.train
+    plan = build_plan(aug, "train")
+    np.testing.assert_array_equal(plan.stages[0].matrix(Sampler(plan, 0).draw(0, 0, 2), SIZE), [2 * np.eye(3, 4)] * 2)
+    assert "| `mine` | color |" in op_table()
+    assert "mine  p 1" in str(plan)
+
+
+@EVERY_DRAWN_OP
+def test_default_spelled_out_is_the_same_plan(op: Op) -> None:
+    spelled_out = plain_steps(parse_steps({op.name: None}, "train"))
+    silent, loud = (build_plan(parse_aug({"train": given}), "train") for given in ({op.name: None}, spelled_out))
+    assert silent.digest == loud.digest
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_op_whose_default_is_written_as_a_whole_number() -> None:
+    @color(level=Number(default=2, doc="level"))
+    def mine(level: float) -> Any:
+        """Do something."""
+        return np.eye(3, 4) * level
+
+    silent, spelled_out = (build_plan(parse_aug({"train": {"mine": given}}), "train") for given in ({}, {"level": 2}))
+    assert silent.digest == spelled_out.digest

@@ -1,0 +1,224 @@
+"""The random parameters: reproducible, independent of each other, uniform, applied as often as p says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.config import SplitName, parse_aug
+from augment.plan import Draws, build_plan
+from augment.registry import OPS, Array
+from augment.sampler import Sampler, derive_seed
+
+DRAWN_OPS = [name for name, op in OPS.items() if op.kind != "crop"]
+MANY = 20_000
+
+
+def sampler(steps: dict[str, Any], seed: int = 7, rank: int = 0, split: SplitName = "train") -> Sampler:
+    return Sampler(build_plan(parse_aug({split: steps}), split), seed, rank)
+
+
+def equal(one: Draws, other: Draws) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+THREE: dict[str, Any] = {
+    "rotate": {"p": 0.5, "angle_range": [-7, 7]},
+    "warp": {"p": 0.5, "magnitude_range": [-0.1, 0.1]},
+    "hue": {"p": 0.5, "angle_range": [-18, 18]},
+}
+
+
+# --- reproducible ---
+
+
+def test_seeds_are_the_same_in_every_process() -> None:
+    assert derive_seed(0, "train", "rotate") == 237386257990824522494056462916912159748
+    assert 0 <= derive_seed() < 2**128
+
+
+def test_seeds_tell_their_parts_apart() -> None:
+    parts: list[tuple[int | str, ...]] = [(0,), ("0",), (0, 0), (0, 1), (1, 0), (10,), (1, 1, 0), ("a", "b"), ("ab",)]
+    assert len({derive_seed(*part) for part in parts}) == len(parts)
+
+
+# Drawn once, in another process. A change of these numbers changes what every saved run would have been fed.
+GOLDEN: dict[tuple[int, int, int], dict[str, dict[str, list[Any]]]] = {
+    (0, 0, 4): {
+        "rotate": {
+            "applied": [True, True, True, False],
+            "angle": [1.7077927483758675, 5.120399868970473, -4.194506876488709, -6.2847843239521515],
+        },
+        "warp": {
+            "applied": [False, True, False, True],
+            "u": [-0.06112358965222336, 0.09410221000494248, 0.039391315678037164, 0.05199416244286295],
+            "v": [0.06968151761128547, 0.0013753118107412005, -0.06103547679622401, 0.03279597917046387],
+        },
+        "hue": {
+            "applied": [False, False, False, False],
+            "angle": [-7.163969152626386, 9.514875238742253, -12.98042315412085, -9.508875809055821],
+        },
+    },
+    (3, 1000, 2): {
+        "rotate": {"applied": [True, True], "angle": [3.2483165400663996, -2.3520093740025425]},
+        "warp": {
+            "applied": [True, False],
+            "u": [0.07385239196010929, -0.005242695272452427],
+            "v": [0.011108011559694056, 0.03450712417771898],
+        },
+        "hue": {"applied": [True, True], "angle": [17.032078284666433, 17.43998972494596]},
+    },
+}
+
+
+@pytest.mark.parametrize(("place", "expected"), GOLDEN.items())
+def test_draws_are_the_same_in_every_process(
+    place: tuple[int, int, int], expected: dict[str, dict[str, list[Any]]]
+) -> None:
+    drawn = sampler(THREE).draw(*place)
+    assert drawn.keys() == expected.keys()
+    for key, values in expected.items():
+        assert drawn[key].keys() == values.keys()
+        for name, numbers in values.items():
+            np.testing.assert_allclose(drawn[key][name], numbers, rtol=1e-14)
+
+
+def test_drawing_twice_gives_the_same() -> None:
+    one = sampler(THREE)
+    first = one.draw(1, 5, 9)
+    one.draw(0, 0, 100)
+    second = one.draw(1, 5, 9)
+    assert all(equal(first[key], second[key]) for key in THREE)
+
+
+@pytest.mark.parametrize("name", DRAWN_OPS)
+def test_draws_do_not_depend_on_the_batch_size(name: str) -> None:
+    one = sampler({name: {"p": 0.5}})
+    whole = one.draw(0, 0, 100)[name]
+    for start, count in ((37, 20), (0, 1), (1, 1), (2, 7), (3, 97), (99, 1)):
+        part = one.draw(0, start, count)[name]
+        assert equal(part, {n: values[start : start + count] for n, values in whole.items()})
+    batches = [one.draw(0, start, 7)[name] for start in range(0, 98, 7)]
+    assert equal({n: np.concatenate([b[n] for b in batches]) for n in whole}, {n: v[:98] for n, v in whole.items()})
+
+
+def test_far_out_in_an_epoch() -> None:
+    one = sampler(THREE)
+    start = 10**9 + 3
+    whole = one.draw(0, start, 10)
+    assert equal({n: v[4:] for n, v in whole["warp"].items()}, one.draw(0, start + 4, 6)["warp"])
+
+
+# --- independent ---
+
+
+@pytest.mark.parametrize("name", DRAWN_OPS)
+def test_other_steps_change_nothing(name: str) -> None:
+    step = {"op": name, "p": 0.5}
+    alone = sampler({"tested": step}).draw(2, 3, 50)["tested"]
+    for steps in (
+        {"before": {"op": "warp"}, "tested": step},
+        {"tested": step, "after": {"op": name, "p": 0.5}},
+        {"random_resized_crop": {}, "warp": {}, "renamed": {"op": "hue"}, "tested": step, "flip": {"p": 0.1}},
+        {"hue": {"p": 0}, "tested": step},
+    ):
+        assert equal(sampler(steps).draw(2, 3, 50)["tested"], alone)
+
+
+def test_fusion_and_size_change_nothing() -> None:
+    expected = sampler(THREE).draw(0, 0, 20)
+    for aug in ({"fuse": False}, {"size": 32}, {"mean": [0.5, 0.5, 0.5]}):
+        drawn = Sampler(build_plan(parse_aug({"train": THREE, **aug}), "train"), 7).draw(0, 0, 20)
+        assert all(equal(drawn[key], expected[key]) for key in THREE)
+
+
+@pytest.mark.parametrize("name", DRAWN_OPS)
+def test_p_changes_no_value_and_only_adds_samples(name: str) -> None:
+    draws = [sampler({name: {"p": p}}).draw(0, 0, 500)[name] for p in (0.1, 0.5, 1)]
+    for value in OPS[name].draws:
+        assert all(np.array_equal(drawn[value], draws[0][value]) for drawn in draws)
+    rare, half, always = (drawn["applied"] for drawn in draws)
+    assert always.all()
+    assert (half[rare]).all()
+    assert rare.sum() < half.sum() < 500
+
+
+def test_a_range_only_scales_its_draws() -> None:
+    narrow = sampler({"rotate": {"angle_range": [0, 1]}}).draw(0, 0, 50)["rotate"]
+    wide = sampler({"rotate": {"angle_range": [-90, 90]}}).draw(0, 0, 50)["rotate"]
+    np.testing.assert_allclose(wide["angle"], 180 * narrow["angle"] - 90)
+
+
+def test_epochs_splits_ranks_seeds_and_keys_differ() -> None:
+    steps: dict[str, Any] = {"warp": {"p": 0.5}}
+    again: dict[str, Any] = {"again": {"op": "warp", "p": 0.5}}
+    draws = [
+        sampler(steps).draw(0, 0, 30)["warp"],
+        sampler(steps).draw(1, 0, 30)["warp"],
+        sampler(steps).draw(10, 0, 30)["warp"],
+        sampler(steps).draw(0, 30, 30)["warp"],
+        sampler(steps, seed=8).draw(0, 0, 30)["warp"],
+        sampler(steps, rank=1).draw(0, 0, 30)["warp"],
+        sampler(steps, split="val").draw(0, 0, 30)["warp"],
+        sampler(again).draw(0, 0, 30)["again"],
+    ]
+    for name in ("u", "v", "applied"):
+        assert len({drawn[name].tobytes() for drawn in draws}) == len(draws), name
+    # Not one value in common: no stream is another one shifted.
+    assert len(np.unique([drawn["u"] for drawn in draws] + [drawn["v"] for drawn in draws])) == 2 * 30 * len(draws)
+
+
+# --- statistics: with a fixed seed, so never by chance; bounds that 9,999 of 10,000 fair draws keep
+
+
+def chi_square(uniform: Array, bins: int = 20) -> float:
+    """Return Pearson's statistic of values that should be uniform in [0, 1)."""
+    observed, _ = np.histogram(uniform, bins, (0, 1))
+    expected = len(uniform) / bins
+    return float(((observed - expected) ** 2 / expected).sum())
+
+
+# Of 19 degrees of freedom, exceeded once in 10,000 fair draws.
+CRITICAL = 50.8
+
+
+@pytest.mark.parametrize("name", DRAWN_OPS)
+def test_values_are_uniform_and_independent(name: str) -> None:
+    one = sampler({name: {"p": 0.5}}, seed=0)
+    drawn = one.draw(0, 0, MANY)[name]
+    params = one.plan.steps[0].params
+    columns = {"applied": drawn["applied"].astype(float)}
+    for value, parameter in OPS[name].draws.items():
+        low, high = params[parameter]
+        columns[value] = (drawn[value] - low) / (high - low)
+        assert columns[value].min() >= 0
+        assert columns[value].max() <= 1
+        assert chi_square(columns[value]) < CRITICAL
+        # What is applied is no special choice of what is drawn.
+        assert chi_square(columns[value][drawn["applied"]]) < CRITICAL
+        # Nor does a sample tell anything about the next one.
+        assert abs(np.corrcoef(columns[value][:-1], columns[value][1:])[0, 1]) < 4 / MANY**0.5
+    if len(columns) > 1:
+        between = np.corrcoef(np.stack(list(columns.values())))
+        assert np.abs(between - np.eye(len(columns))).max() < 4 / MANY**0.5
+
+
+@pytest.mark.parametrize("p", [0.025, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("name", DRAWN_OPS)
+def test_apply_rate_is_p(name: str, p: float) -> None:
+    applied = sampler({name: {"p": p}}, seed=0).draw(0, 0, MANY)[name]["applied"]
+    # Four standard deviations of a binomial.
+    assert abs(applied.mean() - p) < 4 * (p * (1 - p) / MANY) ** 0.5
+
+
+def test_steps_apply_independently_of_each_other() -> None:
+    names = ["flip", "rotate", "warp", "affine"]
+    drawn = sampler({name: {"p": 0.5} for name in names}, seed=0).draw(0, 0, MANY)
+    between = np.corrcoef(np.stack([drawn[name]["applied"] for name in names]))
+    assert np.abs(between - np.eye(len(names))).max() < 4 / MANY**0.5
+
+
+def test_epochs_apply_independently_of_each_other() -> None:
+    one = sampler({"rotate": {"p": 0.5}}, seed=0)
+    between = np.corrcoef(np.stack([one.draw(epoch, 0, MANY)["rotate"]["angle"] for epoch in range(4)]))
+    assert np.abs(between - np.eye(4)).max() < 4 / MANY**0.5

@@ -1,0 +1,163 @@
+"""The end of a sweep: folders read, jobs in order, means over seeds; all from folders written by hand."""
+
+import json
+import math
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from trainer import sweep
+from trainer.sweep import Job, SweepFolder, print_table, read_jobs
+
+
+def write_job(folder: Path, name: str, overrides: list[str], accuracy: float | None = None, **summary: Any) -> None:
+    """Write what a run leaves behind; without an accuracy or a status only what Hydra does."""
+    run = folder / name
+    (run / ".hydra").mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(overrides), run / ".hydra" / "overrides.yaml")
+    if accuracy is not None or summary:
+        best = {} if accuracy is None else {"epoch": 1, "val_accuracy": accuracy}
+        values = {"status": "finished", "folder": str(run), "epochs": 2, "best": best, "seconds": 3.4, "error": ""}
+        (run / "summary.json").write_text(json.dumps(values | summary))
+
+
+def printed(folder: Path) -> tuple[list[str], bool]:
+    """Return the lines of the table, stripped of rulers and of double spaces, and whether all finished."""
+    console = Console(file=StringIO(), width=200)
+    finished = print_table(folder, console)
+    assert isinstance(console.file, StringIO)
+    rows = [line.strip("│┃ ") for line in console.file.getvalue().splitlines()]
+    rows = [row.replace("│", "|").replace("┃", "|") for row in rows if row and row[0] not in "┏┡└"]
+    return [" ".join(row.split()) for row in rows], finished
+
+
+def test_jobs_are_read(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", ["+aug=imagenette", "++seed=3"], 0.5, seconds=12.5)
+    assert read_jobs(tmp_path) == [Job("0", ("aug=imagenette", "seed=3"), "finished", 0.5, 12.5, "")]
+
+
+def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> None:
+    for name, accuracy in [("0", 0.25), ("1", 0.75), ("2", 0.5), ("4", 0.75), ("6", 0.0)]:
+        write_job(tmp_path, name, [f"++fit.lr={name}"], accuracy)
+    write_job(tmp_path, "3", ["++fit.lr=3"], status="failed", error="ValueError: bad")
+    write_job(tmp_path, "5", ["++fit.lr=5"])
+    jobs = read_jobs(tmp_path)
+    assert [job.name for job in jobs] == ["1", "4", "2", "0", "6", "3", "5"]
+    assert [(job.status, job.accuracy) for job in jobs[-2:]] == [("failed", None), ("missing", None)]
+    assert jobs[-2].error == "ValueError: bad"
+
+
+def test_equal_jobs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in range(12):
+        write_job(tmp_path, str(number), [f"++seed={number}"], 0.5)
+    assert [job.name for job in read_jobs(tmp_path)] == [str(number) for number in range(12)]
+
+
+def test_a_score_that_is_no_number_is_no_score(tmp_path: Path) -> None:
+    for name, accuracy in [("0", math.nan), ("1", 0.1), ("2", math.nan), ("3", 0.9)]:
+        write_job(tmp_path, name, [f"++fit.lr={name}"], accuracy)
+    assert [job.name for job in read_jobs(tmp_path)] == ["3", "1", "0", "2"]
+
+
+def test_other_files_and_folders_are_passed_over(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", [], 0.5)
+    (tmp_path / "multirun.yaml").touch()
+    (tmp_path / "notes").mkdir()
+    assert [job.name for job in read_jobs(tmp_path)] == ["0"]
+
+
+def test_a_summary_that_was_cut_short_counts_as_missing(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", [], 0.5)
+    (tmp_path / "0" / "summary.json").write_text('{"status": "fin')
+    assert [job.status for job in read_jobs(tmp_path)] == ["missing"]
+
+
+# --- the table ---
+
+
+def test_the_table_of_a_sweep(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", ["+aug=imagenette", "++fit.lr=0.1"], 0.812345, seconds=9.6)
+    write_job(tmp_path, "1", ["+aug=imagenette", "++fit.lr=0.2"], 0.9, seconds=100.4)
+    lines, finished = printed(tmp_path)
+    assert lines == [
+        "2 jobs, the best first",
+        "job | what it varies | best val_accuracy | seconds | status",
+        "1 | fit.lr=0.2 | 0.9000 | 100 | finished",
+        "0 | fit.lr=0.1 | 0.8123 | 10 | finished",
+        str(tmp_path),
+    ]
+    assert finished
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", None])
+def test_a_job_that_did_not_finish_is_named_and_tells(status: str | None, tmp_path: Path) -> None:
+    write_job(tmp_path, "0", ["++fit.lr=0.1"], 0.8)
+    summary: dict[str, Any] = {} if status is None else {"status": status, "error": "NonFiniteLossError: nan at step 3"}
+    write_job(tmp_path, "1", ["++fit.lr=9"], **summary)
+    lines, finished = printed(tmp_path)
+    assert not finished
+    if status is None:
+        assert "1 | fit.lr=9 | | 0 | missing" in lines
+    else:
+        assert f"1 | fit.lr=9 | | 3 | {status}: NonFiniteLossError: nan at step 3" in lines
+
+
+def test_brackets_are_text(tmp_path: Path) -> None:
+    """The console takes [words] for its own markup, and these come from overrides, errors and folders."""
+    folder = tmp_path / "[bold]"
+    write_job(folder, "0", ["callbacks=[default,wandb]"], 0.5)
+    write_job(folder, "1", ["callbacks=[default]"], status="failed", error="UserError: Allowed: [low, high] or [/x]")
+    lines, _ = printed(folder)
+    assert "0 | callbacks=[default,wandb] | 0.5000 | 3 | finished" in lines
+    assert "1 | callbacks=[default] | | 3 | failed: UserError: Allowed: [low, high] or [/x]" in lines
+    assert lines[-1] == str(folder)
+
+
+def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
+    scores = {("0", 0): 0.5, ("0", 1): 0.7, ("0", 2): 0.6, ("0.2", 0): 0.9, ("0.2", 1): 0.8, ("0.2", 2): 0.7}
+    for number, ((p, seed), accuracy) in enumerate(scores.items()):
+        write_job(tmp_path, str(number), ["++fit.epochs=2", f"++aug.train.rotate.p={p}", f"++seed={seed}"], accuracy)
+    lines, _ = printed(tmp_path)
+    assert "3 | aug.train.rotate.p=0.2 seed=0 | 0.9000 | 3 | finished" in lines
+    assert lines[-5:] == [
+        "over seeds",
+        "what it varies | n | mean | std",
+        "aug.train.rotate.p=0.2 | 3 | 0.8000 | 0.1000",
+        "aug.train.rotate.p=0 | 3 | 0.6000 | 0.1000",
+        str(tmp_path),
+    ]
+
+
+def test_seeds_alone(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate([0.5, 0.6]):
+        write_job(tmp_path, str(seed), ["++fit.lr=1", f"++seed={seed}"], accuracy)
+    lines, _ = printed(tmp_path)
+    assert lines[-2] == "2 | 0.5500 | 0.0707"
+
+
+def test_jobs_without_a_score_are_not_in_the_mean(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate([0.5, None, 0.7]):
+        summary: dict[str, Any] = {} if accuracy else {"status": "failed", "error": "boom"}
+        write_job(tmp_path, str(seed), [f"++seed={seed}", "++fit.lr=1"], accuracy, **summary)
+    assert "2 | 0.6000 | 0.1414" in printed(tmp_path)[0]
+
+
+def test_there_is_no_mean_of_single_seeds(tmp_path: Path) -> None:
+    for number in range(3):
+        write_job(tmp_path, str(number), [f"++fit.lr={number}"], 0.5)
+    assert "over seeds" not in printed(tmp_path)[0]
+
+
+def test_no_jobs(tmp_path: Path) -> None:
+    lines, _ = printed(tmp_path)
+    assert lines[0] == "0 jobs, the best first"
+
+
+def test_the_folder_of_a_sweep_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "STARTED", [])
+    SweepFolder().on_multirun_start(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}}))
+    assert [tmp_path] == sweep.STARTED
