@@ -17,3 +17,8 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return f"{hint} Allowed: {', '.join(names) or '(none)'}."
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its name if it has none: what fits into a message of ours."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

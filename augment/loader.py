@@ -1,7 +1,8 @@
 """Exact epochs out of a DALI pipeline. The only owner of reset: nobody else builds, drains or restarts one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -83,6 +84,9 @@ class Loader:
                 "Allowed: at least one picture a rank."
             )
         self._targets = torch.tensor(split.targets, dtype=torch.int64, device=device)
+        self._files = _digest(split)
+        # DALI draws random windows on and on; validation must see the same ones in each pass.
+        self._must_repeat = plan.split == "val" and plan.crop.op.is_random
         self._per_epoch = batches_per_epoch(len(split), batch_size, self._shard.world_size)
         self._pipeline: Pipeline | None = None
         self._built_at = 0  # the epoch in which the pipeline was built
@@ -107,19 +111,34 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
-        if self._consumed % self._per_epoch and not self._resuming:
-            self._restart(self.epoch + 1)
+        if not self._resuming and (self._consumed % self._per_epoch or self._must_repeat):
+            self._restart(self.epoch + bool(self._consumed % self._per_epoch))
         self._resuming = False
         if self._pipeline is None:
             self._pipeline = self._build()
         batches, samples = len(self), self.samples
-        for number in range(self._consumed % self._per_epoch, self._per_epoch):
+        for number in range(self._consumed % self._per_epoch, batches):
             images, index = self._run(self._pipeline)
             self._consumed += 1
-            # Padding of the last batch, and whole batches of it on ranks with a smaller shard, end here.
-            if number < batches:
-                valid = min(self.batch_size, samples - number * self.batch_size)
-                yield self._batch(images[:valid], index[:valid])
+            if number == batches - 1:
+                # Before the last batch is handed out, so that a consumer who stops there has finished the epoch: what
+                # drop_last leaves out, and the padding of a rank with a smaller shard.
+                for _ in range(self._per_epoch - batches):
+                    self._run(self._pipeline)
+                    self._consumed += 1
+            valid = min(self.batch_size, samples - number * self.batch_size)
+            yield self._batch(images[:valid], index[:valid])
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides about the batches: only a loader of the same identity can go on with a saved state."""
+        return {
+            "plan": self.plan.digest,
+            "batch_size": self.batch_size,
+            "seed": self._seed,
+            "shard": [self._shard.rank, self._shard.world_size],
+            "files": self._files,
+        }
 
     def end_pass(self) -> None:
         """Make the next pass start with the next epoch's first batch, also right after `load_state_dict`."""
@@ -127,18 +146,16 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is, to the batch; a few hundred bytes."""
-        state = {"plan": self.plan.digest, "built_at": self._built_at, "consumed": self._consumed, "pipeline": None}
-        if self._pipeline is not None and self.plan.split == "train":
-            state["pipeline"] = self._pipeline.checkpoint()
-        return state
+        pipeline = self._pipeline.checkpoint() if self._pipeline is not None else None
+        return self.identity | {"built_at": self._built_at, "consumed": self._consumed, "pipeline": pipeline}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken: the next pass yields the rest of that epoch, the same batches.
 
         Raises:
-            UserError: the state belongs to another plan.
+            UserError: the state is that of a loader of other batches.
         """
-        check_plan(state, self.plan)
+        check_state(state, self.identity)
         self._restart(state["built_at"])
         self._consumed = state["consumed"]
         self._pipeline = self._build(state["pipeline"]) if state["pipeline"] is not None else None
@@ -150,7 +167,8 @@ class Loader:
 
     def _restart(self, epoch: int) -> None:
         self._pipeline = None
-        self._built_at, self._consumed = epoch, 0
+        # Validation always draws epoch 0.
+        self._built_at, self._consumed = epoch if self.plan.split == "train" else 0, 0
 
     def _build(self, checkpoint: str | None = None) -> Pipeline:
         return build_pipeline(
@@ -176,14 +194,29 @@ class Loader:
         return Batch(images.permute(0, 3, 1, 2), self._targets[indices], indices)
 
 
-def check_plan(state: dict[str, Any], plan: Plan) -> None:
-    """Check that a loader's saved state belongs to a plan.
+# What decides about the batches, and the key that sets it.
+_KEYS = {
+    "plan": "aug.train",
+    "batch_size": "fit.batch_size",
+    "seed": "seed",
+    "shard": "the number of ranks",
+    "files": "data",
+}
+
+
+def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Check that a saved state is that of a loader of the same batches.
 
     Raises:
-        UserError: it belongs to another one.
+        UserError: it is not; the message names the key that differs.
     """
-    if state["plan"] != plan.digest:
-        raise UserError(
-            f"aug.{plan.split}: not the plan of the saved run, whose epoch cannot be continued with another. "
-            "Allowed: the same size, steps and parameters."
-        )
+    for name, key in _KEYS.items():
+        if state.get(name) != identity[name]:
+            was = f" (it had {state.get(name)}, not {identity[name]})" if name in ("batch_size", "seed") else ""
+            raise UserError(f"{key}: not that of the saved run{was}, whose epoch cannot be continued with another.")
+
+
+def _digest(split: Split) -> str:
+    """Hash a split's files by class and name: the same pictures in another place are the same."""
+    names = "\n".join(f"{file.parent.name}/{file.name}" for file in split.files)
+    return blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()

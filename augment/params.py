@@ -34,6 +34,14 @@ class Param(Generic[T]):
     optional: bool = False
     required: bool = False
 
+    def __post_init__(self) -> None:
+        if self.default is not None:
+            default = self._convert(self.default)
+            if default is None:
+                raise ValueError(f"the default {self.default!r} is not allowed. Allowed: {self.allowed()}")
+            # As the configuration would have it: a default that is spelled out changes nothing.
+            object.__setattr__(self, "default", default)
+
     def parse(self, value: object, key: str) -> T | None:
         """Return `value` as T.
 
@@ -55,9 +63,12 @@ class Param(Generic[T]):
         """Say which values are allowed, as a phrase."""
         return self._allowed() + (" or null" if self.optional else "")
 
-    def show(self, value: T) -> str:
+    def show(self, value: T | None) -> str:
         """Write a value for people, with its unit."""
-        return f"{value} {self.unit}".strip()
+        return "null" if value is None else f"{self._show(value)} {self.unit}".strip()
+
+    def _show(self, value: T) -> str:
+        return str(value)
 
     def _convert(self, value: object) -> T | None:
         raise NotImplementedError
@@ -67,9 +78,13 @@ class Param(Generic[T]):
 
 
 def _number(value: object, within: Interval) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if within[0] <= value <= within[1] else None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond all floats
+        return None
+    return number if isfinite(number) and within[0] <= number <= within[1] else None
 
 
 def _bounds(within: Interval) -> str:
@@ -95,9 +110,8 @@ class Number(Param[float]):
     def _allowed(self) -> str:
         return f"a number{_bounds(self.within)}" + (f", above {self.above:g}" if self.above > -inf else "")
 
-    def show(self, value: float) -> str:
-        """Write the number in its shortest form."""
-        return f"{value:g} {self.unit}".strip()
+    def _show(self, value: float) -> str:
+        return f"{value:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,9 +236,8 @@ class Range(Param[Interval]):
         above = f", above {self.above:g}" if self.above > -inf else ""
         return f"[low, high] with low <= high, numbers{_bounds(self.within)}{above}"
 
-    def show(self, value: Interval) -> str:
-        """Write the interval as low..high."""
-        return f"{value[0]:.4g}..{value[1]:.4g} {self.unit}".strip()
+    def _show(self, value: Interval) -> str:
+        return f"{value[0]:.4g}..{value[1]:.4g}"
 
 
 def setting(param: Param[T]) -> T:
@@ -245,7 +258,7 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
     Args:
         params: the allowed keys.
         given: the mapping found at `key`; null counts as empty.
-        key: full key path of the mapping.
+        key: full key path of the mapping; empty at the top.
 
     Raises:
         UserError: not a mapping, an unknown key, a missing one, or a value that its parameter refuses.
@@ -254,13 +267,14 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
         given = {}
     if not isinstance(given, Mapping):
         raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of {', '.join(params) or 'nothing'}.")
+    path = f"{key}." if key else ""
     for name in given:
         if name not in params:
-            raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), params)}")
+            raise UserError(f"{path}{name}: unknown key.{suggest(str(name), params)}")
     for name, param in params.items():
         if param.required and given.get(name) is None:
-            raise UserError(f"{key}.{name}: missing. Allowed: {param.allowed()} ({param.doc}).")
-    return {n: p.parse(given[n], f"{key}.{n}") if n in given else p.default for n, p in params.items()}
+            raise UserError(f"{path}{name}: missing. Allowed: {param.allowed()} ({param.doc}).")
+    return {n: p.parse(given[n], f"{path}{n}") if n in given else p.default for n, p in params.items()}
 
 
 def parse_settings(cls: type[S], given: object, key: str) -> S:

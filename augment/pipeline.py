@@ -208,8 +208,7 @@ def build_pipeline(
         prefetch_queue_depth=prefetch,
         # The executor whose outputs stay valid for as long as somebody holds them.
         exec_dynamic=True,
-        # Validation has no state worth saving: it starts anew each time.
-        enable_checkpointing=train,
+        enable_checkpointing=True,
         checkpoint=checkpoint,
         seed=_dali_seed(seed, plan.split, "pipeline", epoch, shard.rank),
     )

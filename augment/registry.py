@@ -61,6 +61,11 @@ class Op:
         return {value: n for n, p in ranges.items() for value in (p.draws or (n.removesuffix("_range"),))}
 
     @property
+    def is_random(self) -> bool:
+        """Whether anything but its p is drawn."""
+        return any(isinstance(param, Range) for param in self.params.values())
+
+    @property
     def own_params(self) -> dict[str, Param[Any]]:
         """The parameters that are not common to all ops of the kind."""
         return {n: p for n, p in self.params.items() if n not in _COMMON[self.kind]}

@@ -407,6 +407,20 @@ def test_random_windows_differ_between_samples_and_epochs(ramp: Path, device: to
     assert len(np.unique(images, axis=0)) == 40
 
 
+def test_random_windows_have_the_seed_of_their_run_epoch_split_and_rank(ramp: Path, device: torch.device) -> None:
+    steps = {"random_resized_crop": {"area_range": [0.1, 0.2]}}
+    train, val = (plan_of(steps, split, size=16) for split in ("train", "val"))
+    ways: list[tuple[Plan, dict[str, Any]]] = [
+        (train, {}),
+        (train, {"seed": SEED + 1}),
+        (train, {"epoch": 1}),
+        (train, {"shard": Shard(1, 2)}),
+        (val, {}),
+    ]
+    firsts = np.concatenate([run(plan, [ramp] * 2, device, batch_size=1, **options)[0][:1] for plan, options in ways])
+    assert len(np.unique(firsts, axis=0)) == len(ways)
+
+
 # --- fused against step by step ---
 
 

@@ -40,15 +40,20 @@ def parse_callbacks(given: object, key: str = "callbacks") -> tuple[Callable[[],
     Raises:
         UserError: an unknown callback or setting, or a value that is not allowed.
     """
+    return tuple(_maker(_CALLBACKS[name], values) for name, values in complete_callbacks(given, key).items())
+
+
+def complete_callbacks(given: object, key: str = "callbacks") -> dict[str, dict[str, Any]]:
+    """Check the `callbacks` section as `parse_callbacks` does; return it with all defaults, without those left out."""
     if not isinstance(given, Mapping):
         raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of callbacks, as grad_clip: {{}}.")
-    makers = []
+    complete = {}
     for name, values in given.items():
         if name not in _CALLBACKS:
             raise UserError(f"{key}.{name}: unknown callback.{suggest(str(name), _CALLBACKS)}")
         if values is not None:
-            makers.append(_maker(_CALLBACKS[name], parse_params(settings(_CALLBACKS[name]), values, f"{key}.{name}")))
-    return tuple(makers)
+            complete[str(name)] = parse_params(settings(_CALLBACKS[name]), values, f"{key}.{name}")
+    return complete
 
 
 def _maker(cls: type[Callback], values: dict[str, Any]) -> Callable[[], Callback]:
@@ -92,6 +97,7 @@ class Interrupt(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Take the signal over; only a main thread can."""
+        self.pressed = False
         try:
             self._previous = signal.signal(signal.SIGINT, self._on_signal)
         except ValueError:
@@ -155,12 +161,12 @@ class Checkpoint(Callback):
             row, confusion = dict(recorder.rows[-1]), recorder.confusion
             best = {"model": learner.model.state_dict(), "row": row, "confusion": confusion}
             save(best | {"classes": list(learner.classes)}, learner.folder / BEST)
-        self._save_last(learner, Position(learner.epoch + 1, 0))
+        self._save_last(learner)
 
     def after_fit(self, learner: Learner) -> None:
         """Save an interrupted epoch; what a failed fit leaves behind is not worth going on from."""
         if learner.folder is not None and learner.error is None and learner.position != self._saved:
-            self._save_last(learner, learner.position)
+            self._save_last(learner)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value so far."""
@@ -172,10 +178,10 @@ class Checkpoint(Callback):
 
     def _improves(self, value: float) -> bool:
         if self.best is None or math.isnan(self.best):
-            return True
+            return self.best is None or not math.isnan(value)
         return value < self.best if self.monitor.endswith("loss") else value > self.best
 
-    def _save_last(self, learner: Learner, position: Position) -> None:
+    def _save_last(self, learner: Learner) -> None:
         assert learner.folder is not None
-        save(learner.state_dict() | {"position": tuple(position)}, learner.folder / LAST)
-        self._saved = position
+        save(learner.state_dict(), learner.folder / LAST)
+        self._saved = learner.position

@@ -2,12 +2,13 @@
 
 import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from augment.errors import UserError
+from augment.errors import UserError, first_line
 
 LAST, BEST = "last.pt", "best.pt"
 
@@ -31,8 +32,13 @@ def load(path: Path, device: torch.device | None = None) -> dict[str, Any]:
     if not path.is_file():
         inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
         raise UserError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
+    # Anything else torch.load would take for a format of its own past, and fail in any way.
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"{path}: not a checkpoint, or cut short.")
     try:
-        state: dict[str, Any] = torch.load(path, map_location=device or "cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(f"{path}: not a checkpoint, or cut short ({str(error).splitlines()[0]}).") from error
+        state = torch.load(path, map_location=device or "cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
+    if not isinstance(state, dict):
+        raise UserError(f"{path}: not a checkpoint of a run.")
     return state

@@ -16,7 +16,7 @@ from augment.params import Choice, Count, Number, Param, Text, Texts, parse_para
 from augment.registry import load_plugins
 from augment.sources import SOURCES, Source, load_dataset, parse_data
 from trainer.callback import Callback
-from trainer.callbacks import parse_callbacks
+from trainer.callbacks import complete_callbacks, parse_callbacks
 from trainer.models import MODELS, Model, check_model, parse_model
 from trainer.schedule import Schedule, constant, flat_cos, one_cycle
 
@@ -29,7 +29,9 @@ class Fit:
 
     epochs: int = setting(Count(default=40, within=(1, 10**6), doc="passes over the training data"))
     batch_size: int = setting(Count(default=64, within=(1, 10**6), doc="pictures in a batch"))
-    lr: float = setting(Number(default=0.03, within=(0, 1e6), above=0, doc="learning rate, the highest of the schedule"))
+    lr: float = setting(
+        Number(default=0.03, within=(0, 1e6), above=0, doc="learning rate, the highest of the schedule")
+    )
     optimizer: str = setting(Choice(default="sgd", options=("sgd", "adamw"), doc="what makes a step of the gradients"))
     momentum: float = setting(Number(default=0.9, within=(0, 0.9999), doc="of SGD; AdamW's beta1"))
     weight_decay: float = setting(Number(default=5e-4, within=(0, 10), doc="of the optimizer"))
@@ -110,7 +112,8 @@ class Config:
     resolved: Mapping[str, Any]
 
 
-_TOP: dict[str, Param[Any]] = {
+# The keys outside of the sections.
+TOP: dict[str, Param[Any]] = {
     "seed": Count(default=0, within=(0, 2**31 - 1), doc="seed of everything random"),
     "plugins": Texts(default=(), doc="Python modules that declare callbacks, models or sources of your own"),
 }
@@ -127,9 +130,9 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         UserError: names the key path, what was given and what is allowed.
     """
     for name in given:
-        if name not in (*_TOP, *_SECTIONS):
-            raise UserError(f"{name}: unknown key.{suggest(str(name), [*_TOP, *_SECTIONS])}")
-    top = parse_params(_TOP, {n: v for n, v in given.items() if n in _TOP}, "config")
+        if name not in (*TOP, *_SECTIONS):
+            raise UserError(f"{name}: unknown key.{suggest(str(name), [*TOP, *_SECTIONS])}")
+    top = parse_params(TOP, {n: v for n, v in given.items() if n in TOP}, "")
     load_plugins(top["plugins"], "plugins")
     model = parse_model(given.get("model"))
     aug = parse_aug(given.get("aug"))
@@ -149,7 +152,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
             "aug": _plain(aug) | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
             "fit": _plain(fit),
-            "callbacks": {name: dict(values or {}) for name, values in callbacks.items() if values is not None},
+            "callbacks": complete_callbacks(callbacks),
             "seed": top["seed"],
             "plugins": list(top["plugins"]),
         },

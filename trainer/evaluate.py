@@ -103,6 +103,7 @@ def evaluate(run: Path, folder: Path | None = None, overrides: Sequence[str] = (
     )
     learner.validate()
     recorder = learner.find(Recorder)
+    assert recorder.confusion is not None
     return Score(recorder.val["val_loss"], recorder.val["val_accuracy"], recorder.confusion, classes)
 
 

@@ -1,8 +1,8 @@
 """The training loop, as nested small methods; everything else that happens during training is a callback."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -68,8 +68,6 @@ class Learner:
         UserError: a callback with an unknown event.
     """
 
-    error: BaseException | None = None
-
     def __init__(
         self,
         model: nn.Module,
@@ -103,6 +101,7 @@ class Learner:
 
     def fit(self, start: Position = _START) -> None:
         """Train from `start`, by default from the beginning, to the last epoch."""
+        self.error: BaseException | None = None
         self._advance(start)
         try:
             self._notify("before_fit")
@@ -113,16 +112,15 @@ class Learner:
             self.error = error
             raise
         finally:
-            self._notify_all("after_fit")
+            self._notify_all("after_fit", self.callbacks)
 
     def _epochs(self) -> None:
         for epoch in range(self.position.epoch, self.epochs):
             self._epoch(epoch)
-            self._advance(Position(epoch + 1, 0))
 
     def _epoch(self, epoch: int) -> None:
         self.epoch = epoch
-        self._level("epoch", self._train, self.validate)
+        self._level("epoch", self._train, self.validate, finish=lambda: self._advance(Position(epoch + 1)))
 
     def _train(self) -> None:
         self._mode(training=True)
@@ -164,24 +162,28 @@ class Learner:
 
     # --- what the loop is made of ---
 
-    def _level(self, level: str, *bodies: Callable[[], None]) -> None:
+    def _level(self, level: str, *bodies: Callable[[], None], finish: Callable[[], None] | None = None) -> None:
         try:
             self._notify(f"before_{level}")
             for body in bodies:
                 body()
         except CANCELS[level]:
             pass
+        if finish:
+            finish()
         self._notify(f"after_{level}")
 
     def _notify(self, event: str) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(self)
 
-    def _notify_all(self, event: str) -> None:
-        """Notify every callback, also those behind one that fails; then raise what failed."""
-        with ExitStack() as stack:
-            for callback in reversed(self.callbacks):
-                stack.callback(getattr(callback, event), self)
+    def _notify_all(self, event: str, callbacks: tuple[Callback, ...]) -> None:
+        """Notify every callback, also those behind one that fails; the errors are chained."""
+        if callbacks:
+            try:
+                getattr(callbacks[0], event)(self)
+            finally:
+                self._notify_all(event, callbacks[1:])
 
     def _mode(self, *, training: bool) -> None:
         self.training = training
@@ -228,7 +230,7 @@ class Learner:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "loader": self.train_loader.state_dict(),
-            "callbacks": {type(callback).__name__: callback.state_dict() for callback in self.callbacks},
+            "callbacks": {name: callback.state_dict() for name, callback in self._named_callbacks()},
             "random": _random_state(),
         }
 
@@ -237,13 +239,22 @@ class Learner:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.train_loader.load_state_dict(state["loader"])
-        for callback in self.callbacks:
-            callback.load_state_dict(state["callbacks"].get(type(callback).__name__, {}))
+        for name, callback in self._named_callbacks():
+            if name in state["callbacks"]:  # one that the saved run had not starts afresh
+                callback.load_state_dict(state["callbacks"][name])
         _set_random_state(state["random"])
         position = Position(*state["position"])
-        if position.batch in (0, self.batches(self.train_loader)):
+        if not 0 < position.batch < self.batches(self.train_loader):
             self.train_loader.end_pass()
         return position
+
+    def _named_callbacks(self) -> Iterator[tuple[str, Callback]]:
+        """Yield the callbacks by class name, a second one of a class as Name_2."""
+        seen: Counter[str] = Counter()
+        for callback in self.callbacks:
+            name = type(callback).__name__
+            seen[name] += 1
+            yield name if seen[name] == 1 else f"{name}_{seen[name]}", callback
 
     # --- showing ---
 

@@ -1,11 +1,12 @@
 """What is measured during a pass: sums that stay on the device until somebody looks."""
 
+import math
 import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import Metric, SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
@@ -22,7 +23,7 @@ class Meter:
     def __init__(self, classes: int, device: torch.device, *, keep: bool = False) -> None:
         self._classes = classes
         self._kept: list[Tensor] | None = [] if keep else None
-        self._loss = MeanMetric(nan_strategy="disable").to(device)
+        self._loss = SumMetric(nan_strategy="disable").to(device)
         # Without validation of its arguments, which would copy them to the host.
         self._accuracy = MulticlassAccuracy(classes, average="micro", validate_args=False).to(device)
         self.samples = 0
@@ -36,7 +37,7 @@ class Meter:
             targets: (N,) class indices.
         """
         count = len(targets)
-        self._loss.update(loss.detach(), torch.full_like(loss, count))
+        self._loss.update(loss.detach() * count)
         predictions = outputs.detach().argmax(dim=1)
         self._accuracy.update(predictions, targets)
         if self._kept is not None:
@@ -44,11 +45,14 @@ class Meter:
         self.samples += count
 
     def compute(self) -> dict[str, float]:
-        """Return loss and accuracy (in [0, 1]) so far: one transfer, which waits for the device."""
+        """Return loss and accuracy (in [0, 1]) so far, NaN before the first batch: one transfer, which waits."""
+        if not self.samples:
+            return {"loss": math.nan, "accuracy": math.nan}
         with warnings.catch_warnings():
             # Taken back from a checkpoint, the sums are there although this object has seen no batch.
             warnings.filterwarnings("ignore", message="The ``compute`` method of metric")
-            values = torch.stack([self._loss.compute(), self._accuracy.compute().float()]).tolist()
+            sums = (self._loss.compute() / self.samples, self._accuracy.compute())
+            values = torch.stack([value.float() for value in sums]).tolist()
         return dict(zip(("loss", "accuracy"), values, strict=True))
 
     def confusion(self) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from augment.errors import UserError, suggest
+from augment.errors import UserError, first_line, suggest
 from augment.params import Flag, Text, parse_params, setting, settings
 
 Channels = tuple[float, float, float]
@@ -105,7 +105,7 @@ class Timm(Model):
         try:
             network: nn.Module = timm.create_model(self.name, pretrained=self.pretrained, **options)
         except (RuntimeError, OSError, ValueError) as error:
-            raise UserError(f"model.name={self.name}: {str(error).splitlines()[0]}") from error
+            raise UserError(f"model.name={self.name}: {first_line(error)}") from error
         return network
 
     def normalization(self) -> tuple[Channels, Channels] | None:
@@ -155,5 +155,5 @@ def check_model(settings: Model, classes: int, size: int) -> None:
             network(torch.empty(1, 3, size, size))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
-                f"aug.size={size}: the model cannot take pictures of that size ({str(error).splitlines()[0]})."
+                f"aug.size={size}: the model cannot take pictures of that size ({first_line(error)})."
             ) from error

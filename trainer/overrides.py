@@ -78,9 +78,10 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
         UserError: the folder is not that of a run.
     """
     given = {key_of(parse(t)): t for t in tokens if not t.startswith("-") and ("=" in t or t.startswith("~"))}
-    if "fit.resume" not in given:
+    resume = parse(given["fit.resume"]).value() if "=" in given.get("fit.resume", "") else None
+    if resume is None:
         return list(tokens)
-    folder = Path(str(parse(given["fit.resume"]).value()))
+    folder = Path(str(resume))
     file = folder / ".hydra" / "overrides.yaml"
     if not file.is_file() or not (folder / "last.pt").is_file():
         missing = "no such folder" if not folder.is_dir() else "no last.pt and .hydra/overrides.yaml in it"

@@ -73,6 +73,8 @@ class Plots(Callback):
         plot_history(learner.find(Recorder).rows, learner.folder / HISTORY)
         if (learner.folder / BEST).is_file():
             counts = load(learner.folder / BEST)["confusion"]
+            if counts is None:  # the best epoch had no validation
+                return
             plot_confusion(counts.numpy(), learner.classes, learner.folder / CONFUSION)
 
     def _fed(self, learner: Learner) -> _Fed:

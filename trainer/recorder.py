@@ -7,6 +7,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from torch import Tensor
+
 from augment.errors import UserError
 from trainer.callback import Callback
 from trainer.learner import Learner
@@ -36,7 +38,7 @@ class Recorder(Callback):
         rows: a row for each finished epoch.
         latest: the running values at the last look, with the key "images_per_second".
         val: the values of the last validation pass.
-        confusion: its confusion matrix, (classes, classes), rows are targets.
+        confusion: its confusion matrix, (classes, classes), rows are targets; None before there is one.
     """
 
     order = -10
@@ -46,7 +48,9 @@ class Recorder(Callback):
         self.rows: list[Row] = []
         self.latest: Row = {}
         self.val: Row = {}
+        self.confusion: Tensor | None = None
         self._train: Meter | None = None
+        self._measured: Tensor | None = None
         self._loaded: dict[str, Any] | None = None
         self._row: Row = {}
         self._seconds = 0.0  # of the epoch's training pass before it was interrupted
@@ -59,7 +63,7 @@ class Recorder(Callback):
 
     def before_epoch(self, learner: Learner) -> None:
         """Forget the last row: an epoch that is cut short has only what it came to."""
-        self._row, self.val = {"epoch": learner.epoch}, {}
+        self._row, self.val, self.confusion = {"epoch": learner.epoch}, {}, None
 
     def before_train(self, learner: Learner) -> None:
         """Start the clock, and the sums unless they are those of an interrupted epoch."""
@@ -83,8 +87,12 @@ class Recorder(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Add the batch; look at the training pass if it is time."""
+        loss: Tensor | None = getattr(learner, "loss", None)
+        if loss is None or loss is self._measured:
+            return  # the batch was left out: what is there belongs to the one before
+        self._measured = loss
         meter = self._meter(learner)
-        meter.update(learner.loss, learner.output, learner.batch.targets)
+        meter.update(loss, learner.output, learner.batch.targets)
         if learner.training and monotonic() >= self._due:
             self._look(learner, meter)
 
@@ -118,7 +126,10 @@ class Recorder(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the sums of the training pass that is under way."""
         state: dict[str, Any] = {"rows": [dict(row) for row in self.rows], "meter": None, "seconds": 0.0}
-        if self._train is not None:
+        if self._loaded is not None:
+            # Nothing has been trained since: what was taken back is what there is.
+            state |= {"meter": self._loaded["meter"], "seconds": self._loaded["seconds"]}
+        elif self._train is not None:
             state |= {"meter": self._train.state_dict(), "seconds": self._seconds + monotonic() - self._start}
         return state
 
@@ -133,7 +144,7 @@ class Recorder(Callback):
         return meter
 
     def _look(self, learner: Learner, meter: Meter) -> Row:
-        values = meter.compute() if meter.samples else {"loss": math.nan, "accuracy": math.nan}
+        values = meter.compute()
         now = monotonic()
         rate = (meter.samples - self._seen) / (now - self._looked) if now > self._looked else 0.0
         if meter.samples > self._seen:

@@ -16,7 +16,7 @@ from augment.registry import OPS
 from augment.sources import SOURCES
 from trainer.callback import in_order, loop_text
 from trainer.callbacks import CALLBACKS, Interrupt, ParamScheduler, parse_callbacks
-from trainer.config import Fit
+from trainer.config import TOP, Fit
 from trainer.models import MODELS
 from trainer.overrides import CONF
 from trainer.recorder import Recorder
@@ -39,6 +39,7 @@ def help_text(groups: Sequence[str]) -> str:
         groups: config groups, whose files lie in conf/.
     """
     lines = [_USAGE, f"Groups of files in conf/: {', '.join(groups)}", ""]
+    lines += [*_rows(TOP), ""]
     lines += _section("fit", settings(Fit))
     lines += _section("aug", settings(Aug))
     for title, registry in (("data", SOURCES), ("model", MODELS), ("callbacks", CALLBACKS)):

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from augment.dataset import Split
 from augment.errors import UserError
-from augment.loader import Loader, check_plan
+from augment.loader import Loader, check_state
 from augment.plan import Plan, build_plan
 from augment.sources import load_dataset
 from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
@@ -192,7 +192,8 @@ def check_resume(config: Config) -> None:
         raise UserError(
             f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
         )
-    check_plan(state["loader"], build_plan(config.aug, "train"))
+    loader = make_loader(config, build_plan(config.aug, "train"), load_dataset(config.data).train)
+    check_state(state["loader"], loader.identity)
 
 
 def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Summary:

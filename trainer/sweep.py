@@ -1,6 +1,7 @@
 """The end of a sweep: a table of all its jobs, the best first, and means over seeds."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from trainer.run import SUMMARY_FILE
 
@@ -51,16 +53,18 @@ class Job:
 def read_jobs(folder: Path) -> list[Job]:
     """Read the jobs of a sweep's folder, the best first, those without a score last."""
     jobs = [_read_job(run.parent) for run in folder.glob("*/.hydra")]
-    return sorted(jobs, key=lambda job: (job.accuracy is None, -(job.accuracy or 0.0), job.name))
+    return sorted(jobs, key=lambda job: (job.accuracy is None, -(job.accuracy or 0.0), len(job.name), job.name))
 
 
 def _read_job(folder: Path) -> Job:
     overrides = tuple(str(o).lstrip("+") for o in OmegaConf.load(folder / ".hydra" / "overrides.yaml"))
-    file = folder / SUMMARY_FILE
-    if not file.is_file():
+    try:
+        summary = json.loads((folder / SUMMARY_FILE).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
         return Job(folder.name, overrides, "missing", None, 0.0, "")
-    summary = json.loads(file.read_text())
     accuracy = summary["best"].get("val_accuracy")
+    if accuracy is not None and math.isnan(accuracy):
+        accuracy = None
     return Job(folder.name, overrides, summary["status"], accuracy, summary["seconds"], summary["error"])
 
 
@@ -74,16 +78,17 @@ def print_table(folder: Path, console: Console) -> bool:
     for job in jobs:
         score = "" if job.accuracy is None else f"{job.accuracy:.4f}"
         status = f"{job.status}: {job.error}" if job.error else job.status
-        table.add_row(job.name, " ".join(_kept(job, varied)), score, f"{job.seconds:.0f}", status)
+        cells = (job.name, " ".join(_kept(job, varied)), score, f"{job.seconds:.0f}", status)
+        table.add_row(*map(Text, cells))  # brackets are no markup here
     console.print(table)
     if groups := _over_seeds(jobs, varied):
         table = Table(title="over seeds", title_justify="left")
         for title in ("what it varies", "n", "mean", "std"):
             table.add_column(title, justify="left" if title == "what it varies" else "right")
         for name, scores in groups:
-            table.add_row(name, str(len(scores)), f"{mean(scores):.4f}", f"{stdev(scores):.4f}")
+            table.add_row(Text(name), str(len(scores)), f"{mean(scores):.4f}", f"{stdev(scores):.4f}")
         console.print(table)
-    console.print(f"{folder}", highlight=False, soft_wrap=True)
+    console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
     return all(job.status == "finished" for job in jobs)
 
 
