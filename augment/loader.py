@@ -85,8 +85,9 @@ class Loader:
             )
         self._targets = torch.tensor(split.targets, dtype=torch.int64, device=device)
         self._files = _digest(split)
-        # DALI draws random windows on and on; validation must see the same ones in each pass.
-        self._must_repeat = plan.split == "val" and plan.crop.op.is_random
+        # A pipeline for each pass: DALI draws random windows on and on, but validation must see the same ones each
+        # time; and ranks must stay in step, also if one was cut short and another, with a smaller shard, was not.
+        self._one_pass = plan.crop.op.is_random if plan.split == "val" else self._shard.world_size > 1
         self._per_epoch = batches_per_epoch(len(split), batch_size, self._shard.world_size)
         self._pipeline: Pipeline | None = None
         self._built_at = 0  # the epoch in which the pipeline was built
@@ -111,7 +112,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
-        if not self._resuming and (self._consumed % self._per_epoch or self._must_repeat):
+        if not self._resuming and (self._consumed % self._per_epoch or self._one_pass):
             self._restart(self.epoch + bool(self._consumed % self._per_epoch))
         self._resuming = False
         if self._pipeline is None:
@@ -212,8 +213,10 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """
     for name, key in _KEYS.items():
         if state.get(name) != identity[name]:
-            was = f" (it had {state.get(name)}, not {identity[name]})" if name in ("batch_size", "seed") else ""
-            raise UserError(f"{key}: not that of the saved run{was}, whose epoch cannot be continued with another.")
+            was = f" ({state.get(name)}, not {identity[name]})" if name in ("batch_size", "seed") else ""
+            raise UserError(
+                f"{key}: not that of the saved run{was}. Allowed: the same, to go on in the middle of an epoch."
+            )
 
 
 def _digest(split: Split) -> str:

@@ -26,7 +26,7 @@ VERSION = 1
 """Part of the folder's name; raise it with any change of the drawing, so that no old set passes for the new one."""
 
 TRAIN_PER_CLASS = 32
-VAL_PER_CLASS = 30
+VAL_PER_CLASS = 50
 MEAN_SIDE_RANGE = (115.0, 185.0)
 """Square root of a picture's area in pixels; with the aspects below the sides come to 96..219."""
 ASPECT_RANGE = (0.7, 1.4)

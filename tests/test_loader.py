@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -504,24 +505,48 @@ def test_end_pass_anywhere_else_skips_nothing(grays: Split, device: torch.device
 def test_state_of_another_plan_is_refused(other: dict[str, Any], grays: Split, device: torch.device) -> None:
     loader = make(grays, device, plan=plan_of(RECIPE))
     take(loader, 1)
-    with pytest.raises(
-        UserError, match=r"^aug\.train: not the plan of the saved run, .* Allowed: the same size, steps"
-    ):
+    with pytest.raises(UserError, match=r"^aug\.train: not that of the saved run"):
         make(grays, device, plan=plan_of(other)).load_state_dict(loader.state_dict())
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"batch_size": 2}, {"seed": SEED + 1}, {"shard": Shard(0, 2)}, {"files": 11}],
-    ids=lambda other: str(*other),
+    ("other", "message"),
+    [
+        ({"batch_size": 2}, "fit.batch_size: not that of the saved run (4, not 2)"),
+        ({"seed": SEED + 1}, "seed: not that of the saved run (3, not 4)"),
+        ({"shard": Shard(0, 2)}, "the number of ranks: not that of the saved run"),
+        ({"shard": Shard(1, 2)}, "the number of ranks: not that of the saved run"),
+        ({"files": 11}, "data: not that of the saved run"),
+    ],
 )
-def test_state_of_another_epoch_is_refused(other: dict[str, Any], grays: Split, device: torch.device) -> None:
+def test_state_of_other_batches_is_refused(
+    other: dict[str, Any], message: str, grays: Split, device: torch.device
+) -> None:
     # The place in an epoch means nothing where the epoch has other batches, another order or other files.
     options = dict(other)
     loader = make(grays, device)
     take(loader, 2)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError) as caught:
         make(first(grays, options.pop("files", FILES)), device, **options).load_state_dict(loader.state_dict())
+    assert str(caught.value).startswith(message)
+    assert "Allowed: " in str(caught.value)
+
+
+def test_state_of_another_rank_is_refused(grays: Split, device: torch.device) -> None:
+    state = make(grays, device, shard=Shard(0, 2)).state_dict()
+    with pytest.raises(UserError, match="ranks: not that of the saved run"):
+        make(grays, device, shard=Shard(1, 2)).load_state_dict(state)
+
+
+def test_state_goes_on_with_the_same_files_in_another_place(grays: Split, tmp_path: Path, device: torch.device) -> None:
+    folder = tmp_path / grays.files[0].parent.name
+    folder.mkdir()
+    moved = Split(tuple(Path(shutil.copy(file, folder)) for file in grays.files), grays.targets)
+    loader, elsewhere = make(grays, device), make(moved, device)
+    take(loader, 2)
+    elsewhere.load_state_dict(saved(loader.state_dict()))
+    loader.load_state_dict(loader.state_dict())
+    assert same(take(elsewhere), take(loader))
 
 
 def test_validation_resumes_too(grays: Split, device: torch.device) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from augment.errors import UserError, suggest
+from augment.errors import UserError, first_line, suggest
 from augment.params import (
     Channels,
     Choice,
@@ -187,6 +187,37 @@ def test_show(param: Param[Any], value: object, shown: str) -> None:
     assert param.show(value) == shown
 
 
+@pytest.mark.parametrize("param", ALL, ids=lambda param: type(param).__name__)
+def test_show_nothing(param: Param[Any]) -> None:
+    assert param.show(None) == "null"
+
+
+@pytest.mark.parametrize(
+    ("param", "default"),
+    [
+        (Number(default=2, doc=""), 2.0),
+        (Range(default=(-7, 7), doc=""), (-7.0, 7.0)),
+        (Channels(default=(0, 0, 1), within=(0, 1), doc=""), (0.0, 0.0, 1.0)),
+        (Count(default=2, doc=""), 2),
+        (Number(doc=""), None),
+    ],
+)
+def test_default_is_typed_like_a_value_that_is_given(param: Param[Any], default: object) -> None:
+    assert repr(param.default) == repr(default)
+
+
+def test_default_that_is_not_allowed_is_a_mistake_in_the_declaration() -> None:
+    with pytest.raises(ValueError, match=r"the default 7 is not allowed\. Allowed: a number from 0 to 1"):
+        Number(default=7, within=(0, 1), doc="share")
+    with pytest.raises(ValueError, match=r"the default \(1, 0\) is not allowed\. Allowed: \[low, high\]"):
+        Range(default=(1, 0), doc="reversed")
+
+
+def test_first_line_of_an_error() -> None:
+    assert first_line(ValueError("what\nand where")) == "what"
+    assert first_line(KeyError()) == "KeyError"
+
+
 def test_suggest_sorts_and_copes_with_nothing() -> None:
     assert suggest("rotat", ["warp", "rotate"]) == " Did you mean 'rotate'? Allowed: rotate, warp."
     assert suggest("rotate", []) == " Allowed: (none)."
@@ -228,6 +259,15 @@ def test_mapping_with_a_mistake(given: object, expected: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_params(PARAMS, given, "step")
     assert str(caught.value).startswith(expected)
+
+
+def test_key_path_at_the_top_has_no_dot_before_it() -> None:
+    with pytest.raises(UserError, match=r"^fil: unknown key\. Did you mean 'fill'\?"):
+        parse_params(PARAMS, {"root": "r", "fil": 1}, "")
+    with pytest.raises(UserError, match=r"^root: missing\."):
+        parse_params(PARAMS, {}, "")
+    with pytest.raises(UserError, match=r"^fill: 256 is not allowed\."):
+        parse_params(PARAMS, {"root": "r", "fill": 256}, "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -325,6 +325,14 @@ def test_plugin_that_takes_a_name_that_is_taken(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("clean_registry")
+def test_plugin_with_a_mistake_in_a_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mistaken_ops.py").write_text(PLUGIN.replace("default=100.0", "default=300"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=r"^aug\.plugins: mistaken_ops: the default 300 is not allowed\. Allowed: "):
+        parse_aug({"plugins": ["mistaken_ops"]})
+
+
+@pytest.mark.usefixtures("clean_registry")
 def test_op_with_an_optional_parameter() -> None:
     @color(level=Number(default=None, optional=True, doc="null: not set"), steps=Count(optional=True, doc="null: one"))
     def mine(level: float | None, steps: int | None) -> Any:
@@ -336,7 +344,7 @@ def test_op_with_an_optional_parameter() -> None:
     plan = build_plan(aug, "train")
     np.testing.assert_array_equal(plan.stages[0].matrix(Sampler(plan, 0).draw(0, 0, 2), SIZE), [2 * np.eye(3, 4)] * 2)
     assert "| `mine` | color |" in op_table()
-    assert "mine  p 1" in str(plan)
+    assert "mine  p 1  level null, steps null" in str(plan)
 
 
 @EVERY_DRAWN_OP

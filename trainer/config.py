@@ -27,10 +27,10 @@ Optimizers = Callable[[Any], torch.optim.Optimizer]
 class Fit:
     """How to train."""
 
-    epochs: int = setting(Count(default=40, within=(1, 10**6), doc="passes over the training data"))
+    epochs: int = setting(Count(default=30, within=(1, 10**6), doc="passes over the training data"))
     batch_size: int = setting(Count(default=64, within=(1, 10**6), doc="pictures in a batch"))
     lr: float = setting(
-        Number(default=0.03, within=(0, 1e6), above=0, doc="learning rate, the highest of the schedule")
+        Number(default=0.02, within=(0, 1e6), above=0, doc="learning rate, the highest of the schedule")
     )
     optimizer: str = setting(Choice(default="sgd", options=("sgd", "adamw"), doc="what makes a step of the gradients"))
     momentum: float = setting(Number(default=0.9, within=(0, 0.9999), doc="of SGD; AdamW's beta1"))

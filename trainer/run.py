@@ -1,5 +1,6 @@
 """One run: from a checked configuration to a trained model in a folder of its own."""
 
+import ctypes
 import gc
 import json
 import logging
@@ -87,6 +88,8 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     begun = monotonic()
     console = console or Console()
     folder.mkdir(parents=True, exist_ok=True)
+    if config.fit.torch_device().type == "cpu":
+        keep_freed_memory()
     try:
         learner = _prepare(config, folder, console, group)
         start = _resume(learner, config.fit.resume, folder)
@@ -136,6 +139,20 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
         folder=folder,
         classes=dataset.classes,
     )
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed: else each step on the CPU pays page faults for activations it had the step before.
+
+    A third less CPU time for the small network at 128 px.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another libc
+        return
+    m_trim_threshold, m_mmap_max = -1, -4
+    mallopt(m_mmap_max, 0)
+    mallopt(m_trim_threshold, 2**31 - 1)
 
 
 def release_memory() -> None:
