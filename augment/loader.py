@@ -220,6 +220,9 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
 
 
 def _digest(split: Split) -> str:
-    """Hash a split's files by class and name: the same pictures in another place are the same."""
-    names = "\n".join(f"{file.parent.name}/{file.name}" for file in split.files)
+    """Hash a split's files by folder, name and target: the same pictures in another place are the same."""
+    lines = (
+        f"{file.parent.name}/{file.name} {target}" for file, target in zip(split.files, split.targets, strict=True)
+    )
+    names = "\n".join(lines)
     return blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()

@@ -39,8 +39,9 @@ class Op:
         kind: crop, geometry or color; says what `function` takes and returns.
         params: every parameter that YAML may give, the common ones of the kind included.
         function: geometry: `(size, **values) -> (N, 3, 3)`, source to destination, in pixels, origin in the middle,
-            x right, y down. color: `(**values) -> (N, 3, 4)` on RGB in 0..255. crop: `(picture, size, **values)` ->
-            DALI node of (size, size, 3). `values` are the drawn values, (N,) each, and the fixed parameters by name.
+            x right, y down. color: `(**values) -> (N, 3, 4)` on RGB in 0..255. Without N where nothing is drawn. crop:
+            `(picture, size, **values)` -> DALI node of (size, size, 3). `values` are the drawn values, (N,) each, and
+            the fixed parameters by name.
         doc: what it does, for people.
         moves_inside: a geometry op that never shows anything beyond the edge joins a group of any border.
     """
@@ -142,5 +143,5 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise UserError(f"{key}: no module named '{error.name}' (looked for in PYTHONPATH).") from error
-        except ValueError as error:
-            raise UserError(f"{key}: {module}: {error}") from error
+        except (ImportError, SyntaxError, TypeError, ValueError) as error:
+            raise UserError(f"{key}: {module} cannot be imported: {error}") from error

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from trainer import evaluate
+from trainer.cli import main
 from trainer.recorder import TIMES, read_metrics
 
 pytestmark = pytest.mark.slow
@@ -130,15 +132,16 @@ def test_evaluate_on_another_folder(finished, photos):
         (["RUN", "fit.batch=3"], "fit.batch: unknown key. Did you mean 'batch_size'?"),
     ],
 )
-def test_evaluate_errors(finished, photos, arguments, message, tmp_path):
+def test_evaluate_errors(finished, arguments, message, tmp_path, monkeypatch, capsys):
     _, folder = finished
     for name in ("red", "green"):
         (tmp_path / name).mkdir()
-    places = {"RUN": folder, "PHOTOS": tmp_path}
-    result = run(folder.parents[2], *[places.get(a, a) for a in arguments], module="trainer.evaluate")
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    places = {"RUN": str(folder), "PHOTOS": str(tmp_path)}
+    monkeypatch.chdir(folder.parents[2])
+    with pytest.raises(SystemExit) as stopped:
+        evaluate.main([places.get(a, a) for a in arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def wait_for(condition, process, seconds=120):
@@ -151,7 +154,7 @@ def wait_for(condition, process, seconds=120):
 
 def test_interrupt_and_resume_equal_an_uninterrupted_run(tmp_path, photos):
     # Long epochs of tiny batches, so that the signal falls into the middle of one.
-    long = [*SMALL, *data(photos), "fit.batch_size=1", "fit.epochs=30"]
+    long = [*SMALL, *data(photos), "fit.batch_size=2", "fit.epochs=30"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
     process = subprocess.Popen(
         command("trainer", *long), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -217,14 +220,24 @@ def test_sweep_names_the_failed_job_and_goes_on(tmp_path, photos):
         (["-m", "seed=0,1", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
     ],
 )
-def test_mistakes_cost_one_message_and_leave_nothing(arguments, message, tmp_path, photos):
+def test_mistakes_cost_one_message_and_leave_nothing(arguments, message, tmp_path, photos, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     given = arguments if any(a.startswith("data=") for a in arguments) else [*arguments, *data(photos)]
-    result = run(tmp_path, *given)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stdout + result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+    with pytest.raises(SystemExit) as stopped:
+        main(given)
+    printed = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert message in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert printed.out == ""
     assert not list(tmp_path.glob("outputs/2*"))
+
+
+def test_a_mistake_in_a_process_of_its_own(tmp_path):
+    result = run(tmp_path, "fit.epoch=3")
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: fit.epoch: unknown key. Did you mean 'epochs'?")
+    assert "Traceback" not in result.stdout + result.stderr
 
 
 def test_resume_of_a_finished_run_is_refused(finished):
