@@ -144,4 +144,4 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
         except ModuleNotFoundError as error:
             raise UserError(f"{key}: no module named '{error.name}' (looked for in PYTHONPATH).") from error
         except (ImportError, SyntaxError, TypeError, ValueError) as error:
-            raise UserError(f"{key}: {module} cannot be imported: {error}") from error
+            raise UserError(f"{key}: {module}: {error}") from error

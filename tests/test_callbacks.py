@@ -386,7 +386,7 @@ def test_best_has_what_evaluation_needs(tmp_path: Path) -> None:
     assert saved.keys() == {"model", "row", "confusion", "classes"}
     assert saved["classes"] == ["ant", "bee", "cat"]
     assert saved["row"] == learner.find(Recorder).rows[0]
-    assert torch.equal(saved["confusion"], learner.find(Recorder).confusion)
+    assert_same(saved["confusion"], learner.find(Recorder).confusion)
 
 
 def test_last_is_saved_after_every_epoch(tmp_path: Path) -> None:

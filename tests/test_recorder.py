@@ -46,7 +46,9 @@ def test_a_row_by_hand(tmp_path: Path) -> None:
     assert {key: value for key, value in row.items() if key not in TIMES} == pytest.approx(expected)
     assert row["seconds"] > 0
     assert row["images_per_second"] == pytest.approx(3 / row["seconds"])
-    assert learner.find(Recorder).confusion.tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 1]]
+    confusion = learner.find(Recorder).confusion
+    assert confusion is not None
+    assert confusion.tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 1]]
     assert learner.find(Recorder).val == {key: row[key] for key in ("val_loss", "val_accuracy")}
 
 
@@ -266,4 +268,6 @@ def test_the_classes_give_the_size_of_the_confusion_matrix() -> None:
     learner = known(Recorder(), classes=(*CLASSES, "dog"), epochs=1)
     learner.model.register_forward_hook(lambda model, images, output: nn.functional.pad(output, (0, 1), value=-99.0))
     learner.fit()
-    assert learner.find(Recorder).confusion.shape == (4, 4)
+    confusion = learner.find(Recorder).confusion
+    assert confusion is not None
+    assert confusion.shape == (4, 4)

@@ -269,7 +269,8 @@ def _random_state() -> dict[str, Any]:
 
 
 def _set_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["cpu"])
+    # Generators take their states from the host, wherever the checkpoint's tensors were put.
+    torch.set_rng_state(state["cpu"].cpu())
     # A run that is resumed on a machine with other GPUs cannot have their dropout masks.
     if len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+        torch.cuda.set_rng_state_all([value.cpu() for value in state["cuda"]])
