@@ -12,7 +12,7 @@ import trainer.pictures
 import trainer.progress  # noqa: F401  (each registers its callbacks)
 from augment.config import Aug, parse_aug, plain_steps
 from augment.errors import UserError, suggest
-from augment.params import Choice, Count, Number, Param, Text, Texts, parse_params, parse_settings, setting
+from augment.params import Choice, Count, Flag, Number, Param, Text, Texts, parse_params, parse_settings, setting
 from augment.registry import load_plugins
 from augment.sources import SOURCES, Source, load_dataset, parse_data
 from trainer.callback import Callback
@@ -48,6 +48,9 @@ class Fit:
     )
     limit_batches: int | None = setting(
         Count(optional=True, within=(1, 10**9), doc="batches of each pass at most, to try things out")
+    )
+    drop_last: bool = setting(
+        Flag(default=False, doc="leave out the smaller last training batch: batch norm cannot take a single picture")
     )
     threads: int | None = setting(
         Count(optional=True, within=(1, 1024), doc="CPU threads of each input pipeline; null: one a core, at most 16")

@@ -64,13 +64,10 @@ class Summary:
         (self.folder / SUMMARY_FILE).write_text(json.dumps(values, indent=2) + "\n")
 
     def __str__(self) -> str:
-        best = self.best
-        score = (
-            f"best val_accuracy {best['val_accuracy']:.4f} in epoch {int(best['epoch']) + 1}"
-            if best
-            else "no epoch ended"
-        )
-        return f"{self.status} after {self.epochs} epochs: {score}, {self.seconds:.0f} s, in {self.folder}"
+        accuracy = self.best.get("val_accuracy")
+        score = "no val_accuracy" if accuracy is None else f"best val_accuracy {accuracy:.4f}"
+        where = f" in epoch {int(self.best['epoch']) + 1}" if self.best else ""
+        return f"{self.status} after {self.epochs} epochs: {score}{where}, {self.seconds:.0f} s, in {self.folder}"
 
 
 def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
@@ -118,6 +115,7 @@ def make_loader(config: Config, plan: Plan, split: Split) -> Loader:
         seed=config.seed,
         device=device,
         threads=config.fit.cpu_threads(),
+        drop_last=config.fit.drop_last and plan.split == "train",
         half=device.type == "cuda" and config.fit.precision == "bf16",
     )
 
