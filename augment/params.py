@@ -280,3 +280,23 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
 def parse_settings(cls: type[S], given: object, key: str) -> S:
     """Build a dataclass of settings from a mapping, with the checks of `parse_params`."""
     return cls(**parse_params(settings(cls), given, key))
+
+
+def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector: str) -> S:
+    """Build one of several dataclasses of settings: `{selector: name, ...settings}` says which.
+
+    Args:
+        kinds: the dataclasses by name.
+        given: the mapping found at `key`.
+        key: full key path of the mapping.
+        selector: its key that holds the name, which is also what one of them is called.
+
+    Raises:
+        UserError: an unknown name or setting, a missing one, or a value that is not allowed.
+    """
+    if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
+        raise UserError(f"{key}.{selector}: missing. Allowed: {', '.join(kinds)}.")
+    name = given[selector]
+    if name not in kinds:
+        raise UserError(f"{key}.{selector}: unknown {selector} '{name}'.{suggest(name, kinds)}")
+    return parse_settings(kinds[name], {n: v for n, v in given.items() if n != selector}, key)

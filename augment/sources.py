@@ -10,10 +10,9 @@ from typing import TypeVar
 
 from augment.check import require_readable
 from augment.dataset import Dataset
-from augment.errors import UserError, suggest
 from augment.folder import scan_folder
 from augment.imagenette import name_classes, prepare_imagenette
-from augment.params import Choice, Flag, Text, parse_params, setting, settings
+from augment.params import Choice, Flag, Text, parse_named, setting
 from augment.sample import make_sample
 
 
@@ -57,13 +56,7 @@ def parse_data(given: object, key: str = "data") -> Source:
     Raises:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
-    if not isinstance(given, Mapping) or not isinstance(given.get("source"), str):
-        raise UserError(f"{key}.source: missing. Allowed: {', '.join(_SOURCES)}.")
-    name = given["source"]
-    if name not in _SOURCES:
-        raise UserError(f"{key}.source: unknown source '{name}'.{suggest(name, _SOURCES)}")
-    cls = _SOURCES[name]
-    return cls(**parse_params(settings(cls), {n: v for n, v in given.items() if n != "source"}, key))
+    return parse_named(_SOURCES, given, key, "source")
 
 
 @cache

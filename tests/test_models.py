@@ -94,7 +94,7 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
         ("cnn", "model.kind: missing. Allowed: cnn, timm."),
         ({}, "model.kind: missing."),
         ({"name": "resnet18"}, "model.kind: missing."),
-        ({"kind": "cn"}, "model.kind: unknown model 'cn'. Did you mean 'cnn'? Allowed: cnn, timm."),
+        ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, timm."),
         ({"kind": "cnn", "name": "resnet18"}, "model.name: unknown key. Allowed: (none)."),
         ({"kind": "timm"}, "model.name: missing. Allowed: text (a name of timm,"),
         (

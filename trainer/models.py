@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from augment.errors import UserError, first_line, suggest
-from augment.params import Flag, Text, parse_params, setting, settings
+from augment.params import Flag, Text, parse_named, setting
 
 Channels = tuple[float, float, float]
 
@@ -55,13 +55,7 @@ def parse_model(given: object, key: str = "model") -> Model:
     Raises:
         UserError: an unknown kind or setting, or a value that is not allowed.
     """
-    if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
-        raise UserError(f"{key}.kind: missing. Allowed: {', '.join(_MODELS)}.")
-    kind = given["kind"]
-    if kind not in _MODELS:
-        raise UserError(f"{key}.kind: unknown model '{kind}'.{suggest(kind, _MODELS)}")
-    cls = _MODELS[kind]
-    return cls(**parse_params(settings(cls), {n: v for n, v in given.items() if n != "kind"}, key))
+    return parse_named(_MODELS, given, key, "kind")
 
 
 @model("cnn")
