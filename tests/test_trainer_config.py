@@ -140,7 +140,7 @@ def test_a_value_of_the_wrong_type_or_out_of_range(key: str, value: object) -> N
         ("fit.device", "gpu", "unknown name 'gpu'. Did you mean 'cpu'? Allowed: auto, cpu, cuda."),
         ("fit.precision", "fp16", "unknown name 'fp16'. Did you mean"),
         ("data.source", "foldr", "unknown source 'foldr'. Did you mean 'folder'?"),
-        ("model.kind", "cn", "unknown model 'cn'. Did you mean 'cnn'?"),
+        ("model.kind", "cn", "unknown kind 'cn'. Did you mean 'cnn'?"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(key: str, given: str, message: str) -> None:

@@ -106,7 +106,7 @@ def _over_seeds(jobs: Sequence[Job], varied: set[str]) -> list[tuple[str, list[f
     """Return the scores of jobs that differ in their seed alone, the best mean first; none for single seeds."""
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for job in jobs:
-        if job.accuracy is not None:
+        if job.accuracy is not None and job.status == "finished":
             name = " ".join(o for o in _kept(job, varied) if not o.startswith("seed="))
             groups[name].append(job.accuracy)
     several = [(name, scores) for name, scores in groups.items() if len(scores) > 1]
