@@ -1,13 +1,26 @@
 """The `aug` section of the configuration: from a mapping, as YAML gives it, to checked and typed steps."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
 import augment.ops  # noqa: F401  (registers the built-in ops)
 from augment.errors import UserError, suggest
-from augment.params import Channels, Count, Flag, Texts, parse_params, setting, settings
+from augment.params import (
+    CacheSize,
+    Channels,
+    Choice,
+    Count,
+    Flag,
+    Number,
+    Texts,
+    Values,
+    parse_params,
+    parse_settings,
+    setting,
+    settings,
+)
 from augment.registry import Op, find_op, load_plugins
 
 SplitName = Literal["train", "val"]
@@ -16,27 +29,55 @@ SplitName = Literal["train", "val"]
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
+_WEIGHT = Number(default=1.0, within=(0, 1e6), above=0, doc="how often one_of takes the step, relative to the others")
+
 
 @dataclass(frozen=True)
 class Step:
     """One use of an op.
 
     Attributes:
-        key: its name in YAML, unique within the split; its random draws are keyed by it.
+        key: its name in YAML, unique among its neighbors; its random draws are keyed by it.
         op: what it does.
         p: probability of applying it to a sample.
         params: every other parameter, checked and complete.
+        steps: what a policy chooses from or is made of.
+        weight: how often one_of takes it, relative to its neighbors.
     """
 
     key: str
     op: Op
     p: float = 1.0
     params: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple["Step", ...] = ()
+    weight: float = 1.0
+
+    def leaves(self) -> Iterator["Step"]:
+        """Yield the steps that are no policies: this one, or those within."""
+        if self.op.kind == "policy":
+            for step in self.steps:
+                yield from step.leaves()
+        else:
+            yield self
 
     def __str__(self) -> str:
-        shown = [f"{n.removesuffix('_range')} {p.show(self.params[n])}" for n, p in self.op.own_params.items()]
+        shown = [
+            f"{n.removesuffix('_range')} {p.show(self.params[n])}"
+            for n, p in self.op.own_params.items()
+            if not (p.optional and self.params[n] is None)
+        ]
         name = self.key if self.key == self.op.name else f"{self.key} ({self.op.name})"
-        return f"{name}  p {self.p:g}  {', '.join(shown)}".rstrip(" ,")
+        return f"{name}  p {self.p:.4g}  {', '.join(shown)}".rstrip(" ,")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """How many pictures are made of each picture of the train split, as self-supervised training needs."""
+
+    count: int = setting(Count(default=1, within=(1, 16), doc="pictures made of each picture, their steps drawn anew"))
+    crop: str = setting(
+        Choice(default="own", options=("own", "same"), doc="whether each view has a window of its own or all the same")
+    )
 
 
 @dataclass(frozen=True)
@@ -46,6 +87,7 @@ class Aug:
     Attributes:
         train: steps of the train split, in order of application.
         val: steps of the val split.
+        views: of the train split.
     """
 
     size: int = setting(Count(default=128, within=(8, 4096), doc="side of the square that the model is fed", unit="px"))
@@ -58,9 +100,24 @@ class Aug:
     std: tuple[float, float, float] | None = setting(
         Channels(optional=True, within=(0, 10), above=0, doc="divided by, in 0..1; null: like mean")
     )
+    decode: str = setting(
+        Choice(
+            default="mixed",
+            options=("auto", "cpu", "mixed"),
+            doc="where JPEGs are decoded if there is a GPU: partly on it (mixed), or what a short trial finds faster",
+        )
+    )
+    cache: int | str = setting(
+        CacheSize(default="off", doc="decoded pictures kept in GPU memory: as much as half of what is free, or so much")
+    )
+    prefetch: int = setting(Count(default=4, within=(1, 64), doc="batches prepared ahead"))
+    hw_decoder_load: float = setting(
+        Number(default=0.65, within=(0, 1), doc="share of JPEGs for the GPU's decoder; another share rounds otherwise")
+    )
     plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules that declare ops of your own"))
     train: tuple[Step, ...] = ()
     val: tuple[Step, ...] = ()
+    views: Views = field(default_factory=Views)
 
     def steps(self, split: SplitName) -> tuple[Step, ...]:
         """Return the steps of a split."""
@@ -75,45 +132,89 @@ def parse_aug(given: object, key: str = "aug") -> Aug:
         key: key path of the section.
 
     Raises:
-        UserError: an unknown key, op or parameter, a value out of range, or a crop that is not the only first step.
+        UserError: an unknown key, op or parameter, a value out of range, or a step in a place that is not its own.
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug.")
-    known = {**settings(Aug), "train": None, "val": None}
+    nested = ("train", "val", "views")
+    known = {**settings(Aug), **dict.fromkeys(nested)}
     for name in given:
         if name not in known:
             raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), known)}")
-    plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in ("train", "val")}, key)
+    plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, key)
     load_plugins(plain["plugins"], f"{key}.plugins")
     train, val = (parse_steps(given.get(split), f"{key}.{split}") for split in ("train", "val"))
-    return Aug(**plain, train=train, val=val)
+    if mixing := [step.key for step in val if _mixes(step)]:
+        raise UserError(f"{key}.val.{mixing[0]}: mixes samples and their targets. Allowed: in {key}.train only.")
+    return Aug(**plain, train=train, val=val, views=parse_settings(Views, given.get("views"), f"{key}.views"))
 
 
 def parse_steps(given: object, key: str) -> tuple[Step, ...]:
     """Check an ordered mapping of steps, `{step: {parameter: value}}`; see `parse_aug`."""
-    given = {} if given is None else given
-    if not isinstance(given, Mapping):
-        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of steps, as rotate: {{p: 0.5}}.")
-    steps = tuple(_parse_step(str(name), params, f"{key}.{name}") for name, params in given.items())
+    steps = _parse_steps(given, key)
     for i, step in enumerate(steps):
         if step.op.kind == "crop" and i > 0:
             first = steps[0]
             why = f"'{first.key}' is the crop" if first.op.kind == "crop" else f"'{first.key}' stands before it"
             raise UserError(f"{key}.{step.key}: {why}. Allowed: at most one crop, as the first step.")
+        if i > 0 and _mixes(steps[i - 1]) and not _mixes(step):
+            raise UserError(f"{key}.{step.key}: '{steps[i - 1].key}' mixes samples. Allowed: nothing after that.")
     return steps
 
 
-def _parse_step(name: str, given: object, key: str) -> Step:
+def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Step, ...]:
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of steps, as rotate: {{p: 0.5}}.")
+    return tuple(_parse_step(str(name), params, f"{key}.{name}", weights) for name, params in given.items())
+
+
+def _parse_step(name: str, given: object, key: str, weights: bool) -> Step:
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of parameters, as {{p: 0.5}}.")
-    own = {n: v for n, v in given.items() if n != "op"}
+    if "." in name:
+        raise UserError(f"{key}: a step's name has no dot. Allowed: the name of an op, or any other with op: NAME.")
     op = find_op(str(given["op"]), f"{key}.op") if "op" in given else find_op(name, key)
+    own = {n: v for n, v in given.items() if n not in ("op", "steps", *(["weight"] if weights else []))}
     if op.kind == "crop" and "p" in own:
         raise UserError(f"{key}.p: a crop applies to every picture. Allowed: {', '.join(op.params) or 'nothing'}.")
+    if "weight" in own:
+        raise UserError(f"{key}.weight: only the steps within one_of have a weight. Allowed: {', '.join(op.params)}.")
+    if "steps" in given and not op.nests:
+        raise UserError(f"{key}.steps: unknown key.{suggest('steps', op.params)}")
+    weight = _WEIGHT.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
     params = parse_params(op.params, own, key)
-    return Step(name, op, params.pop("p", 1.0), MappingProxyType(params))
+    p = params.pop("p", 1.0)
+    steps = _parse_nested(op, given.get("steps"), params, key) if op.kind == "policy" else ()
+    return Step(name, op, p, MappingProxyType(params), steps, 1.0 if weight is None else weight)
+
+
+def _parse_nested(op: Op, given: object, params: Mapping[str, Any], key: str) -> tuple[Step, ...]:
+    """Return the steps within a policy: those that YAML gives it, or those that its function makes."""
+    if not op.nests:
+        return _parse_steps(op.function(**params), f"{key} ({op.name})")
+    steps = _parse_steps(given, f"{key}.steps", weights=op.name == "one_of")
+    if not steps:
+        raise UserError(f"{key}.steps: nothing to choose from. Allowed: a mapping of steps, as rotate: {{angle_range: "
+                        "[-9, 9]}.")  # fmt: skip
+    for step in steps:
+        if step.op.kind == "crop":
+            raise UserError(f"{key}.steps.{step.key}: a crop. Allowed: at most one, as the first step of all.")
+        if _mixes(step) != _mixes(steps[0]):
+            raise UserError(f"{key}.steps.{step.key}: '{steps[0].key}' and it are of two kinds, of which one mixes "
+                            "samples. Allowed: all or none of them.")  # fmt: skip
+    count = params.get("count_range")
+    most = max(count.values if isinstance(count, Values) else count) if count is not None else 0
+    if most > len(steps):
+        raise UserError(f"{key}.count_range: {op.params['count_range'].show(count)} of {len(steps)} steps. "
+                        f"Allowed: at most {len(steps)}.")  # fmt: skip
+    return steps
+
+
+def _mixes(step: Step) -> bool:
+    return any(leaf.op.kind == "batch" for leaf in step.leaves())
 
 
 def plain_steps(steps: tuple[Step, ...]) -> dict[str, dict[str, Any]]:
@@ -122,6 +223,16 @@ def plain_steps(steps: tuple[Step, ...]) -> dict[str, dict[str, Any]]:
 
 
 def _plain_step(step: Step) -> dict[str, Any]:
-    params = {name: list(value) if isinstance(value, tuple) else value for name, value in step.params.items()}
-    p = {"p": step.p} if "p" in step.op.params else {}
-    return {"op": step.op.name, **p, **params}
+    plain: dict[str, Any] = {"op": step.op.name}
+    if "p" in step.op.params:
+        plain["p"] = step.p
+    if step.weight != 1:
+        plain["weight"] = step.weight
+    plain |= {name: _plain(value) for name, value in step.params.items()}
+    return plain | ({"steps": plain_steps(step.steps)} if step.op.nests else {})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Values):
+        return {"values": list(value.values)}
+    return list(value) if isinstance(value, tuple) else value

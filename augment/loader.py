@@ -12,6 +12,8 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.dataset import Split
 from augment.errors import UserError
+from augment.graph import Placement
+from augment.mixing import Mixer
 from augment.pipeline import Shard, batches_per_epoch, build_pipeline
 from augment.plan import Plan
 
@@ -22,13 +24,15 @@ class Batch:
 
     Attributes:
         images: (N, 3, size, size) float32 or float16, normalized, in channels_last memory.
-        targets: (N,) int64 class indices.
+        targets: (N,) int64 class indices; if samples were mixed, (N, classes) float32, the share of each class.
         indices: (N,) int64, each sample's place in the split's files.
+        views: the pictures made of each sample, as `images`, which is the first of them.
     """
 
     images: Tensor
     targets: Tensor
     indices: Tensor
+    views: tuple[Tensor, ...] = ()
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -46,11 +50,13 @@ class Loader:
         batch_size: samples in a batch; the last one of an epoch may be smaller.
         seed: of the run.
         device: where batches are made and handed out.
+        classes: number of classes, which a plan that mixes samples needs.
         shard: rank and world size.
+        placement: where pictures are decoded, by default as the device has it.
         drop_last: leave out the smaller last batch, unless it is the only one.
         threads: CPU threads of the pipeline.
         half: float16 images.
-        raw: uint8 images in HWC memory, before normalization, to look at.
+        raw: uint8 images in HWC memory, before normalization, to look at; samples are not mixed.
 
     Raises:
         UserError: fewer samples than ranks.
@@ -64,7 +70,9 @@ class Loader:
         batch_size: int,
         seed: int,
         device: torch.device,
+        classes: int | None = None,
         shard: Shard | None = None,
+        placement: Placement | None = None,
         drop_last: bool = False,
         threads: int = 2,
         half: bool = False,
@@ -77,6 +85,7 @@ class Loader:
         self._device = device
         self._shard = shard or Shard()
         self._drop_last = drop_last
+        self._placement = placement or Placement("gpu" if device.type == "cuda" else "cpu")
         self._options: dict[str, Any] = {"threads": threads, "half": half, "raw": raw}
         if len(split) < self._shard.world_size:
             raise UserError(
@@ -87,8 +96,14 @@ class Loader:
         self._files = _digest(split)
         # A pipeline for each pass: DALI draws random windows on and on, but validation must see the same ones each
         # time; and ranks must stay in step, also if one was cut short and another, with a smaller shard, was not.
-        self._one_pass = plan.crop.op.is_random if plan.split == "val" else self._shard.world_size > 1
+        # And what DALI cannot save is brought back by running through the epoch so far.
+        again = plan.draws_in_dali if plan.split == "val" else self._shard.world_size > 1
+        self._one_pass = again or not plan.checkpoints
         self._per_epoch = batches_per_epoch(len(split), batch_size, self._shard.world_size)
+        self._mixer: Mixer | None = None
+        if plan.batch_stages and not raw:
+            assert classes is not None, "to mix targets, the number of classes is needed"
+            self._mixer = Mixer(plan, seed=seed, rank=self._shard.rank, classes=classes)
         self._pipeline: Pipeline | None = None
         self._built_at = 0  # the epoch in which the pipeline was built
         self._consumed = 0  # DALI batches taken from it since
@@ -119,7 +134,8 @@ class Loader:
             self._pipeline = self._build()
         batches, samples = len(self), self.samples
         for number in range(self._consumed % self._per_epoch, batches):
-            images, index = self._run(self._pipeline)
+            epoch = self.epoch
+            *views, index = self._run(self._pipeline)
             self._consumed += 1
             if number == batches - 1:
                 # Before the last batch is handed out, so that a consumer who stops there has finished the epoch: what
@@ -128,7 +144,7 @@ class Loader:
                     self._run(self._pipeline)
                     self._consumed += 1
             valid = min(self.batch_size, samples - number * self.batch_size)
-            yield self._batch(images[:valid], index[:valid])
+            yield self._batch([view[:valid] for view in views], index[:valid], epoch, number * self.batch_size)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -139,6 +155,7 @@ class Loader:
             "seed": self._seed,
             "shard": [self._shard.rank, self._shard.world_size],
             "files": self._files,
+            "decoding": [self._placement.decode, bool(self._placement.cache)] if self._on_gpu else None,
         }
 
     def end_pass(self) -> None:
@@ -147,7 +164,8 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is, to the batch; a few hundred bytes."""
-        pipeline = self._pipeline.checkpoint() if self._pipeline is not None else None
+        saved = self._pipeline is not None and self.plan.checkpoints
+        pipeline = self._pipeline.checkpoint() if saved else None
         return self.identity | {"built_at": self._built_at, "consumed": self._consumed, "pipeline": pipeline}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -158,8 +176,11 @@ class Loader:
         """
         check_state(state, self.identity)
         self._restart(state["built_at"])
+        self._pipeline = self._build(state["pipeline"]) if state["consumed"] else None
+        if state["pipeline"] is None:
+            for _ in range(state["consumed"]):
+                self._run(self._pipeline)
         self._consumed = state["consumed"]
-        self._pipeline = self._build(state["pipeline"]) if state["pipeline"] is not None else None
         self._resuming = True
 
     def close(self) -> None:
@@ -178,21 +199,29 @@ class Loader:
             batch_size=self.batch_size,
             seed=self._seed,
             epoch=self._built_at,
-            device="gpu" if self._device.type == "cuda" else "cpu",
+            placement=self._placement,
             shard=self._shard,
             checkpoint=checkpoint,
             **self._options,
         )
 
-    def _run(self, pipeline: Pipeline) -> tuple[Tensor, Tensor]:
-        # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
-        stream = torch.cuda.current_stream() if self._device.type == "cuda" else None
-        images, index = (from_dlpack(output.as_tensor()) for output in pipeline.run(stream))
-        return images, index
+    @property
+    def _on_gpu(self) -> bool:
+        return self._device.type == "cuda"
 
-    def _batch(self, images: Tensor, index: Tensor) -> Batch:
+    def _run(self, pipeline: Pipeline) -> list[Tensor]:
+        # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
+        stream = torch.cuda.current_stream() if self._on_gpu else None
+        return [from_dlpack(output.as_tensor()) for output in pipeline.run(stream)]
+
+    def _batch(self, outputs: list[Tensor], index: Tensor, epoch: int, start: int) -> Batch:
         indices = index.flatten().long()
-        return Batch(images.permute(0, 3, 1, 2), self._targets[indices], indices)
+        targets = self._targets[indices]
+        views = [output.permute(0, 3, 1, 2) for output in outputs]
+        if self._mixer is not None:
+            mixed = [self._mixer.mix(view, targets, epoch=epoch, start=start) for view in views]
+            views, targets = [view for view, _ in mixed], mixed[0][1]
+        return Batch(views[0], targets, indices, tuple(views))
 
 
 # What decides about the batches, and the key that sets it.
@@ -202,6 +231,7 @@ _KEYS = {
     "seed": "seed",
     "shard": "the number of ranks",
     "files": "data",
+    "decoding": "aug.decode or aug.cache",
 }
 
 

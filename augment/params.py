@@ -8,6 +8,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from math import inf, isfinite
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from augment.errors import UserError, suggest
 
 T = TypeVar("T")
@@ -189,6 +192,21 @@ class Texts(Param[tuple[str, ...]]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CacheSize(Param[int | str]):
+    """Memory in MiB, "gpu" for as much as is reasonable, or "off"."""
+
+    def _convert(self, value: object) -> int | str | None:
+        if value is False:
+            return "off"  # which is what YAML takes an unquoted off for
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value if value > 0 else None
+        return value if value in ("off", "gpu") and isinstance(value, str) else None
+
+    def _allowed(self) -> str:
+        return "off, gpu, or a number of MiB"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Channels(Param[tuple[float, float, float]]):
     """Three numbers, for red, green and blue."""
 
@@ -209,35 +227,81 @@ class Channels(Param[tuple[float, float, float]]):
         return f"three numbers{_bounds(self.within)}{above}"
 
 
+@dataclass(frozen=True)
+class Values:
+    """A few values, each as likely as the next."""
+
+    values: tuple[float, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Range(Param[Interval]):
-    """An interval [low, high] from which a value is drawn uniformly for each sample.
+class Range(Param[Interval | Values]):
+    """What a value is drawn from for each sample: uniformly from an interval [low, high], or one of a few values.
 
     Attributes:
         within: bounds of the interval.
         above: excluded lower bound.
         draws: names of the values drawn from it, each independently; by default the parameter's name
             without its ending `_range`.
+        whole: whole numbers only, low and high included.
     """
 
     within: Interval = (-inf, inf)
     above: float = -inf
     draws: tuple[str, ...] = ()
+    whole: bool = False
 
-    def _convert(self, value: object) -> Interval | None:
+    def draw(self, value: Interval | Values, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Turn numbers of [0, 1), of any shape, into draws."""
+        if isinstance(value, Values):
+            return np.array(value.values)[(uniform * len(value.values)).astype(np.int64)]
+        low, high = value
+        if self.whole:
+            return np.floor(low + (high - low + 1) * uniform)
+        return low + (high - low) * uniform
+
+    def _convert(self, value: object) -> Interval | Values | None:
+        if isinstance(value, Values):
+            value = {"values": value.values}
+        if isinstance(value, Mapping):
+            return self._few(value.get("values")) if set(value) == {"values"} else None
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
             return None
-        low, high = (_number(v, self.within) for v in value)
-        if low is None or high is None or low > high or low <= self.above:
+        low, high = (self._one(v) for v in value)
+        return None if low is None or high is None or low > high else (low, high)
+
+    def _few(self, values: object) -> Values | None:
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             return None
-        return low, high
+        numbers = [number for number in map(self._one, values) if number is not None]
+        return Values(tuple(numbers)) if len(numbers) == len(values) else None
+
+    def _one(self, value: object) -> float | None:
+        number = _number(value, self.within)
+        if number is None or number <= self.above or (self.whole and number % 1):
+            return None
+        return number
 
     def _allowed(self) -> str:
         above = f", above {self.above:g}" if self.above > -inf else ""
-        return f"[low, high] with low <= high, numbers{_bounds(self.within)}{above}"
+        numbers = "whole numbers" if self.whole else "numbers"
+        return f"[low, high] with low <= high, {numbers}{_bounds(self.within)}{above}"
 
-    def _show(self, value: Interval) -> str:
+    def _show(self, value: Interval | Values) -> str:
+        if isinstance(value, Values):
+            return _shown(value.values)
         return f"{value[0]:.4g}..{value[1]:.4g}"
+
+
+def _shown(values: tuple[float, ...]) -> str:
+    """Write a few values for people: a pair that differs by its sign as +-3, a long list by its ends."""
+    unique = sorted(set(values))
+    size = sorted({abs(v) for v in unique})
+    if len(unique) > 1 and unique == sorted({-v for v in unique}):
+        return f"+-{size[0]:.4g}" if len(size) == 1 else f"+-({_shown(tuple(size))})"
+    if len(unique) > 4:
+        return f"{unique[0]:.4g}..{unique[-1]:.4g} in {len(unique)} levels"
+    return " or ".join(f"{v:.4g}" for v in unique)
 
 
 def setting(param: Param[T]) -> T:

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, Literal
@@ -14,7 +14,8 @@ from augment.errors import UserError, suggest
 from augment.params import Choice, Count, Number, Param, Range
 
 Array = NDArray[np.float64]
-Kind = Literal["crop", "geometry", "color"]
+Kind = Literal["crop", "geometry", "color", "local", "batch", "policy"]
+Function = Callable[..., Any]
 
 BORDERS = ("reflect_101", "constant", "replicate", "wrap")
 
@@ -27,6 +28,9 @@ _COMMON: dict[Kind, dict[str, Param[Any]]] = {
     "crop": {},
     "geometry": {"p": _P, "border": _BORDER, "fill": _FILL},
     "color": {"p": _P},
+    "local": {"p": _P},
+    "batch": {"p": _P},
+    "policy": {"p": _P},
 }
 
 
@@ -36,45 +40,70 @@ class Op:
 
     Attributes:
         name: the name in YAML.
-        kind: crop, geometry or color; says what `function` takes and returns.
+        kind: says what `function` takes and returns.
         params: every parameter that YAML may give, the common ones of the kind included.
-        function: geometry: `(size, **values) -> (N, 3, 3)`, source to destination, in pixels, origin in the middle,
-            x right, y down. color: `(**values) -> (N, 3, 4)` on RGB in 0..255. Without N where nothing is drawn. crop:
-            `(picture, size, **values)` -> DALI node of (size, size, 3). `values` are the drawn values, (N,) each, and
-            the fixed parameters by name.
+        function: `values` are the drawn values and the fixed parameters, by name; drawn ones are (N,) arrays.
+            crop: `(picture, size, **values)` -> DALI node of (size, size, 3), fixed parameters only.
+            geometry: `(size, **values)` -> (N, 3, 3), source to destination, in pixels, origin in the middle, x right,
+            y down. color: `(**values)` -> (N, 3, 4) on RGB in 0..255, or (N, 3, 7) with three columns for the mean
+            color of the picture between the 3x3 part and the offset. Both without N where nothing is drawn.
+            local: `(images, dali, **values)` -> DALI node, both (size, size, 3) uint8; drawn values are DALI nodes on
+            the CPU, one value a sample. batch: `(images, partners, **values)` -> (N, 3, size, size) float and (N,), the
+            share of each sample that is its own; drawn values are tensors. policy: `(**values)` -> mapping of steps, as
+            YAML would give them; one that nests steps in YAML: `(weights, uniform, **values)` -> (N, slots), which of
+            its steps runs in each slot, -1 for none, from the (steps,) weights and (N, steps) numbers in [0, 1).
         doc: what it does, for people.
         moves_inside: a geometry op that never shows anything beyond the edge joins a group of any border.
+        uniforms: names of further drawn values, uniform in [0, 1).
+        prepare: local and batch: `(size, **drawn and fixed) -> {name: (N, ...) array}`, in NumPy, for many batches at
+            once: what `function` gets in place of the drawn values.
+        neutral: local: drawn or prepared values with which the op changes no bit. On the GPU they are cheaper than
+            leaving a sample out.
+        random: crop and local: DALI draws, by a seed of the step.
+        checkpoints: whether DALI can save the state of its operators.
+        slots: a policy that nests steps: `(weights, **params)` -> for each slot the steps that may run in it, by index,
+            with the share of samples for which each does.
     """
 
     name: str
     kind: Kind
     params: Mapping[str, Param[Any]]
-    function: Callable[..., Any]
+    function: Function
     doc: str
     moves_inside: bool = False
+    uniforms: tuple[str, ...] = ()
+    prepare: Function | None = None
+    neutral: Mapping[str, Any] = field(default_factory=dict)
+    random: bool = False
+    checkpoints: bool = True
+    slots: Function | None = None
 
     @property
     def draws(self) -> dict[str, str]:
-        """Each drawn value's name with the name of the range it is drawn from."""
-        if self.kind == "crop":  # DALI draws the window itself
+        """Each value drawn from a range, with the range's name."""
+        if self.kind == "crop" or (self.kind == "policy" and not self.nests):  # DALI draws, or the policy's steps do
             return {}
         ranges = {n: p for n, p in self.params.items() if isinstance(p, Range)}
         return {value: n for n, p in ranges.items() for value in (p.draws or (n.removesuffix("_range"),))}
-
-    @property
-    def is_random(self) -> bool:
-        """Whether anything but its p is drawn."""
-        return any(isinstance(param, Range) for param in self.params.values())
 
     @property
     def own_params(self) -> dict[str, Param[Any]]:
         """The parameters that are not common to all ops of the kind."""
         return {n: p for n, p in self.params.items() if n not in _COMMON[self.kind]}
 
-    def values(self, params: Mapping[str, Any], drawn: Mapping[str, Array]) -> dict[str, Any]:
+    @property
+    def nests(self) -> bool:
+        """Whether YAML gives it steps of its own, under `steps`."""
+        return self.slots is not None
+
+    def fixed(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the step's own parameters that nothing is drawn from."""
+        drawn = self.draws.values()
+        return {n: params[n] for n in self.own_params if n not in drawn}
+
+    def values(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of `function`: drawn values, and fixed parameters as they are."""
-        fixed = {n: params[n] for n, p in self.own_params.items() if not (isinstance(p, Range) and self.draws)}
-        return {**fixed, **drawn}
+        return {**self.fixed(params), **drawn}
 
 
 _OPS: dict[str, Op] = {}
@@ -82,14 +111,10 @@ _OPS: dict[str, Op] = {}
 # Read-only view: name -> op, in order of declaration.
 OPS: Mapping[str, Op] = MappingProxyType(_OPS)
 
-Function = Callable[..., Any]
 
-
-def _register(
-    kind: Kind, params: dict[str, Param[Any]], *, moves_inside: bool = False
-) -> Callable[[Function], Function]:
+def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Callable[[Function], Function]:
     common = dict(_COMMON[kind])
-    if moves_inside:
+    if traits.get("moves_inside"):
         del common["border"], common["fill"]
 
     def decorate(function: Function) -> Function:
@@ -100,25 +125,65 @@ def _register(
             raise ValueError(f"op '{name}' needs a docstring: it is its help text")
         if clash := common.keys() & params.keys():
             raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is common to every {kind} op")
-        _OPS[name] = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), moves_inside)
+        _OPS[name] = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), **traits)
         return function
 
     return decorate
 
 
-def geometry(*, moves_inside: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
-    """Declare a geometry op: `function(size, **values) -> (N, 3, 3)`, see `Op.function`."""
-    return _register("geometry", params, moves_inside=moves_inside)
-
-
-def color(**params: Param[Any]) -> Callable[[Function], Function]:
-    """Declare a color op: `function(**values) -> (N, 3, 4)`, see `Op.function`."""
-    return _register("color", params)
-
-
-def crop(**params: Param[Any]) -> Callable[[Function], Function]:
+def crop(*, random: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
     """Declare a crop op: `function(picture, size, **values) -> DALI node`, see `Op.function`."""
-    return _register("crop", params)
+    return _register("crop", params, random=random)
+
+
+def geometry(
+    *, moves_inside: bool = False, uniforms: tuple[str, ...] = (), **params: Param[Any]
+) -> Callable[[Function], Function]:
+    """Declare a geometry op: `function(size, **values) -> (N, 3, 3)`, see `Op.function`."""
+    return _register("geometry", params, moves_inside=moves_inside, uniforms=uniforms)
+
+
+def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare a color op: `function(**values) -> (N, 3, 4)`, see `Op.function`."""
+    return _register("color", params, uniforms=uniforms)
+
+
+def local(
+    *,
+    uniforms: tuple[str, ...] = (),
+    prepare: Function | None = None,
+    neutral: Mapping[str, Any] | None = None,
+    random: bool = False,
+    checkpoints: bool = True,
+    **params: Param[Any],
+) -> Callable[[Function], Function]:
+    """Declare any other op: `function(images, dali, **values) -> DALI node`, see `Op.function`."""
+    return _register(
+        "local",
+        params,
+        uniforms=uniforms,
+        prepare=prepare,
+        neutral=MappingProxyType(dict(neutral or {})),
+        random=random,
+        checkpoints=checkpoints,
+    )
+
+
+def batch(
+    *, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **params: Param[Any]
+) -> Callable[[Function], Function]:
+    """Declare an op that mixes samples: `function(images, partners, **values) -> images, share`, see `Op.function`."""
+    return _register("batch", params, uniforms=uniforms, prepare=prepare)
+
+
+def policy(**params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare a policy: `function(**values) -> mapping of steps`, as YAML would give them."""
+    return _register("policy", params)
+
+
+def combinator(slots: Function, **params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare a policy over steps that YAML nests in it: `function(weights, uniform, **values)`, see `Op.function`."""
+    return _register("policy", params, slots=slots)
 
 
 def find_op(name: str, key: str) -> Op:

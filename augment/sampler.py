@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 
 from augment.config import Step
-from augment.plan import Draws, Plan
+from augment.params import Range
+from augment.plan import Draws, Plan, child_path, choose, slots_of
 from augment.registry import Array
 
 # Philox 4x64 makes four doubles for each step of its counter.
@@ -31,33 +31,58 @@ class Sampler:
         plan: whose steps.
         seed: of the run.
         rank: of this process among those that share an epoch.
+        view: of the several pictures that are made of one.
     """
 
     plan: Plan
     seed: int
     rank: int = 0
+    view: int = 0
 
     def draw(self, epoch: int, start: int, count: int) -> dict[str, Draws]:
         """Draw for the samples at places start..start + count of an epoch.
 
         Returns:
             For each step's key its drawn values by name, (count,) each, uniform in the step's range, and `applied`,
-            (count,) bool, true with the step's probability.
+            (count,) bool, true with the step's probability. A step within a policy has its path as key.
         """
-        return {step.key: self._draw_step(step, epoch, start, count) for step in self.plan.steps}
+        draws: dict[str, Draws] = {}
+        everybody = np.ones(count, dtype=bool)
+        for step in self.plan.tree:
+            self._draw(draws, step, step.key, everybody, (epoch, start, count))
+        return draws
 
-    def _draw_step(self, step: Step, epoch: int, start: int, count: int) -> Draws:
+    def _draw(
+        self, draws: dict[str, Draws], step: Step, path: str, reached: Array, where: tuple[int, int, int]
+    ) -> None:
+        """Draw for a step and all within it, of the samples that it is reached for."""
+        op = step.op
+        own = len(op.draws) + len(op.uniforms)
         # One column decides whether the step applies, also at p = 1: changing p moves no other draw.
-        uniform = self._uniform(step.key, epoch, start, count, 1 + len(step.op.draws))
-        drawn: dict[str, Any] = {"applied": uniform[:, 0] < step.p}
-        for column, (value, parameter) in enumerate(step.op.draws.items(), 1):
-            low, high = step.params[parameter]
-            drawn[value] = low + (high - low) * uniform[:, column]
-        return drawn
+        uniform = self._uniform(path, where, 1 + own + (len(step.steps) if op.nests else 0))
+        drawn: dict[str, Array] = {"applied": reached & (uniform[:, 0] < step.p)}
+        for column, (value, name) in enumerate(op.draws.items(), 1):
+            param = op.params[name]
+            assert isinstance(param, Range)
+            drawn[value] = param.draw(step.params[name], uniform[:, column])
+        for column, value in enumerate(op.uniforms, 1 + len(op.draws)):
+            drawn[value] = uniform[:, column]
+        if op.kind != "policy":
+            draws[path] = drawn
+            return
+        chosen = choose(step, uniform[:, 1 + own :], {value: drawn[value] for value in op.draws})
+        slots = slots_of(step)
+        for number, slot in enumerate(slots):
+            for i in slot:
+                child = step.steps[i]
+                reached_child = drawn["applied"] & (chosen[:, number] == i)
+                self._draw(draws, child, child_path(path, number, slots, child, i), reached_child, where)
 
-    def _uniform(self, key: str, epoch: int, start: int, count: int, columns: int) -> Array:
+    def _uniform(self, key: str, where: tuple[int, int, int], columns: int) -> Array:
         """Cut (count, columns) out of the step's endless table of numbers in [0, 1)."""
+        epoch, start, count = where
         counter, skip = divmod(start * columns, _DOUBLES)
-        stream = derive_seed(self.seed, self.plan.split, self.rank, key, epoch)
+        view = (self.view,) if self.view else ()
+        stream = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
         generator = np.random.Generator(np.random.Philox(key=stream, counter=counter))
         return generator.random(skip + count * columns)[skip:].reshape(count, columns)

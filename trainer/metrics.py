@@ -34,9 +34,11 @@ class Meter:
         Args:
             loss: () mean over the batch.
             outputs: (N, classes).
-            targets: (N,) class indices.
+            targets: (N,) class indices, or (N, classes) shares: what counts is the class with the largest.
         """
         count = len(targets)
+        if targets.ndim == 2:
+            targets = targets.argmax(dim=1)
         self._loss.update(loss.detach() * count)
         predictions = outputs.detach().argmax(dim=1)
         self._accuracy.update(predictions, targets)

@@ -81,9 +81,17 @@ class Plots(Callback):
         images = learner.batch.images[: self.pictures].float()
         mean, std = _normalization(learner.train_loader, images)
         pixels = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
-        targets = learner.batch.targets[: self.pictures].tolist()
-        labels = [learner.classes[t] if learner.classes else str(t) for t in targets]
+        targets = learner.batch.targets[: self.pictures]
+        labels = [_label(target, learner.classes) for target in targets.tolist()]
         return _Fed(pixels.permute(0, 2, 3, 1).cpu().numpy(), labels)
+
+
+def _label(target: int | list[float], classes: tuple[str, ...]) -> str:
+    """Name a sample's class, or the classes that are mixed in it with their shares: "cat 70 %, dog 30 %"."""
+    if isinstance(target, int):
+        return classes[target] if classes else str(target)
+    shares = sorted(((share, i) for i, share in enumerate(target) if share >= 0.005), reverse=True)
+    return ", ".join(f"{classes[i] if classes else i} {share:.0%}" for share, i in shares)
 
 
 def _normalization(loader: Any, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

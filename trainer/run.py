@@ -21,6 +21,7 @@ from rich.console import Console
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.loader import Loader, check_state
+from augment.placement import place
 from augment.plan import Plan, build_plan
 from augment.sources import load_dataset
 from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
@@ -114,6 +115,8 @@ def make_loader(config: Config, plan: Plan, split: Split) -> Loader:
         batch_size=config.fit.batch_size,
         seed=config.seed,
         device=device,
+        classes=len(load_dataset(config.data).classes),
+        placement=place(config.aug, split.files, device, threads=config.fit.cpu_threads()),
         threads=config.fit.cpu_threads(),
         drop_last=config.fit.drop_last and plan.split == "train",
         half=device.type == "cuda" and config.fit.precision == "bf16",

@@ -1,0 +1,193 @@
+"""The parts of a DALI graph: how a picture is decoded and cut, and what carries out each kind of stage."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nvidia.dali import fn, types
+
+from augment.params import Interval
+from augment.plan import Plan, Stage
+
+Node = Any  # a DALI DataNode: the package has no types
+Device = Literal["cpu", "gpu"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where decoding runs and what it may take.
+
+    Attributes:
+        device: where the picture is after decoding; all that follows runs there.
+        decode: "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU.
+        cache: MiB of GPU memory for decoded pictures; 0 for none.
+        prefetch: batches prepared ahead.
+        hw_decoder_load: share of the JPEGs for the GPU's own decoder, which rounds differently.
+    """
+
+    device: Device = "cpu"
+    decode: Literal["cpu", "mixed"] = "mixed"
+    cache: int = 0
+    prefetch: int = 2
+    hw_decoder_load: float = 0.65
+
+
+class Dali:
+    """What a local op needs of DALI, so that it need not import it.
+
+    Attributes:
+        fn: DALI's operators.
+        types: DALI's types.
+        device: where the pictures are, cpu or gpu.
+        size: side of the pictures in pixels.
+        seed: for operators that draw.
+    """
+
+    fn = fn
+    types = types
+
+    def __init__(self, device: Device, size: int, seed: int) -> None:
+        self.device = device
+        self.size = size
+        self.seed = seed
+
+    def here(self, value: Node) -> Node:
+        """Bring a value to the device where the pictures are, as operators ask for that take it as an input."""
+        return value.gpu() if self.device == "gpu" else value
+
+
+class Picture:
+    """What a crop op asks of the graph: the encoded picture, decoded and resized in one way or another."""
+
+    def __init__(self, encoded: Node, placement: Placement, seed: int) -> None:
+        self._encoded = encoded
+        self._placement = placement
+        self._mixed = placement.device == "gpu" and placement.decode == "mixed"
+        self._decoder: dict[str, Any] = {"device": "mixed" if self._mixed else "cpu", "output_type": types.RGB}
+        if self._mixed:
+            self._decoder["hw_decoder_load"] = placement.hw_decoder_load
+        self._cached = self._mixed and placement.cache > 0
+        self._seed = seed
+
+    def decode(self) -> Node:
+        """Return the whole picture, (height, width, 3) uint8 RGB, upright as its EXIF block says."""
+        cache = {"cache_size": self._placement.cache, "cache_type": "threshold"} if self._cached else {}
+        return self._here(fn.decoders.image(self._encoded, **self._decoder, **cache))
+
+    def resize_random_window(self, size: int, area_range: Interval, aspect_range: Interval) -> Node:
+        """Return a random window as (size, size, 3) uint8; DALI draws it, by the crop's own seed."""
+        window = {"random_area": list(area_range), "random_aspect_ratio": list(aspect_range), "num_attempts": 10}
+        if self._cached:
+            # Only whole pictures are kept, and another operator draws the windows.
+            return fn.random_resized_crop(
+                self.decode(),
+                size=[size, size],
+                interp_type=types.INTERP_LINEAR,
+                antialias=True,
+                seed=self._seed,
+                **window,
+            )
+        image = fn.decoders.image_random_crop(self._encoded, seed=self._seed, **window, **self._decoder)
+        return self.resize(self._here(image), size)
+
+    def centered_square(self, image: Node, scale: float) -> tuple[Node, Node]:
+        """Return start and end, (y, x) in pixels, of a centered square of `scale` times the short side."""
+        sides = fn.cast(image.shape(), dtype=types.FLOAT)[:2]
+        side = scale * fn.reductions.min(sides)
+        return (sides - side) / 2, (sides + side) / 2
+
+    def resize(self, image: Node, size: int, window: tuple[Node, Node] | None = None) -> Node:
+        """Return the window of a picture, by default all of it, as (size, size, 3) uint8; antialiased."""
+        roi = {} if window is None else {"roi_start": window[0], "roi_end": window[1]}
+        return fn.resize(image, size=[size, size], interp_type=types.INTERP_LINEAR, antialias=True, **roi)
+
+    def random_square(self, size: int, scale: float, padding: float, border: str, fill: int) -> Node:
+        """Return a square of fixed scale at a random place as (size, size, 3) uint8; DALI draws it, by the crop's seed.
+
+        Args:
+            size: side of the result in pixels.
+            scale: side of the square over the short side.
+            padding: how far it may reach beyond the edge, over its side.
+            border: what lies there.
+            fill: gray level there with border constant.
+        """
+        image = fn.resize(
+            self.decode(), resize_shorter=round(size / scale), interp_type=types.INTERP_LINEAR, antialias=True
+        )
+        beyond = round(padding * size)
+        sides = fn.cast(image.shape(), dtype=types.FLOAT)[:2]
+        place = fn.random.uniform(range=[0.0, 1.0], shape=[2], seed=self._seed)
+        start = fn.cast(place * (sides - (size - 2 * beyond)), dtype=types.INT32) - beyond
+        return self._cut(image, start, size, border, fill)
+
+    def letterbox(self, size: int, border: str, fill: int) -> Node:
+        """Return the whole picture, its long side resized to fit, in the middle of (size, size, 3) uint8."""
+        image = fn.resize(self.decode(), resize_longer=size, interp_type=types.INTERP_LINEAR, antialias=True)
+        sides = fn.cast(image.shape(), dtype=types.INT32)[:2]
+        return self._cut(image, -((size - sides) // 2), size, border, fill)
+
+    def _cut(self, image: Node, start: Node, size: int, border: str, fill: int) -> Node:
+        policy = {"constant": "pad", "replicate": "edge"}.get(border, border)
+        return fn.slice(
+            image, start=start, shape=[size, size], axes=[0, 1], out_of_bounds_policy=policy, fill_values=float(fill)
+        )
+
+    def _here(self, image: Node) -> Node:
+        return image.gpu() if self._placement.device == "gpu" and not self._mixed else image
+
+
+def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> Node:
+    """Carry out a stage on (size, size, 3) uint8 pictures.
+
+    Args:
+        images: the pictures.
+        stage: what is done to them.
+        fed: its values of each sample, on the CPU.
+        dali: where.
+    """
+    if stage.kind == "geometry":
+        mode, fill = stage.border
+        return fn.experimental.warp_perspective(
+            images,
+            dali.here(fed["matrix"]),
+            border_mode=mode,
+            fill_value=[float(fill)] * 3,
+            pixel_origin="center",
+            interp_type=types.INTERP_LINEAR,
+        )
+    if stage.kind == "color":
+        if not stage.looks:
+            return fn.coord_transform(images, MT=fed["matrix"], dtype=types.UINT8)
+        mean = fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
+        offset = fn.coord_transform(mean, MT=fed["mean_matrix"])
+        return fn.cast(fn.coord_transform(images, M=fed["matrix"], dtype=types.FLOAT) + offset, dtype=types.UINT8)
+    op = stage.steps[0].op
+    fixed = op.fixed(stage.steps[0].params)
+    given = dict(fed)
+    applied = given.pop("applied", None)
+
+    def run(images: Node, values: Mapping[str, Node]) -> Node:
+        return op.function(images, dali, **fixed, **values)
+
+    return run(images, given) if applied is None else _where(applied, images, given, run)
+
+
+def _where(
+    applied: Node, images: Node, values: dict[str, Node], run: Callable[[Node, Mapping[str, Node]], Node]
+) -> Node:
+    """Run an operator on the samples of a batch to which it applies; the others pass by, bit for bit."""
+    # The operators that DALI's own `if` is made of: they work outside of a traced function too.
+    taken, passed = fn._conditional.split(images, predicate=applied)
+    some = {name: fn._conditional.split(value, predicate=applied)[0] for name, value in values.items()}
+    return fn._conditional.merge(run(taken, some), passed, predicate=applied)
+
+
+def normalize(images: Node, plan: Plan, *, half: bool) -> Node:
+    """Turn (size, size, 3) uint8 into float, by mean and standard deviation."""
+    return fn.crop_mirror_normalize(
+        images,
+        dtype=types.FLOAT16 if half else types.FLOAT,
+        output_layout="HWC",
+        mean=[255 * m for m in plan.mean],
+        std=[255 * s for s in plan.std],
+    )

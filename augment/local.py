@@ -1,0 +1,266 @@
+"""Local ops: whatever is neither a matrix on places nor one on colors. Each is a few DALI operators on uint8 HWC."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from augment.params import Choice, Count, Number, Range
+from augment.registry import Array, local
+
+if TYPE_CHECKING:
+    from augment.graph import Dali
+
+Node = Any  # a DALI DataNode: the package has no types
+
+
+# --- blur, and the reverse ---
+
+
+@local(
+    neutral={"sigma": 1e-3},  # all weight on the pixel itself
+    sigma_range=Range(default=(0.1, 2.0), within=(0, 50), above=0, unit="px", doc="standard deviation"),
+)
+def gaussian_blur(images: Node, dali: "Dali", sigma: Node) -> Node:
+    """Blur with a Gaussian."""
+    return dali.fn.gaussian_blur(images, sigma=sigma)
+
+
+def _lines(size: int, length: Array, angle: Array) -> dict[str, Array]:
+    """Draw a line through the middle of a kernel: (N, K, K), each of sum 1, K odd and no smaller than any length."""
+    reach = int(np.ceil(length.max(initial=1) / 2))
+    along = np.linspace(-0.5, 0.5, 4 * reach + 1)
+    middle = reach
+    offset = along * np.maximum(length - 1, 0)[:, None]
+    x, y = middle + offset * np.cos(np.radians(angle))[:, None], middle - offset * np.sin(np.radians(angle))[:, None]
+    kernels = np.zeros((len(length), 2 * reach + 1, 2 * reach + 1))
+    samples = np.arange(len(length))[:, None]
+    left, top = np.floor(x).astype(int), np.floor(y).astype(int)
+    for right, below in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        share = np.abs(1 - right - (x - left)) * np.abs(1 - below - (y - top))
+        inside = (left + right <= 2 * reach) & (top + below <= 2 * reach)
+        place = np.minimum(top + below, 2 * reach), np.minimum(left + right, 2 * reach)
+        np.add.at(kernels, (samples, *place), share * inside)
+    return {"kernel": (kernels / kernels.sum(axis=(1, 2), keepdims=True)).astype(np.float32)}
+
+
+@local(
+    prepare=_lines,
+    neutral={"length": 1},
+    length_range=Range(default=(3, 9), within=(1, 101), unit="px", doc="how far the camera moved"),
+    angle_range=Range(default=(0, 180), within=(-360, 360), unit="deg", doc="in which direction, counter-clockwise"),
+)
+def motion_blur(images: Node, dali: "Dali", kernel: Node) -> Node:
+    """Blur along a line."""
+    return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
+
+
+def _sharpening(size: int, factor: Array) -> dict[str, Array]:
+    smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
+    itself = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])
+    factor = factor[:, None, None]
+    return {"kernel": (factor * itself + (1 - factor) * smooth).astype(np.float32)}
+
+
+@local(
+    prepare=_sharpening,
+    neutral={"factor": 1.0},
+    factor_range=Range(default=(0.5, 2.0), within=(0, 10), doc="0 smooths, 1 changes nothing, 2 sharpens"),
+)
+def sharpen(images: Node, dali: "Dali", kernel: Node) -> Node:
+    """Move every pixel away from the mean of its neighborhood, or towards it (PIL's Sharpness, but also at the edge)."""
+    return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
+
+
+# --- noise ---
+
+
+@local(
+    random=True,
+    neutral={"std": 0.0},
+    std_range=Range(default=(0, 12), within=(0, 255), doc="standard deviation in gray levels of 255"),
+)
+def gaussian_noise(images: Node, dali: "Dali", std: Node) -> Node:
+    """Add to every channel of every pixel a number of its own, normally distributed."""
+    return dali.fn.noise.gaussian(images, stddev=std, seed=dali.seed)
+
+
+@local(
+    random=True,
+    neutral={"share": 0.0},
+    share_range=Range(default=(0, 0.05), within=(0, 1), doc="share of the pixels"),
+)
+def salt_and_pepper(images: Node, dali: "Dali", share: Node) -> Node:
+    """Make some pixels white or black, as many of these as of those."""
+    return dali.fn.noise.salt_and_pepper(images, prob=share, seed=dali.seed)
+
+
+@local(
+    random=True,
+    factor_range=Range(default=(1, 10), within=(0, 100), above=0, doc="gray levels to a photon: variance over mean"),
+)
+def shot_noise(images: Node, dali: "Dali", factor: Node) -> Node:
+    """Draw every channel from a Poisson distribution, as light does (CPU and GPU draw differently)."""
+    return dali.fn.noise.shot(images, factor=factor, seed=dali.seed)
+
+
+# --- what files and cameras do ---
+
+
+def _whole(size: int, quality: Array) -> dict[str, Array]:
+    return {"quality": quality.astype(np.int32)}
+
+
+@local(prepare=_whole, quality_range=Range(default=(30, 90), within=(1, 100), whole=True, doc="of the encoder"))
+def jpeg(images: Node, dali: "Dali", quality: Node) -> Node:
+    """Leave the marks of JPEG compression."""
+    return dali.fn.jpeg_compression_distortion(images, quality=quality)
+
+
+def _smaller(size: int, scale: Array, interpolation: str) -> dict[str, Array]:
+    side = np.maximum(1, np.rint(size * scale)).astype(np.float32)
+    return {"side": np.stack([side, side], axis=1)}
+
+
+@local(
+    prepare=_smaller,
+    neutral={"scale": 1.0},
+    scale_range=Range(default=(0.25, 0.75), within=(0, 1), above=0, doc="side of the small picture over the side"),
+    interpolation=Choice(default="nearest", options=("nearest", "linear"), doc="how it is enlarged again"),
+)
+def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Node:
+    """Resize to a smaller square and back."""
+    small = dali.fn.resize(images, size=side, interp_type=dali.types.INTERP_LINEAR, antialias=True)
+    back = dali.types.INTERP_NN if interpolation == "nearest" else dali.types.INTERP_LINEAR
+    return dali.fn.resize(small, size=[dali.size, dali.size], interp_type=back)
+
+
+# --- levels ---
+
+
+@local(gamma_range=Range(default=(0.8, 1.25), within=(0.05, 20), doc="exponent: below 1 lightens, above 1 darkens"))
+def gamma(images: Node, dali: "Dali", gamma: Node) -> Node:
+    """Raise every channel, in 0..1, to a power."""
+    levels = dali.fn.cast(images, dtype=dali.types.FLOAT) * (1 / 255)
+    return dali.fn.cast_like(levels ** dali.here(gamma) * 255.0, images)
+
+
+def _thresholds(size: int, threshold: Array) -> dict[str, Array]:
+    # x >= 127.3 and x >= 128 are the same for whole levels; the smaller type is the faster.
+    return {"threshold": np.ceil(threshold).astype(np.int16)}
+
+
+@local(
+    prepare=_thresholds,
+    neutral={"threshold": 256},
+    threshold_range=Range(default=(128, 255), within=(0, 256), doc="gray level from which on channels are inverted"),
+)
+def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
+    """Invert the channels that are bright: 255 - x where x reaches the threshold."""
+    bright = images >= dali.here(threshold)
+    return images ^ (bright * dali.types.Constant(255, dtype=dali.types.UINT8))
+
+
+def _masks(size: int, bits: Array) -> dict[str, Array]:
+    return {"mask": (256 - 2 ** (8 - bits)).astype(np.uint8)}
+
+
+@local(
+    prepare=_masks,
+    neutral={"bits": 8},
+    bits_range=Range(default=(4, 8), within=(1, 8), whole=True, doc="bits that are kept"),
+)
+def posterize(images: Node, dali: "Dali", mask: Node) -> Node:
+    """Keep the upper bits of every channel."""
+    return images & dali.here(mask)
+
+
+@local()
+def equalize(images: Node, dali: "Dali") -> Node:
+    """Spread each channel's levels so that all are as frequent (rounded as OpenCV's equalizeHist does, not PIL's)."""
+    return dali.fn.equalize(images)
+
+
+@local(
+    checkpoints=False,
+    tiles=Count(default=8, within=(1, 64), doc="the picture is divided into so many tiles along each side"),
+    clip_limit=Number(default=2.0, within=(0, 100), above=0, doc="how much steeper than plain the levels may become"),
+)
+def clahe(images: Node, dali: "Dali", tiles: int, clip_limit: float) -> Node:
+    """Equalize the luma of each tile, with a limit to its contrast (Zuiderveld 1994)."""
+    return dali.fn.clahe(images, tiles_x=tiles, tiles_y=tiles, clip_limit=clip_limit)
+
+
+@local()
+def autocontrast(images: Node, dali: "Dali") -> Node:
+    """Stretch each channel from its darkest to its brightest level over 0..255."""
+    low = dali.fn.reductions.min(images, axes=[0, 1], keep_dims=True)
+    high = dali.fn.reductions.max(images, axes=[0, 1], keep_dims=True)
+    # A channel of one level stays as it is: from 0, over 255.
+    start, span = low * (high > low), (high - low) + (high == low) * dali.types.Constant(255, dtype=dali.types.UINT8)
+    return dali.fn.cast((images - dali.fn.cast(start, dtype=dali.types.FLOAT)) * (255.0 / span),
+                        dtype=dali.types.UINT8)  # fmt: skip
+
+
+# --- holes ---
+
+
+def _windows(size: int, area: Array, aspect: Array, x: Array, y: Array, fill: str, level: int) -> dict[str, Array]:
+    width = np.clip(np.rint(size * np.sqrt(area * aspect)), 0, size)
+    height = np.clip(np.rint(size * np.sqrt(area / aspect)), 0, size)
+    left, top = np.floor(x * (size - width + 1)), np.floor(y * (size - height + 1))
+    return {
+        "anchor": np.stack([top, left], axis=1).astype(np.float32),
+        "shape": np.stack([height, width], axis=1).astype(np.float32),
+    }
+
+
+@local(
+    random=True,
+    prepare=_windows,
+    neutral={"area": 0.0},
+    uniforms=("x", "y"),
+    area_range=Range(default=(0.02, 0.33), within=(0, 1), doc="area of the hole over that of the picture"),
+    aspect_range=Range(default=(0.3, 3.3), within=(0.01, 100), doc="width of the hole over its height"),
+    fill=Choice(default="constant", options=("constant", "mean", "noise"), doc="a gray level, the picture's mean color, "
+                "or random pixels"),  # fmt: skip
+    level=Count(default=0, within=(0, 255), doc="gray level with fill constant"),
+)
+def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, level: int) -> Node:
+    """Put a rectangle of something else at a random place (random erasing, Zhong et al. 2017; cutout)."""
+
+    def punch(picture: Node, value: int) -> Node:
+        return dali.fn.erase(picture, anchor=anchor, shape=shape, axes=[0, 1], fill_value=float(value))
+
+    if fill == "constant":
+        return punch(images, level)
+    if fill == "noise":
+        other = dali.fn.random.uniform(images, range=[0, 255], dtype=dali.types.UINT8, seed=dali.seed)
+    else:
+        mean = dali.fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
+        other = dali.fn.cast(images * 0.0 + mean, dtype=dali.types.UINT8)
+    # Each picture with the other's part cut out: what is left of both adds up.
+    return punch(images, 0) + (other - punch(other, 0))
+
+
+def _grids(size: int, tile: Array, ratio: Array, angle: Array, x: Array, y: Array) -> dict[str, Array]:
+    side = np.maximum(2, np.rint(size * tile))
+    return {
+        "tile": side.astype(np.int32),
+        "ratio": ratio.astype(np.float32),
+        "angle": np.radians(angle).astype(np.float32),
+        "shift_x": (x * side).astype(np.float32),
+        "shift_y": (y * side).astype(np.float32),
+    }
+
+
+@local(
+    prepare=_grids,
+    neutral={"ratio": 0.0},
+    uniforms=("x", "y"),
+    tile_range=Range(default=(0.1, 0.4), within=(0.01, 1), doc="side of a tile over that of the picture"),
+    ratio_range=Range(default=(0.4, 0.6), within=(0, 1), doc="side of the black square in a tile over the tile's"),
+    angle_range=Range(default=(0, 0), within=(-360, 360), unit="deg", doc="of the grid"),
+)
+def grid_mask(images: Node, dali: "Dali", tile: Node, ratio: Node, angle: Node, shift_x: Node, shift_y: Node) -> Node:
+    """Cut black squares on a grid out of the picture (Chen et al. 2020)."""
+    return dali.fn.grid_mask(images, tile=tile, ratio=ratio, angle=angle, shift_x=shift_x, shift_y=shift_y)

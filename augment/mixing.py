@@ -1,0 +1,60 @@
+"""Carries out the batch stages of a plan, which need the targets: after the DALI graph, with PyTorch."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from augment.plan import Plan
+from augment.registry import Array
+from augment.sampler import Sampler
+
+
+class Mixer:
+    """Mixes each sample of a batch with the next one, as the batch stages of a plan say.
+
+    Args:
+        plan: its batch stages, and the steps that they are drawn by.
+        seed: of the run.
+        rank: of this process.
+        classes: number of classes.
+    """
+
+    def __init__(self, plan: Plan, *, seed: int, rank: int, classes: int) -> None:
+        keys = {step.key.split(".")[0] for stage in plan.batch_stages for step in stage.steps}
+        mixing = replace(plan, tree=tuple(step for step in plan.tree if step.key in keys))
+        self._sampler = Sampler(mixing, seed, rank)
+        self._classes = classes
+
+    def mix(self, images: Tensor, targets: Tensor, *, epoch: int, start: int) -> tuple[Tensor, Tensor]:
+        """Mix a batch, or one view of it.
+
+        Args:
+            images: (N, 3, size, size).
+            targets: (N,) class indices.
+            epoch: the epoch it belongs to.
+            start: place of its first sample in the epoch.
+
+        Returns:
+            Images, (N, 3, size, size), and the share of each class in them, (N, classes) float32.
+        """
+        plan = self._sampler.plan
+        draws = self._sampler.draw(epoch, start, len(images))
+        own: Tensor = one_hot(targets, self._classes).float()
+        partners, others = images.roll(-1, 0), own.roll(-1, 0)
+        for stage in plan.batch_stages:
+            values = {n: _to(v, images.device) for n, v in stage.values(draws, plan.size).items()}
+            step = stage.steps[0]
+            mixed, share = step.op.function(images, partners, **step.op.fixed(step.params), **values)
+            applied = _to(stage.applied(draws), images.device)
+            images = torch.where(applied[:, None, None, None], mixed, images)
+            own = others.lerp(own, torch.where(applied, share, 1.0)[:, None])
+        return images, own
+
+
+def _to(values: Array, device: torch.device) -> Tensor:
+    """Copy values to the device; nobody waits for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(values, np.float32 if values.dtype == np.float64 else values.dtype))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,0 +1,96 @@
+"""Where pictures are decoded, and how many decoded ones are kept: what `aug.decode` and `aug.cache` come to."""
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+from PIL import Image
+
+from augment.config import Aug
+from augment.graph import Picture, Placement
+from augment.pipeline import READER
+
+logger = logging.getLogger(__name__)
+
+_MIB = 2**20
+_PROBED = 500  # pictures whose headers are read to know how much memory all of them would take, decoded
+
+# The trial: batches that are decoded to warm up, and to be timed.
+_WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
+
+
+def place(aug: Aug, files: Sequence[Path], device: torch.device, *, threads: int) -> Placement:
+    """Return where the pictures of a split are decoded.
+
+    Args:
+        aug: what is asked for.
+        files: the pictures.
+        device: where batches are made.
+        threads: CPU threads of the pipeline, for the trial of `aug.decode=auto`.
+    """
+    if device.type != "cuda":
+        return Placement(prefetch=aug.prefetch)
+    decode = "mixed"
+    if aug.decode == "cpu" or (aug.decode == "auto" and _cpu_is_faster(aug, files, threads)):
+        decode = "cpu"
+    cache = cache_size(aug.cache, files) if decode == "mixed" else 0
+    return Placement("gpu", decode, cache, aug.prefetch, aug.hw_decoder_load)  # type: ignore[arg-type]
+
+
+def cache_size(cache: int | str, files: Sequence[Path]) -> int:
+    """Return the MiB of GPU memory for decoded pictures.
+
+    Args:
+        cache: "off", "gpu" or MiB.
+        files: the pictures that are to be kept.
+    """
+    if not isinstance(cache, int):
+        if cache == "off":
+            return 0
+        free, _ = torch.cuda.mem_get_info()
+        cache = min(free // 2, decoded_bytes(files)) // _MIB + 1
+        logger.info("aug.cache=gpu: %s MiB for %s decoded pictures", f"{cache:,}", f"{len(files):,}")
+    return cache
+
+
+def decoded_bytes(files: Sequence[Path]) -> int:
+    """Estimate, from the headers of some, how many bytes the pictures take as RGB; a tenth more than they did."""
+    some = files[:: max(1, len(files) // _PROBED)]
+    total = 0
+    for file in some:
+        with Image.open(file) as image:
+            total += image.width * image.height * 3
+    return int(1.1 * total / len(some) * len(files))
+
+
+def _cpu_is_faster(aug: Aug, files: Sequence[Path], threads: int) -> bool:
+    """Decode some pictures in both ways, and say which was faster."""
+    speeds = {}
+    for decode in ("mixed", "cpu"):
+        placement = Placement("gpu", decode, 0, aug.prefetch, aug.hw_decoder_load)  # type: ignore[arg-type]
+        speeds[decode] = _decoding_speed(placement, files, threads)
+    faster = max(speeds, key=lambda decode: speeds[decode])
+    shown = ", ".join(f"{decode} {speed:,.0f} img/s" for decode, speed in speeds.items())
+    logger.warning("aug.decode=auto: %s, for a trial of decoding alone gave %s", faster, shown)
+    return faster == "cpu"
+
+
+def _decoding_speed(placement: Placement, files: Sequence[Path], threads: int) -> float:
+    pipeline = Pipeline(
+        batch_size=_TRIAL_BATCH, num_threads=threads, device_id=0, exec_dynamic=True, prefetch_queue_depth=2
+    )
+    with pipeline:
+        encoded, _ = fn.readers.file(name=READER, files=[str(file) for file in files], pad_last_batch=True)
+        pipeline.set_outputs(Picture(encoded, placement, seed=0).decode())
+    for _ in range(_WARM):
+        pipeline.run()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(_TIMED):
+        pipeline.run()
+    torch.cuda.synchronize()
+    return _TIMED * _TRIAL_BATCH / (time.perf_counter() - start)

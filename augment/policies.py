@@ -1,0 +1,75 @@
+"""Policies: which steps a sample goes through, and in which order, decided by chance.
+
+The first three nest steps in YAML; the others are mappings of steps made from a few parameters. Choosing a step only
+sets whether it applies to a sample, so what a policy chooses from is fused with its neighbors like any other step.
+"""
+
+import numpy as np
+
+from augment.params import Choice, Interval, Range, Values
+from augment.registry import Array, combinator
+
+_ORDER = Choice(default="listed", options=("listed", "random"), doc="as in YAML, or drawn for each sample")
+
+
+def _one_of(weights: Array) -> list[dict[int, float]]:
+    return [{i: float(w) for i, w in enumerate(weights / weights.sum())}]
+
+
+def _in_order(weights: Array, order: str, shares: list[float]) -> list[dict[int, float]]:
+    """Lay out steps: in listed order each has a slot of its own, in random order each may run in any.
+
+    Args:
+        weights: (C,), one a step.
+        order: listed or random.
+        shares: (C,), for each number of steps the share of samples that go through more steps than that.
+    """
+    count = len(weights)
+    if order == "listed":
+        return [{i: sum(shares) / count} for i in range(count)]
+    return [dict.fromkeys(range(count), share / count) for share in shares if share]
+
+
+def _all(weights: Array, order: str) -> list[dict[int, float]]:
+    return _in_order(weights, order, [1.0] * len(weights))
+
+
+def _some(weights: Array, count_range: Interval | Values, order: str) -> list[dict[int, float]]:
+    if isinstance(count_range, Values):
+        counts = np.array(count_range.values)
+    else:
+        counts = np.arange(count_range[0], count_range[1] + 1)
+    return _in_order(weights, order, [float((counts > n).mean()) for n in range(len(weights))])
+
+
+def _arranged(uniform: Array, count: Array, order: str) -> Array:
+    """Return which step runs in each slot, (N, slots): the `count` steps with the smallest numbers."""
+    by_number = np.argsort(uniform, axis=1)
+    steps = np.arange(uniform.shape[1])
+    if order == "random":
+        return np.where(steps < count[:, None], by_number, -1)
+    rank = np.argsort(by_number, axis=1)
+    return np.where(rank < count[:, None], steps, -1)
+
+
+@combinator(_one_of)
+def one_of(weights: Array, uniform: Array) -> Array:
+    """Apply one of the steps nested in `steps`, each as often as its `weight` says (1 when omitted)."""
+    edges = np.cumsum(weights[:-1] / weights.sum())
+    return np.searchsorted(edges, uniform[:, 0], side="right")[:, None]
+
+
+@combinator(
+    _some,
+    count_range=Range(default=(1, 2), within=(0, 64), whole=True, doc="how many steps, drawn for each sample"),
+    order=_ORDER,
+)
+def some_of(weights: Array, uniform: Array, count: Array, order: str) -> Array:
+    """Apply a few of the steps nested in `steps`, each at most once, all as likely."""
+    return _arranged(uniform, count, order)
+
+
+@combinator(_all, order=_ORDER)
+def sequence(weights: Array, uniform: Array, order: str) -> Array:
+    """Apply all steps nested in `steps`, or with 1 - p none of them."""
+    return _arranged(uniform, np.full(len(uniform), uniform.shape[1]), order)
