@@ -178,3 +178,11 @@ def _stage(group: list[Step]) -> Stage:
         return Stage("color", steps)
     borders = [b for b in map(_border, group) if b is not None]
     return Stage("geometry", steps, borders[0]) if borders else Stage("geometry", steps)
+
+
+if __name__ == "__main__":
+    import sys
+
+    from augment.show_plan import main
+
+    sys.exit(main())
