@@ -98,9 +98,7 @@ def hue(angle: Array) -> Array:
     ),
     uniforms=("turn",),
 )
-def color_jitter(
-    brightness: Array, contrast: Array, saturation: Array, hue: Array, turn: Array, order: str
-) -> Array:
+def color_jitter(brightness: Array, contrast: Array, saturation: Array, hue: Array, turn: Array, order: str) -> Array:
     """Brightness, contrast, saturation and hue one after the other, in one matrix (torchvision's ColorJitter)."""
     parts = [_square(m) for m in (_brighten(brightness), _push(contrast), _saturate(saturation), _turn(hue))]
     stacked = np.stack(parts)

@@ -6,7 +6,7 @@ from augment.params import Choice, Count, Interval, Number, Range
 from augment.registry import crop
 
 if TYPE_CHECKING:
-    from augment.picture import Picture
+    from augment.graph import Picture
 
 # What DALI's padding knows, which is all borders but wrap.
 _PADDINGS = ("reflect_101", "constant", "replicate")

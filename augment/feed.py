@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.plan import Stage
 from augment.sampler import Sampler
+from augment.stage import Stage
 
 Values = NDArray[Any]
 

@@ -20,9 +20,10 @@ from rich.table import Table
 from augment.config import Aug, parse_steps
 from augment.folder import find_pictures
 from augment.pipeline import build_pipeline
-from augment.plan import build_plan, step_matrix
+from augment.plan import build_plan
 from augment.sampler import Sampler
 from augment.sources import Sample, load_dataset
+from augment.stage import step_matrix
 
 Pictures = NDArray[np.uint8]
 Mask = NDArray[np.bool_]

@@ -6,6 +6,7 @@ from augment.matrices import stack
 from augment.params import Choice, Range
 from augment.registry import Array, geometry
 
+
 @geometry(
     moves_inside=True,
     direction=Choice(default="horizontal", options=("horizontal", "vertical"), doc="which way it is mirrored"),
@@ -95,7 +96,7 @@ def perspective(size: int, distortion: Array, **corners: Array) -> Array:
     half = size / 2
     inwards = [1 - distortion * corners[name] for name in ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")]
     signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
-    # Eight equations for the eight free entries of the matrix, two for each corner: (a x + b y + c) - u (g x + h y) = u.
+    # Two equations for each corner, for the eight free entries of the matrix: (a x + b y + c) - u (g x + h y) = u.
     equations, moved = [], []
     for i, (sx, sy) in enumerate(signs):
         u, v = sx * inwards[2 * i], sy * inwards[2 * i + 1]

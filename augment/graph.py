@@ -4,10 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nvidia.dali import fn, types
+import nvidia.dali.fn
+import nvidia.dali.types
 
 from augment.params import Interval
-from augment.plan import Plan, Stage
+from augment.plan import Plan
+from augment.stage import Stage
+
+# DALI's stubs know no keyword dictionaries, and nothing of what its own `if` is made of.
+fn: Any = nvidia.dali.fn
+types: Any = nvidia.dali.types
 
 Node = Any  # a DALI DataNode: the package has no types
 Device = Literal["cpu", "gpu"]

@@ -164,8 +164,9 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is, to the batch; a few hundred bytes."""
-        saved = self._pipeline is not None and self.plan.checkpoints
-        pipeline = self._pipeline.checkpoint() if saved else None
+        pipeline = None
+        if self._pipeline is not None and self.plan.checkpoints:
+            pipeline = self._pipeline.checkpoint()
         return self.identity | {"built_at": self._built_at, "consumed": self._consumed, "pipeline": pipeline}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ def _sharpening(size: int, factor: Array) -> dict[str, Array]:
     factor_range=Range(default=(0.5, 2.0), within=(0, 10), doc="0 smooths, 1 changes nothing, 2 sharpens"),
 )
 def sharpen(images: Node, dali: "Dali", kernel: Node) -> Node:
-    """Move every pixel away from the mean of its neighborhood, or towards it (PIL's Sharpness, but also at the edge)."""
+    """Move every pixel away from its neighbors' mean, or towards it (as PIL's Sharpness, but at the edge too)."""
     return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
 
 
@@ -221,8 +221,11 @@ def _windows(size: int, area: Array, aspect: Array, x: Array, y: Array, fill: st
     uniforms=("x", "y"),
     area_range=Range(default=(0.02, 0.33), within=(0, 1), doc="area of the hole over that of the picture"),
     aspect_range=Range(default=(0.3, 3.3), within=(0.01, 100), doc="width of the hole over its height"),
-    fill=Choice(default="constant", options=("constant", "mean", "noise"), doc="a gray level, the picture's mean color, "
-                "or random pixels"),  # fmt: skip
+    fill=Choice(
+        default="constant",
+        options=("constant", "mean", "noise"),
+        doc="a gray level, the picture's mean color, or random pixels",
+    ),
     level=Count(default=0, within=(0, 255), doc="gray level with fill constant"),
 )
 def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, level: int) -> Node:

@@ -1,4 +1,5 @@
 """The built-in ops, in the order of the op table; importing this module registers them."""
+# ruff: noqa: F401, I001
 
 import augment.crops
 import augment.geometry
@@ -6,4 +7,4 @@ import augment.color
 import augment.local
 import augment.mix
 import augment.policies
-import augment.papers  # noqa: F401
+import augment.papers

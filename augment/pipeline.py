@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
@@ -115,9 +114,7 @@ def _external(feed: Feed) -> list[dict[str, Node]]:
     dtypes = [_TYPES[values.dtype.name] for values in feed.values(0)]
     if not dtypes:
         return [{} for _ in names]
-    nodes = iter(
-        fn.external_source(feed, num_outputs=len(dtypes), batch=True, batch_info=True, dtype=dtypes)
-    )
+    nodes = iter(fn.external_source(feed, num_outputs=len(dtypes), batch=True, batch_info=True, dtype=dtypes))
     return [{name: next(nodes) for name in stage} for stage in names]
 
 

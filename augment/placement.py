@@ -71,7 +71,7 @@ def _cpu_is_faster(aug: Aug, files: Sequence[Path], threads: int) -> bool:
     """Decode some pictures in both ways, and say which was faster."""
     speeds = {}
     for decode in ("mixed", "cpu"):
-        placement = Placement("gpu", decode, 0, aug.prefetch, aug.hw_decoder_load)  # type: ignore[arg-type]
+        placement = Placement("gpu", decode, 0, aug.prefetch, aug.hw_decoder_load)
         speeds[decode] = _decoding_speed(placement, files, threads)
     faster = max(speeds, key=lambda decode: speeds[decode])
     shown = ", ".join(f"{decode} {speed:,.0f} img/s" for decode, speed in speeds.items())

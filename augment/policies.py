@@ -5,9 +5,12 @@ sets whether it applies to a sample, so what a policy chooses from is fused with
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from augment.params import Choice, Interval, Range, Values
 from augment.registry import Array, combinator
+
+Chosen = NDArray[np.int64]
 
 _ORDER = Choice(default="listed", options=("listed", "random"), doc="as in YAML, or drawn for each sample")
 
@@ -42,7 +45,7 @@ def _some(weights: Array, count_range: Interval | Values, order: str) -> list[di
     return _in_order(weights, order, [float((counts > n).mean()) for n in range(len(weights))])
 
 
-def _arranged(uniform: Array, count: Array, order: str) -> Array:
+def _arranged(uniform: Array, count: Array, order: str) -> Chosen:
     """Return which step runs in each slot, (N, slots): the `count` steps with the smallest numbers."""
     by_number = np.argsort(uniform, axis=1)
     steps = np.arange(uniform.shape[1])
@@ -53,7 +56,7 @@ def _arranged(uniform: Array, count: Array, order: str) -> Array:
 
 
 @combinator(_one_of)
-def one_of(weights: Array, uniform: Array) -> Array:
+def one_of(weights: Array, uniform: Array) -> Chosen:
     """Apply one of the steps nested in `steps`, each as often as its `weight` says (1 when omitted)."""
     edges = np.cumsum(weights[:-1] / weights.sum())
     return np.searchsorted(edges, uniform[:, 0], side="right")[:, None]
@@ -64,12 +67,12 @@ def one_of(weights: Array, uniform: Array) -> Array:
     count_range=Range(default=(1, 2), within=(0, 64), whole=True, doc="how many steps, drawn for each sample"),
     order=_ORDER,
 )
-def some_of(weights: Array, uniform: Array, count: Array, order: str) -> Array:
+def some_of(weights: Array, uniform: Array, count: Array, order: str) -> Chosen:
     """Apply a few of the steps nested in `steps`, each at most once, all as likely."""
     return _arranged(uniform, count, order)
 
 
 @combinator(_all, order=_ORDER)
-def sequence(weights: Array, uniform: Array, order: str) -> Array:
+def sequence(weights: Array, uniform: Array, order: str) -> Chosen:
     """Apply all steps nested in `steps`, or with 1 - p none of them."""
     return _arranged(uniform, np.full(len(uniform), uniform.shape[1]), order)

@@ -14,6 +14,7 @@ from augment.errors import UserError, suggest
 from augment.params import Choice, Count, Number, Param, Range
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Kind = Literal["crop", "geometry", "color", "local", "batch", "policy"]
 Function = Callable[..., Any]
 

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
 from augment.config import Step
+from augment.layout import child_path, choose, slots_of
 from augment.params import Range
-from augment.plan import Draws, Plan, child_path, choose, slots_of
-from augment.registry import Array
+from augment.plan import Plan
+from augment.registry import Array, Mask
+from augment.stage import Draws
 
 # Philox 4x64 makes four doubles for each step of its counter.
 _DOUBLES = 4
@@ -52,15 +55,13 @@ class Sampler:
             self._draw(draws, step, step.key, everybody, (epoch, start, count))
         return draws
 
-    def _draw(
-        self, draws: dict[str, Draws], step: Step, path: str, reached: Array, where: tuple[int, int, int]
-    ) -> None:
+    def _draw(self, draws: dict[str, Draws], step: Step, path: str, reached: Mask, where: tuple[int, int, int]) -> None:
         """Draw for a step and all within it, of the samples that it is reached for."""
         op = step.op
         own = len(op.draws) + len(op.uniforms)
         # One column decides whether the step applies, also at p = 1: changing p moves no other draw.
         uniform = self._uniform(path, where, 1 + own + (len(step.steps) if op.nests else 0))
-        drawn: dict[str, Array] = {"applied": reached & (uniform[:, 0] < step.p)}
+        drawn: dict[str, Any] = {"applied": reached & (uniform[:, 0] < step.p)}
         for column, (value, name) in enumerate(op.draws.items(), 1):
             param = op.params[name]
             assert isinstance(param, Range)

@@ -14,7 +14,9 @@ from PIL import Image, ImageOps
 
 from augment.config import SplitName, parse_aug
 from augment.dataset import Split
-from augment.pipeline import Device, Feed, Shard, batches_per_epoch, build_pipeline
+from augment.feed import Feed
+from augment.graph import Device
+from augment.pipeline import Shard, batches_per_epoch, build_pipeline
 from augment.plan import Plan, build_plan
 from augment.registry import BORDERS, OPS
 from augment.sampler import Sampler

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from augment.config import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, parse_aug, plain_steps
-from augment.plan import Draws, Plan, Stage, build_plan, step_matrix
+from augment.plan import Plan, build_plan
 from augment.registry import OPS
 from augment.sampler import Sampler
+from augment.stage import Draws, Stage, step_matrix
 
 SIZE = 64
 

@@ -4,17 +4,16 @@ import re
 import sys
 from pathlib import Path
 
-import hydra
 import numpy as np
 import pytest
 
 import augment.registry
 import trainer.callbacks
+from augment.compose import compose
 from augment.config import parse_aug
 from augment.plan import build_plan
 from augment.sampler import Sampler
-from trainer.cli import _default_groups, _groups, _parse
-from trainer.overrides import CONF, normalize
+from trainer.config import parse_config
 from trainer.reference import README, with_derived_parts
 
 TEXT = README.read_text()
@@ -44,9 +43,7 @@ def test_commands_compose(command, tmp_path, monkeypatch):
     tokens = [t for t in command.split() if not t.startswith("-") and "resume" not in t]
     # What is swept is composed value by value.
     tokens = [t if "[" in t else t.split(",")[0] for t in tokens]
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", normalize(tokens, groups=_groups(), defaults=_default_groups()))
-        assert _parse(config).fit.epochs >= 1
+    assert parse_config(compose(tokens)).fit.epochs >= 1
 
 
 @pytest.fixture

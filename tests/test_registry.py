@@ -15,9 +15,10 @@ from augment.dataset import Split
 from augment.errors import UserError
 from augment.loader import Loader
 from augment.params import Count, Number, Range
-from augment.plan import build_plan, step_matrix
+from augment.plan import build_plan
 from augment.registry import _OPS, OPS, Op, color, crop, find_op, geometry, load_plugins
 from augment.sampler import Sampler
+from augment.stage import step_matrix
 from trainer.reference import op_table
 
 SIZE = 64
@@ -242,7 +243,7 @@ PLUGIN = '''
 
 import numpy as np
 
-from augment.ops import stack
+from augment.matrices import stack
 from augment.params import Number, Range
 from augment.registry import color, geometry
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from augment.config import SplitName, parse_aug
-from augment.plan import Draws, build_plan
+from augment.plan import build_plan
 from augment.registry import OPS, Array
 from augment.sampler import Sampler, derive_seed
+from augment.stage import Draws
 
 DRAWN_OPS = [name for name, op in OPS.items() if op.kind != "crop"]
 MANY = 20_000

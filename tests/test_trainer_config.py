@@ -13,6 +13,7 @@ from fakes import tiny_model
 from omegaconf import OmegaConf
 
 import trainer.config
+from augment.compose import CONF
 from augment.config import Aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
@@ -23,7 +24,6 @@ from trainer.callback import Callback
 from trainer.callbacks import Checkpoint, GradClip
 from trainer.config import Config, Fit, check_config, parse_config
 from trainer.models import Cnn, Timm
-from trainer.overrides import CONF
 from trainer.schedule import constant, flat_cos, one_cycle
 
 LEAST: dict[str, Any] = {"data": {"source": "sample"}, "model": {"kind": "cnn"}}

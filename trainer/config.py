@@ -10,9 +10,10 @@ import torch
 import trainer.dashboard
 import trainer.pictures
 import trainer.progress  # noqa: F401  (each registers its callbacks)
+from augment.compose import TOP, check_keys
 from augment.config import Aug, parse_aug, plain_steps
-from augment.errors import UserError, suggest
-from augment.params import Choice, Count, Flag, Number, Param, Text, Texts, parse_params, parse_settings, setting
+from augment.errors import UserError
+from augment.params import Choice, Count, Flag, Number, Text, parse_params, parse_settings, setting
 from augment.registry import load_plugins
 from augment.sources import SOURCES, Source, load_dataset, parse_data
 from trainer.callback import Callback
@@ -115,14 +116,6 @@ class Config:
     resolved: Mapping[str, Any]
 
 
-# The keys outside of the sections.
-TOP: dict[str, Param[Any]] = {
-    "seed": Count(default=0, within=(0, 2**31 - 1), doc="seed of everything random"),
-    "plugins": Texts(default=(), doc="Python modules that declare callbacks, models or sources of your own"),
-}
-_SECTIONS = ("data", "model", "aug", "fit", "callbacks")
-
-
 def parse_config(given: Mapping[str, Any]) -> Config:
     """Check the composed configuration.
 
@@ -132,9 +125,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     Raises:
         UserError: names the key path, what was given and what is allowed.
     """
-    for name in given:
-        if name not in (*TOP, *_SECTIONS):
-            raise UserError(f"{name}: unknown key.{suggest(str(name), [*TOP, *_SECTIONS])}")
+    check_keys(given)
     top = parse_params(TOP, {n: v for n, v in given.items() if n in TOP}, "")
     load_plugins(top["plugins"], "plugins")
     model = parse_model(given.get("model"))

@@ -14,13 +14,13 @@ from rich.table import Table
 from torch import Tensor
 
 from augment.check import require_readable
+from augment.command import readable_errors
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.folder import scan_split
 from augment.plan import build_plan
 from augment.sources import load_dataset
 from trainer.checkpoint import BEST, load
-from trainer.cli import readable_errors
 from trainer.config import Config, parse_config
 from trainer.learner import Learner
 from trainer.plots import plot_confusion

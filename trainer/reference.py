@@ -10,15 +10,15 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from augment.compose import CONF, TOP
 from augment.config import Aug
 from augment.params import Param, settings
 from augment.registry import OPS
 from augment.sources import SOURCES
 from trainer.callback import in_order, loop_text
 from trainer.callbacks import CALLBACKS, Interrupt, ParamScheduler, parse_callbacks
-from trainer.config import TOP, Fit
+from trainer.config import Fit
 from trainer.models import MODELS
-from trainer.overrides import CONF
 from trainer.recorder import Recorder
 
 README = CONF.parent / "README.md"

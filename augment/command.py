@@ -1,0 +1,76 @@
+"""What the command lines of all programs have in common: flags beside overrides, readable errors, exit codes."""
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from augment.errors import UserError, suggest
+
+USAGE = 2  # exit code of a user's mistake
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Turn a user's mistake into one message and exit code 2, and Ctrl-C into exit code 130."""
+    try:
+        yield
+    except (UserError, HydraException, OmegaConfBaseException) as error:
+        sys.stderr.write(f"error: {str(error).strip()}\n")
+        raise SystemExit(USAGE) from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+
+
+class Parser(ArgumentParser):
+    """A program's own flags; every other argument is an override.
+
+    Args:
+        module: name of the program, as after `python -m`.
+        description: what it does.
+        examples: command lines to show in --help, with what they do.
+    """
+
+    def __init__(self, module: str, description: str, examples: str) -> None:
+        super().__init__(
+            prog=f"python -m {module}",
+            usage=f"python -m {module} [+aug=NAME] [key=value ...] [flags]",
+            description=description,
+            epilog=f"examples:\n{examples}",
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Leave the message to `readable_errors`."""
+        raise UserError(message)
+
+    def split(self, arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
+        """Return the values of the flags, and the overrides.
+
+        Raises:
+            UserError: an unknown flag, one without its value, or a value that it refuses.
+        """
+        options, rest = self.parse_known_args(arguments)
+        for token in rest:
+            if token.startswith("-"):
+                flag = token.split("=")[0]
+                known = [name for name in self._option_string_actions if name.startswith("--")]
+                raise UserError(f"{flag}: unknown flag.{suggest(flag, known)}")
+        return options, rest
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """Return a `type` for a flag that takes one of a few names; its error has the nearest one."""
+
+    def convert(text: str) -> str:
+        if text not in names:
+            raise ArgumentTypeError(f"unknown name '{text}'.{suggest(text, names)}")
+        return text
+
+    return convert

@@ -1,0 +1,262 @@
+"""From a command line to the composed configuration: one way for every program of the project.
+
+Overrides as people write them are turned into overrides as Hydra wants them, and checked before Hydra runs. Hydra
+tells `key=value` (must exist), `+key=value` (must not) and `++key=value` apart. Whether a key exists in the composed
+YAML says nothing here, where defaults live in the code; our own checks find every unknown key. So the plus signs are
+taken care of: `aug.val.center_crop.scale=.9` works whether or not the YAML mentions the scale.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigTypeError
+
+from augment.config import Aug, parse_aug
+from augment.errors import UserError, first_line, suggest
+from augment.params import Count, Param, Texts, parse_params
+from augment.registry import load_plugins
+
+if TYPE_CHECKING:
+    from augment.sources import Source
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+SECTIONS = ("data", "model", "aug", "fit", "callbacks")
+
+# The keys outside of the sections.
+TOP: dict[str, Param[Any]] = {
+    "seed": Count(default=0, within=(0, 2**31 - 1), doc="seed of everything random"),
+    "plugins": Texts(default=(), doc="Python modules that declare callbacks, models or sources of your own"),
+}
+
+
+# --- overrides ---
+
+
+def normalize(tokens: Sequence[str]) -> list[str]:
+    """Give every override the plus signs that Hydra wants; flags pass through.
+
+    Raises:
+        UserError: an override cannot be parsed.
+    """
+    groups, defaults = group_names(), default_groups()
+    return [token if token.startswith("-") else _normalize(token, groups, defaults) for token in tokens]
+
+
+def _normalize(token: str, groups: Sequence[str], defaults: Sequence[str]) -> str:
+    if not _is_override(token):
+        return token
+    override = parse(token)
+    bare = token.lstrip("+")
+    if override.type == OverrideType.DEL or key_of(override).split(".")[0] == "hydra" or "/" in key_of(override):
+        return token
+    if key_of(override) in groups and not isinstance(override.value(), dict):
+        return bare if key_of(override) in defaults else f"+{bare}"
+    return f"++{bare}"
+
+
+def _is_override(token: str) -> bool:
+    return "=" in token or token.startswith("~")
+
+
+def parse(token: str) -> Override:
+    """Parse one override.
+
+    Raises:
+        UserError: its grammar is not Hydra's.
+    """
+    try:
+        return OverridesParser.create().parse_override(token)
+    except HydraException as error:
+        raise UserError(
+            f"{token}: cannot be read ({first_line(error)}). Allowed: key=value, where a value with any of = , : [ ] "
+            "{ } ( ) in it is put in quotes, and these in quotes of the shell: 'data.root=\"a, b\"'."
+        ) from error
+
+
+def key_of(override: Override) -> str:
+    """Return the key path or group that an override is about."""
+    return override.key_or_group
+
+
+def group_names() -> list[str]:
+    """Return the config groups: the folders of conf/."""
+    return sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
+
+
+def default_groups() -> list[str]:
+    """Return the groups of which a file is used even if the command line names none."""
+    defaults = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    assert isinstance(defaults, dict)
+    return [name for entry in defaults["defaults"] if isinstance(entry, dict) for name in entry]
+
+
+def check_groups(overrides: Sequence[Override]) -> None:
+    """Check the names of config files, `data=folder`; Hydra must be initialized.
+
+    Raises:
+        UserError: a group has no file of that name; the message has the nearest one.
+    """
+    loader = GlobalHydra.instance().config_loader()
+    for group, value in _chosen(overrides):
+        known = loader.get_group_options(group)
+        for name in value if isinstance(value, list) else [value]:
+            if str(name).removesuffix(".yaml") not in known:
+                raise UserError(f"{group}: unknown name '{name}'.{suggest(str(name), known)}")
+
+
+def _check_added_once(overrides: Sequence[Override]) -> None:
+    """Check that no group beyond the defaults is chosen twice; of the others Hydra takes the last choice."""
+    added: dict[str, object] = {}
+    for group, value in _chosen(overrides):
+        if group in added:
+            raise UserError(f"{group}: chosen twice, {added[group]} and {value}. Allowed: once.")
+        if group not in default_groups():
+            added[group] = value
+
+
+def _chosen(overrides: Sequence[Override]) -> Iterator[tuple[str, object]]:
+    """Yield the groups of which overrides choose a file, with its name or several names."""
+    groups = group_names()
+    for override in overrides:
+        group = key_of(override)
+        if group in groups and override.type != OverrideType.DEL and not isinstance(override.value(), dict):
+            yield group, override.value()
+
+
+# --- composing ---
+
+
+def compose(arguments: Sequence[str]) -> dict[str, Any]:
+    """Compose conf/config.yaml with overrides; nothing is written.
+
+    Args:
+        arguments: overrides as people write them, without flags.
+
+    Returns:
+        The whole configuration as plain values, interpolations resolved. Its sections are not checked yet.
+
+    Raises:
+        UserError: no override, a sweep, a group chosen twice, an unknown config file or an unknown top-level key.
+        HydraException: an override that Hydra cannot apply.
+        OmegaConfBaseException: an interpolation that cannot be resolved.
+    """
+    for token in arguments:
+        if not _is_override(token) or token.startswith("-"):
+            raise UserError(f"'{token}' is no override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
+        if parse(token).is_sweep_override():
+            raise UserError(f"{token}: several values make a sweep, which only `python -m trainer -m` runs.")
+    (composed,) = compose_jobs([normalize(arguments)])
+    check_keys(composed)
+    return composed
+
+
+def _meant(token: str) -> str:
+    recipes = [file.stem for file in sorted((CONF / "aug").glob("*.yaml"))]
+    near = get_close_matches(token.removesuffix(".yaml"), recipes, n=1)
+    return f" Did you mean '+aug={near[0]}'?" if near else ""
+
+
+def compose_jobs(
+    jobs: Iterable[Sequence[str]], *, config_name: str = "config", config_dir: str | None = None
+) -> list[dict[str, Any]]:
+    """Compose several runs, each from its normalized overrides; see `compose`.
+
+    Args:
+        jobs: the overrides of each.
+        config_name: file of conf/ to start from.
+        config_dir: folder with more config files; the names of files are then left to Hydra.
+    """
+    search = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return [_compose(config_name, [*search, *job]) for job in jobs]
+
+
+def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
+    overrides = [parse(token) for token in tokens]
+    _check_added_once(overrides)
+    if not any(key_of(override) == "hydra.searchpath" for override in overrides):
+        check_groups(overrides)
+    try:
+        return plain_values(hydra.compose(config_name, tokens))
+    except HydraException as error:
+        if not isinstance(error.__cause__, ConfigTypeError):
+            raise
+        key = error.__cause__.full_key
+        raise UserError(
+            f"{key}: a list does not merge with a mapping. Allowed: {key}=null before it, which clears what is there."
+        ) from error
+
+
+def plain_values(composed: DictConfig) -> dict[str, Any]:
+    """Return what Hydra composed as plain values, interpolations resolved."""
+    plain = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def check_keys(given: Mapping[str, Any]) -> None:
+    """Check the keys at the top of the configuration.
+
+    Raises:
+        UserError: an unknown one; the message has the nearest.
+    """
+    known = (*TOP, *SECTIONS)
+    for name in given:
+        if name not in known:
+            raise UserError(f"{name}: unknown key.{suggest(name, known)}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the programs of this package take from a configuration.
+
+    The sections model, fit and callbacks may be given, so that a command line of the trainer works here too; they are
+    not looked at.
+
+    Attributes:
+        aug: the augmentation of both splits, plugins loaded.
+        seed: of everything random.
+        plugins: modules that declare sources, among others; loaded with the source.
+        plain: the whole configuration as plain values.
+    """
+
+    aug: Aug
+    seed: int
+    plugins: tuple[str, ...]
+    plain: Mapping[str, Any]
+
+    def source(self) -> "Source":
+        """Check the section `data` and return the source of pictures.
+
+        Raises:
+            UserError: an unknown source or setting, a missing one, a value that is not allowed, a bad plugin.
+        """
+        # Not at the top: it takes Pillow and more, which a program that reads no picture should not wait for.
+        from augment.sources import parse_data
+
+        load_plugins(self.plugins, "plugins")
+        return parse_data(self.plain.get("data"))
+
+
+def compose_recipe(arguments: Sequence[str]) -> Recipe:
+    """Compose overrides and check what concerns augmentation; the source of pictures is checked when asked for.
+
+    Raises:
+        UserError: a mistake in the sections aug, seed or plugins, or as `compose`.
+        HydraException: as `compose`.
+        OmegaConfBaseException: as `compose`.
+    """
+    plain = compose(arguments)
+    top = parse_params(TOP, {name: value for name, value in plain.items() if name in TOP}, "")
+    return Recipe(parse_aug(plain.get("aug")), top["seed"], top["plugins"], plain)
