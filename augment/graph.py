@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import nvidia.dali.fn
 import nvidia.dali.types
+from nvidia.dali.data_node import DataNode
 
 from augment.params import Interval
 from augment.plan import Plan
@@ -60,6 +62,53 @@ class Dali:
     def here(self, value: Node) -> Node:
         """Bring a value to the device where the pictures are, as operators ask for that take it as an input."""
         return value.gpu() if self.device == "gpu" else value
+
+    def numpy_function(self, function: Callable[..., Any], images: Node, values: Mapping[str, Any]) -> Node:
+        """Apply `function(image, **values)` to each picture, (size, size, 3) uint8 to the same, on the CPU."""
+        drawn, fixed = _split(values)
+
+        def call(image: Any, *given: Any) -> Any:
+            result = function(image, **fixed, **{n: v.item() for n, v in zip(drawn, given, strict=True)})
+            return _same(np.asarray(result), image, function)
+
+        on_cpu = images.cpu() if self.device == "gpu" else images
+        changed = fn.python_function(on_cpu, *drawn.values(), function=call, num_outputs=1, output_layouts=["HWC"])
+        return self.here(changed)
+
+    def torch_function(self, function: Callable[..., Any], images: Node, values: Mapping[str, Any]) -> Node:
+        """Apply `function(images, **values)` to each batch, (N, size, size, 3) uint8 to the same, where it is."""
+        import torch
+
+        drawn, fixed = _split(values)
+
+        def call(pictures: list[Any], *given: list[Any]) -> list[Any]:
+            columns = {n: torch.stack([torch.as_tensor(v) for v in c]) for n, c in zip(drawn, given, strict=True)}
+            stacked = torch.stack([torch.as_tensor(picture) for picture in pictures])
+            result = _same(function(stacked, **fixed, **columns), stacked, function)
+            return list(result if self.device == "gpu" else result.numpy())
+
+        options: Any = {"function": call, "num_outputs": 1, "output_layouts": ["HWC"], "batch_processing": True}
+        if self.device == "cpu":
+            return fn.python_function(images, *drawn.values(), **options)
+        from nvidia.dali.plugin.pytorch import fn as torch_fn
+
+        return torch_fn.torch_python_function(images, *map(self.here, drawn.values()), device="gpu", **options)
+
+
+def _split(values: Mapping[str, Any]) -> tuple[dict[str, Node], dict[str, Any]]:
+    """Tell drawn values, which are nodes, from fixed ones."""
+    drawn = {name: value for name, value in values.items() if isinstance(value, DataNode)}
+    return drawn, {name: value for name, value in values.items() if name not in drawn}
+
+
+def _same(result: Any, given: Any, function: Callable[..., Any]) -> Any:
+    """Return the result of a user's function if it is of the shape and type of what it was given."""
+    if result.shape != given.shape or result.dtype != given.dtype:
+        raise TypeError(
+            f"op '{function.__name__}' made {tuple(result.shape)} {result.dtype} of {tuple(given.shape)} "
+            f"{given.dtype}; an op keeps shape and type"
+        )
+    return result
 
 
 class Picture:
@@ -188,12 +237,12 @@ def _where(
     return fn._conditional.merge(run(taken, some), passed, predicate=applied)
 
 
-def normalize(images: Node, plan: Plan, *, half: bool) -> Node:
-    """Turn (size, size, 3) uint8 into float, by mean and standard deviation."""
+def normalize(images: Node, plan: Plan, *, half: bool, layout: str = "HWC") -> Node:
+    """Turn (size, size, 3) uint8 into float of a layout, by mean and standard deviation."""
     return fn.crop_mirror_normalize(
         images,
         dtype=types.FLOAT16 if half else types.FLOAT,
-        output_layout="HWC",
+        output_layout=layout,
         mean=[255 * m for m in plan.mean],
         std=[255 * s for s in plan.std],
     )

@@ -14,11 +14,12 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
 from augment.feed import Feed
-from augment.graph import Dali, Node, Picture, Placement, apply, normalize
+from augment.graph import Dali, Device, Node, Picture, Placement, apply, normalize
 from augment.plan import Plan
 from augment.sampler import Sampler, derive_seed
 
 READER = "reader"
+ENCODED = "encoded"
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,33 @@ def build_pipeline(
                 images = apply(images, stage, fed, dali)
             views.append(images if raw else normalize(images, plan, half=half))
         pipeline.set_outputs(*views, index.gpu() if placement.device == "gpu" else index)
+    return pipeline
+
+
+def build_transform(plan: Plan, *, device: Device, batch_size: int, threads: int) -> Pipeline:
+    """Build the graph of a plan that draws nothing, without files: to be serialized and fed elsewhere.
+
+    Args:
+        plan: what is done to the pictures; a crop that is not random, and no steps.
+        device: where it will run. The GPU is named when the graph is loaded, so none is needed here.
+        batch_size: the largest batch.
+        threads: CPU threads.
+
+    Returns:
+        A pipeline with an input named "encoded", the bytes of encoded pictures, (length,) uint8 each, and one output,
+        (batch, 3, size, size) float32, normalized: the same values as `build_pipeline`, plane by plane.
+    """
+    assert not plan.stages
+    assert not plan.crop.op.random
+    # One batch ahead: a pipeline that is fed by hand has no second one to prefetch.
+    pipeline = Pipeline(
+        batch_size=batch_size, num_threads=threads, device_id=None, prefetch_queue_depth=1, exec_dynamic=True
+    )
+    with pipeline:
+        encoded = fn.external_source(name=ENCODED, dtype=types.UINT8, ndim=1)
+        picture = Picture(encoded, Placement(device), seed=0)
+        images = plan.crop.op.function(picture, plan.size, **plan.crop.op.values(plan.crop.params, {}))
+        pipeline.set_outputs(normalize(images, plan, half=False, layout="CHW"))
     return pipeline
 
 

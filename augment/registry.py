@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, Literal
@@ -168,6 +169,42 @@ def local(
         random=random,
         checkpoints=checkpoints,
     )
+
+
+def numpy_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare a NumPy function of one picture as an op: `function(image, **values)`, (size, size, 3) uint8 to the same.
+
+    Drawn values are floats. It runs on the CPU, one picture after the other, on a GPU too, where pictures travel to the
+    CPU and back: thousands of pictures a second and not tens of thousands.
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def run(images: Any, dali: Any, **values: Any) -> Any:
+            return dali.numpy_function(function, images, values)
+
+        _register("local", params, uniforms=uniforms)(run)
+        return function
+
+    return decorate
+
+
+def torch_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare a PyTorch function of a batch as an op: `function(images, **values)`, (N, size, size, 3) uint8 to the same.
+
+    Drawn values are (N,) float32 tensors on the pictures' device. Its kernels run where the pictures are; each batch
+    costs a stack, a few hundred microseconds of Python and the interpreter's lock.
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def run(images: Any, dali: Any, **values: Any) -> Any:
+            return dali.torch_function(function, images, values)
+
+        _register("local", params, uniforms=uniforms)(run)
+        return function
+
+    return decorate
 
 
 def batch(

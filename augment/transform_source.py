@@ -1,0 +1,175 @@
+"""A plan as Python source: of Pillow and NumPy, which is the same transform, and of torchvision, which is near."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from augment import pillow
+from augment.config import Step
+from augment.errors import UserError
+from augment.plan import Plan
+
+_PYTHON = '''\
+"""A model's validation transform: `transform(PIL.Image.open(file))`. Needs Pillow and NumPy, nothing else."""
+
+# Written by `python -m augment.export`, of this plan:
+#
+{plan}
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+SIZE = {size}
+MEAN = {mean}
+STD = {std}
+
+
+def transform(image: Image.Image) -> NDArray[np.float32]:
+    """Turn a picture of any size and mode into the model's input, (3, SIZE, SIZE) float32: RGB, normalized."""
+    return normalize({crop}(to_rgb(image), SIZE{arguments}), MEAN, STD)
+
+
+{functions}'''
+
+_TORCHVISION = '''\
+"""A model's validation transform in torchvision: `transform(PIL.Image.open(file))`. Near, and not the same."""
+
+# Written by `python -m augment.export`, of this plan:
+#
+{plan}
+#
+# Not exact:{notes}
+# The filter of the resize ends at the edge of the picture, where DALI repeats the edge. transform.py does as DALI does.
+
+import torch
+from PIL import Image, ImageOps
+from torchvision.transforms import v2
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Return the picture in RGB, upright as its EXIF block says."""
+    return ImageOps.exif_transpose(image).convert("RGB")
+
+
+transform = v2.Compose(
+    [
+        v2.Lambda(upright_rgb),
+{crop}
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(mean={mean}, std={std}),
+    ]
+)
+'''
+
+
+def _compose_resize(size: int) -> tuple[list[str], str]:
+    return [f"v2.Resize(({size}, {size}), antialias=True)"], ""
+
+
+def _compose_center_crop(size: int, scale: float) -> tuple[list[str], str]:
+    note = f" the center crop is {scale:g} of the short side; here the picture is resized first, to whole pixels."
+    return [f"v2.Resize({max(size, round(size / scale))}, antialias=True)", f"v2.CenterCrop({size})"], note
+
+
+# Read-only: name of a crop op -> its lines of a Compose, and why they are not exact.
+COMPOSE: Mapping[str, Callable[..., tuple[list[str], str]]] = MappingProxyType(
+    {"resize": _compose_resize, "center_crop": _compose_center_crop}
+)
+
+
+def python_source(plan: Plan) -> str:
+    """Return a plan as Python source with a function `transform(image)`, of Pillow and NumPy only.
+
+    Raises:
+        UserError: the plan has random steps or any besides the crop, or a crop that has no form in Pillow.
+    """
+    require_fixed(plan, forms=pillow.CROPS)
+    name, values = _call(plan.crop)
+    parts = (pillow.to_rgb, pillow.CROPS[name], pillow.resample, pillow.normalize)
+    return _PYTHON.format(
+        plan=_comment(plan),
+        size=plan.size,
+        mean=plan.mean,
+        std=plan.std,
+        crop=name,
+        arguments="".join(f", {key}={value!r}" for key, value in values.items()),
+        functions="\n\n".join(inspect.getsource(part) for part in parts),
+    )
+
+
+def torchvision_source(plan: Plan) -> str:
+    """Return a plan as Python source of the torchvision Compose that is nearest to it, `transform`.
+
+    Raises:
+        UserError: the plan has random steps or any besides the crop, or a crop that has no form in torchvision.
+    """
+    require_fixed(plan, forms=COMPOSE)
+    name, values = _call(plan.crop)
+    lines, note = COMPOSE[name](plan.size, **values)
+    return _TORCHVISION.format(
+        plan=_comment(plan),
+        notes=note,
+        crop="\n".join(f"        {line}," for line in lines),
+        mean=plan.mean,
+        std=plan.std,
+    )
+
+
+def has_compose(plan: Plan) -> bool:
+    """Say whether torchvision has a form of the plan's crop."""
+    return _call(plan.crop)[0] in COMPOSE
+
+
+def _call(crop: Step) -> tuple[str, dict[str, Any]]:
+    """Return the function that does what a crop does, and its arguments."""
+    values = crop.op.values(crop.params, {})
+    if crop.op.name != "resize":
+        return crop.op.name, values
+    calls: dict[str, tuple[str, dict[str, Any]]] = {
+        "both": ("resize", {}),
+        "short": ("center_crop", {"scale": 1.0}),
+        "long": ("letterbox", {"border": "constant", "fill": 0}),
+    }
+    return calls[values["side"]]
+
+
+def _comment(plan: Plan) -> str:
+    return "\n".join(f"#     {line}" for line in str(plan).splitlines())
+
+
+def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None:
+    """Check that a plan is a crop and nothing else, and that nothing is drawn.
+
+    Args:
+        plan: the plan to check.
+        forms: names of the crop ops that are allowed; by default every one that is not random.
+
+    Raises:
+        UserError: it is not; the message has the key path of each step.
+    """
+    reasons = [
+        f"aug.{plan.split}.{step.key}: is random" if _is_random(step) else f"aug.{plan.split}.{step.key}: is no crop"
+        for step in plan.steps
+    ]
+    crop = plan.crop
+    if _is_random(crop):
+        reasons.insert(0, f"aug.{plan.split}.{crop.key}: is random")
+    elif forms is not None and _call(crop)[0] not in forms:
+        reasons.insert(0, f"aug.{plan.split}.{crop.key}: the op '{crop.op.name}' is known to DALI only")
+    if reasons:
+        raise UserError(
+            f"{'; '.join(reasons)}. An export treats every picture alike: so far it is a crop, and no other step. "
+            f"Allowed in aug.{plan.split}: {', '.join(forms or pillow.CROPS)}."
+        )
+
+
+def _is_random(step: Step) -> bool:
+    op = step.op
+    ranges = [step.params[name] for name in op.draws.values()]
+    drawn = bool(op.uniforms) or any(low < high for low, high in ranges)
+    return op.random or 0 < step.p < 1 or drawn
