@@ -23,7 +23,8 @@ class Feed:
         batches: batches in an epoch, the padded last one included.
         epoch: epoch of batch 0.
         fixed: stay in that epoch for ever, as validation does.
-        neutral: feed neutral values to samples that a step leaves out, where its op has some, in place of a mask.
+        neutral: feed neutral values to samples that a step leaves out, where its op has some, in place of a mask: on
+            the GPU an operator for the whole batch is cheaper than one more operator.
     """
 
     def __init__(
@@ -66,7 +67,10 @@ class Feed:
     def _stage_values(self, stage: Stage, draws: Any) -> dict[str, Values]:
         size = self._sampler.plan.size
         if stage.kind != "local":
-            return matrices(stage, stage.matrix(draws, size), size)
+            fed = matrices(stage, stage.matrix(draws, size), size)
+            # The identity changes nothing, but on the CPU each warp and each color costs its time.
+            spares = not self._neutral and not any(len(place) == 1 and place[0].p == 1 for place in stage.places)
+            return {"applied": stage.applied(draws), **fed} if spares else fed
         # Noise depends on a sample's place in what its operator is given: with a mask it would differ from device to
         # device, where one masks and the other does not.
         neutral = stage.neutral and (self._neutral or stage.steps[0].op.random)

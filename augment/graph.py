@@ -197,44 +197,43 @@ def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> No
     Args:
         images: the pictures.
         stage: what is done to them.
-        fed: its values of each sample, on the CPU.
+        fed: its values of each sample, on the CPU; with `applied`, only those samples are touched.
         dali: where.
     """
-    if stage.kind == "geometry":
-        mode, fill = stage.border
-        return fn.experimental.warp_perspective(
-            images,
-            dali.here(fed["matrix"]),
-            border_mode=mode,
-            fill_value=[float(fill)] * 3,
-            pixel_origin="center",
-            interp_type=types.INTERP_LINEAR,
-        )
-    if stage.kind == "color":
-        if not stage.looks:
-            return fn.coord_transform(images, MT=fed["matrix"], dtype=types.UINT8)
-        mean = fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
-        offset = fn.coord_transform(mean, MT=fed["mean_matrix"])
-        return fn.cast(fn.coord_transform(images, M=fed["matrix"], dtype=types.FLOAT) + offset, dtype=types.UINT8)
-    op = stage.steps[0].op
-    fixed = op.fixed(stage.steps[0].params)
-    given = dict(fed)
-    applied = given.pop("applied", None)
-
-    def run(images: Node, values: Mapping[str, Node]) -> Node:
-        return op.function(images, dali, **fixed, **values)
-
-    return run(images, given) if applied is None else _where(applied, images, given, run)
-
-
-def _where(
-    applied: Node, images: Node, values: dict[str, Node], run: Callable[[Node, Mapping[str, Node]], Node]
-) -> Node:
-    """Run an operator on the samples of a batch to which it applies; the others pass by, bit for bit."""
+    run = {"geometry": _warp, "color": _color, "local": _local}[stage.kind]
+    values = {name: value for name, value in fed.items() if name != "applied"}
+    if "applied" not in fed:
+        return run(images, stage, values, dali)
     # The operators that DALI's own `if` is made of: they work outside of a traced function too.
+    applied = fed["applied"]
     taken, passed = fn._conditional.split(images, predicate=applied)
     some = {name: fn._conditional.split(value, predicate=applied)[0] for name, value in values.items()}
-    return fn._conditional.merge(run(taken, some), passed, predicate=applied)
+    return fn._conditional.merge(run(taken, stage, some, dali), passed, predicate=applied)
+
+
+def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
+    mode, fill = stage.border
+    return fn.experimental.warp_perspective(
+        images,
+        dali.here(values["matrix"]),
+        border_mode=mode,
+        fill_value=[float(fill)] * 3,
+        pixel_origin="center",
+        interp_type=types.INTERP_LINEAR,
+    )
+
+
+def _color(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
+    if not stage.looks:
+        return fn.coord_transform(images, MT=values["matrix"], dtype=types.UINT8)
+    mean = fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
+    offset = fn.coord_transform(mean, MT=values["mean_matrix"])
+    return fn.cast(fn.coord_transform(images, M=values["matrix"], dtype=types.FLOAT) + offset, dtype=types.UINT8)
+
+
+def _local(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
+    step = stage.steps[0]
+    return step.op.function(images, dali, **step.op.fixed(step.params), **values)
 
 
 def normalize(images: Node, plan: Plan, *, half: bool, layout: str = "HWC") -> Node:

@@ -141,7 +141,7 @@ def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Nod
 def gamma(images: Node, dali: "Dali", gamma: Node) -> Node:
     """Raise every channel, in 0..1, to a power."""
     levels = dali.fn.cast(images, dtype=dali.types.FLOAT) * (1 / 255)
-    return dali.fn.cast_like(levels ** dali.here(gamma) * 255.0, images)
+    return dali.fn.cast_like(levels**gamma * 255.0, images)
 
 
 def _thresholds(size: int, threshold: Array) -> dict[str, Array]:
@@ -156,7 +156,7 @@ def _thresholds(size: int, threshold: Array) -> dict[str, Array]:
 )
 def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
     """Invert the channels that are bright: 255 - x where x reaches the threshold."""
-    bright = images >= dali.here(threshold)
+    bright = images >= threshold
     return images ^ (bright * dali.types.Constant(255, dtype=dali.types.UINT8))
 
 
@@ -171,7 +171,7 @@ def _masks(size: int, bits: Array) -> dict[str, Array]:
 )
 def posterize(images: Node, dali: "Dali", mask: Node) -> Node:
     """Keep the upper bits of every channel."""
-    return images & dali.here(mask)
+    return images & mask
 
 
 @local()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nvidia.dali import fn, types
-from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
 
 from augment.feed import Feed
 from augment.graph import Dali, Device, Node, Picture, Placement, apply, normalize
@@ -71,6 +71,8 @@ def build_pipeline(
         prefetch_queue_depth=placement.prefetch,
         # The executor whose outputs stay valid for as long as somebody holds them.
         exec_dynamic=True,
+        # Else the many small operators of a batch queue up behind each other, also those of different batches.
+        concurrency=OperatorConcurrency.FULL,
         enable_checkpointing=plan.checkpoints,
         checkpoint=checkpoint,
         seed=_dali_seed(seed, plan.split, "pipeline", epoch, shard.rank),
