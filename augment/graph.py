@@ -1,7 +1,7 @@
 """The parts of a DALI graph: how a picture is decoded and cut, and what carries out each kind of stage."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ class Placement:
         cache: MiB of GPU memory for decoded pictures; 0 for none.
         prefetch: batches prepared ahead.
         hw_decoder_load: share of the JPEGs for the GPU's own decoder, which rounds differently.
+        reason: what was chosen and why, if anything was; for people.
     """
 
     device: Device = "cpu"
@@ -38,6 +39,7 @@ class Placement:
     cache: int = 0
     prefetch: int = 2
     hw_decoder_load: float = 0.65
+    reason: str = field(default="", compare=False)
 
 
 class Dali:

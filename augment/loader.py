@@ -1,7 +1,7 @@
 """Exact epochs out of a DALI pipeline. The only owner of reset: nobody else builds, drains or restarts one."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -85,7 +85,7 @@ class Loader:
         self._device = device
         self._shard = shard or Shard()
         self._drop_last = drop_last
-        self._placement = placement or Placement("gpu" if device.type == "cuda" else "cpu")
+        self.placement = placement or Placement("gpu" if device.type == "cuda" else "cpu")
         self._options: dict[str, Any] = {"threads": threads, "half": half, "raw": raw}
         if len(split) < self._shard.world_size:
             raise UserError(
@@ -155,7 +155,7 @@ class Loader:
             "seed": self._seed,
             "shard": [self._shard.rank, self._shard.world_size],
             "files": self._files,
-            "decoding": [self._placement.decode, bool(self._placement.cache)] if self._on_gpu else None,
+            "cached": self.placement.cache > 0,
         }
 
     def end_pass(self) -> None:
@@ -167,7 +167,12 @@ class Loader:
         pipeline = None
         if self._pipeline is not None and self.plan.checkpoints:
             pipeline = self._pipeline.checkpoint()
-        return self.identity | {"built_at": self._built_at, "consumed": self._consumed, "pipeline": pipeline}
+        return self.identity | {
+            "built_at": self._built_at,
+            "consumed": self._consumed,
+            "decode": self.placement.decode,
+            "pipeline": pipeline,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken: the next pass yields the rest of that epoch, the same batches.
@@ -176,6 +181,8 @@ class Loader:
             UserError: the state is that of a loader of other batches.
         """
         check_state(state, self.identity)
+        # What a trial chose then; it might choose otherwise now.
+        self.placement = replace(self.placement, decode=state["decode"])
         self._restart(state["built_at"])
         self._pipeline = self._build(state["pipeline"]) if state["consumed"] else None
         if state["pipeline"] is None:
@@ -200,7 +207,7 @@ class Loader:
             batch_size=self.batch_size,
             seed=self._seed,
             epoch=self._built_at,
-            placement=self._placement,
+            placement=self.placement,
             shard=self._shard,
             checkpoint=checkpoint,
             **self._options,
@@ -232,7 +239,7 @@ _KEYS = {
     "seed": "seed",
     "shard": "the number of ranks",
     "files": "data",
-    "decoding": "aug.decode or aug.cache",
+    "cached": "aug.cache",
 }
 
 

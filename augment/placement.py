@@ -1,9 +1,9 @@
 """Where pictures are decoded, and how many decoded ones are kept: what `aug.decode` and `aug.cache` come to."""
 
-import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from nvidia.dali import fn
@@ -14,8 +14,6 @@ from augment.config import Aug
 from augment.graph import Picture, Placement
 from augment.pipeline import READER
 
-logger = logging.getLogger(__name__)
-
 _MIB = 2**20
 _PROBED = 500  # pictures whose headers are read to know how much memory all of them would take, decoded
 
@@ -23,7 +21,7 @@ _PROBED = 500  # pictures whose headers are read to know how much memory all of 
 _WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
 
 
-def place(aug: Aug, files: Sequence[Path], device: torch.device, *, threads: int) -> Placement:
+def place(aug: Aug, files: Sequence[Path], device: torch.device, *, threads: int, trial: bool = True) -> Placement:
     """Return where the pictures of a split are decoded.
 
     Args:
@@ -31,14 +29,22 @@ def place(aug: Aug, files: Sequence[Path], device: torch.device, *, threads: int
         files: the pictures.
         device: where batches are made.
         threads: CPU threads of the pipeline, for the trial of `aug.decode=auto`.
+        trial: whether there is to be one; "mixed" without.
     """
     if device.type != "cuda":
         return Placement(prefetch=aug.prefetch)
-    decode = "mixed"
-    if aug.decode == "cpu" or (aug.decode == "auto" and _cpu_is_faster(aug, files, threads)):
-        decode = "cpu"
+    decode: Literal["cpu", "mixed"] = "cpu" if aug.decode == "cpu" else "mixed"
+    reasons = []
+    if aug.decode == "auto" and trial:
+        decode, reason = _try_both(aug, files, threads)
+        reasons.append(reason)
     cache = cache_size(aug.cache, files) if decode == "mixed" else 0
-    return Placement("gpu", decode, cache, aug.prefetch, aug.hw_decoder_load)  # type: ignore[arg-type]
+    if cache:
+        need = decoded_bytes(files) / _MIB
+        reasons.append(
+            f"cache: {cache:,} MiB of GPU memory; all {len(files):,} pictures, decoded, take about {need:,.0f}"
+        )
+    return Placement("gpu", decode, cache, aug.prefetch, aug.hw_decoder_load, "\n".join(reasons))
 
 
 def cache_size(cache: int | str, files: Sequence[Path]) -> int:
@@ -48,13 +54,12 @@ def cache_size(cache: int | str, files: Sequence[Path]) -> int:
         cache: "off", "gpu" or MiB.
         files: the pictures that are to be kept.
     """
-    if not isinstance(cache, int):
-        if cache == "off":
-            return 0
-        free, _ = torch.cuda.mem_get_info()
-        cache = min(free // 2, decoded_bytes(files)) // _MIB + 1
-        logger.info("aug.cache=gpu: %s MiB for %s decoded pictures", f"{cache:,}", f"{len(files):,}")
-    return cache
+    if isinstance(cache, int):
+        return cache
+    if cache == "off":
+        return 0
+    free, _ = torch.cuda.mem_get_info()
+    return min(free // 2, decoded_bytes(files)) // _MIB + 1
 
 
 def decoded_bytes(files: Sequence[Path]) -> int:
@@ -67,16 +72,16 @@ def decoded_bytes(files: Sequence[Path]) -> int:
     return int(1.1 * total / len(some) * len(files))
 
 
-def _cpu_is_faster(aug: Aug, files: Sequence[Path], threads: int) -> bool:
-    """Decode some pictures in both ways, and say which was faster."""
-    speeds = {}
-    for decode in ("mixed", "cpu"):
-        placement = Placement("gpu", decode, 0, aug.prefetch, aug.hw_decoder_load)
-        speeds[decode] = _decoding_speed(placement, files, threads)
-    faster = max(speeds, key=lambda decode: speeds[decode])
-    shown = ", ".join(f"{decode} {speed:,.0f} img/s" for decode, speed in speeds.items())
-    logger.warning("aug.decode=auto: %s, for a trial of decoding alone gave %s", faster, shown)
-    return faster == "cpu"
+def _try_both(aug: Aug, files: Sequence[Path], threads: int) -> tuple[Literal["cpu", "mixed"], str]:
+    """Decode some pictures in both ways; return the faster one, and what was seen."""
+    ways: tuple[Literal["cpu", "mixed"], ...] = ("mixed", "cpu")
+    speeds = {
+        way: _decoding_speed(Placement("gpu", way, 0, aug.prefetch, aug.hw_decoder_load), files, threads)
+        for way in ways
+    }
+    faster = max(ways, key=lambda way: speeds[way])
+    shown = ", ".join(f"{way} {speed:,.0f} img/s" for way, speed in speeds.items())
+    return faster, f"decode: {faster}, for a trial of decoding alone gave {shown}"
 
 
 def _decoding_speed(placement: Placement, files: Sequence[Path], threads: int) -> float:

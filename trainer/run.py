@@ -106,8 +106,8 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     return summary
 
 
-def make_loader(config: Config, plan: Plan, split: Split) -> Loader:
-    """Make the loader of a split as configured."""
+def make_loader(config: Config, plan: Plan, split: Split, *, trial: bool = True) -> Loader:
+    """Make the loader of a split as configured; with a trial of decoders, if one is asked for."""
     device = config.fit.torch_device()
     return Loader(
         plan,
@@ -116,7 +116,7 @@ def make_loader(config: Config, plan: Plan, split: Split) -> Loader:
         seed=config.seed,
         device=device,
         classes=len(load_dataset(config.data).classes),
-        placement=place(config.aug, split.files, device, threads=config.fit.cpu_threads()),
+        placement=place(config.aug, split.files, device, threads=config.fit.cpu_threads(), trial=trial),
         threads=config.fit.cpu_threads(),
         drop_last=config.fit.drop_last and plan.split == "train",
         half=device.type == "cuda" and config.fit.precision == "bf16",
@@ -177,6 +177,8 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
     learner = make_learner(config, folder, callbacks=(Recorder(), scheduler, Interrupt(), *callbacks))
     dataset = load_dataset(config.data)
     console.print(plans, highlight=False)
+    if isinstance(learner.train_loader, Loader) and (reason := learner.train_loader.placement.reason):
+        console.print(reason, highlight=False, soft_wrap=True)
     console.print(
         f"{config.resolved['data']['source']}: {len(dataset.train)} + {len(dataset.val)} pictures, "
         f"{len(dataset.classes)} classes; {config.resolved['model'].get('name', config.resolved['model']['kind'])}: "
@@ -210,7 +212,7 @@ def check_resume(config: Config) -> None:
         raise UserError(
             f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
         )
-    loader = make_loader(config, build_plan(config.aug, "train"), load_dataset(config.data).train)
+    loader = make_loader(config, build_plan(config.aug, "train"), load_dataset(config.data).train, trial=False)
     check_state(state["loader"], loader.identity)
 
 
