@@ -1,0 +1,171 @@
+"""The benchmark's command line: which recipe, which pictures, how long."""
+
+import os
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from augment.config import Aug, parse_aug
+from augment.errors import UserError
+from augment.folder import find_pictures
+from augment.sources import Source, load_dataset, parse_data
+
+# More than these are more than the page cache of a small machine, and no row gets faster or slower by them.
+_MOST_PICTURES = 20_000
+
+_CONF = Path(__file__).resolve().parent.parent / "conf"
+
+_EXAMPLES = """\
+examples:
+  python -m augment.bench +aug=imagenette                                 on the built-in sample
+  python -m augment.bench +aug=imagenette data=folder data.root=DIR       on the train pictures of DIR
+  python -m augment.bench +aug=imagenette aug.size=224 --photos DIR       on all pictures below DIR
+  python -m augment.bench +aug=imagenette --rows decode,fused,pil         three rows
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says.
+
+    Attributes:
+        aug: the recipe.
+        recipe_name: for people.
+        source: of the pictures, unless `photos` is given.
+        photos: a folder of pictures.
+        rows: names of the rows; empty means all.
+        batch_size: pictures in a batch.
+        rounds: how often each row runs.
+        seconds: for how long, each time.
+        threads: CPU threads of a DALI pipeline.
+        workers: processes of a DataLoader.
+        half: float16 images.
+        start: whether the start of a process is measured too.
+        out: folder for the JSON file and the chart.
+    """
+
+    aug: Aug
+    recipe_name: str
+    source: Source
+    photos: Path | None
+    rows: tuple[str, ...]
+    batch_size: int
+    rounds: int
+    seconds: float
+    threads: int
+    workers: int
+    half: bool
+    start: bool
+    out: Path | None
+
+    def pictures(self) -> list[Path]:
+        """List the pictures, at most 20,000 of them, evenly spread.
+
+        Raises:
+            UserError: there are none, or the source cannot be used.
+        """
+        if self.photos is None:
+            files = list(load_dataset(self.source).train.files)
+        elif self.photos.is_dir():
+            files = find_pictures(self.photos)
+        else:
+            raise UserError(f"--photos {self.photos}: there is no such folder.")
+        if not files:
+            raise UserError(f"--photos {self.photos}: the folder holds no pictures.")
+        return files[:: -(-len(files) // _MOST_PICTURES)]
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+def parse_options(arguments: Sequence[str]) -> Options:
+    """Parse flags and overrides.
+
+    Raises:
+        UserError: a mistake in either.
+    """
+    parser = _parser()
+    given, overrides = parser.parse_known_args(list(arguments))
+    for token in overrides:
+        if token.startswith("-") or ("=" not in token and not token.startswith("~")):
+            raise UserError(f"{token}: no such flag, and no override. Allowed: --help names the flags, key=value.")
+    composed = _compose(overrides)
+    names = [token.split("=", 1)[1] for token in overrides if token.lstrip("+").startswith("aug=")]
+    return Options(
+        parse_aug(composed.get("aug")),
+        names[-1] if names else "no recipe",
+        parse_data(composed.get("data")),
+        given.photos,
+        tuple(name.strip() for name in given.rows.split(",") if name.strip()),
+        given.batch_size,
+        given.rounds,
+        given.seconds,
+        given.threads,
+        given.workers,
+        given.half,
+        given.start,
+        given.out,
+    )
+
+
+def _parser() -> ArgumentParser:
+    cores = len(os.sched_getaffinity(0))
+    parser = _Parser(
+        prog="python -m augment.bench",
+        usage="python -m augment.bench [+aug=NAME] [data=NAME] [key=value ...] [flags]",
+        description="Measure a recipe against decoding alone, against itself step by step, and against other loaders.",
+        epilog=_EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--batch-size", type=_count, default=256, metavar="N", help="pictures in a batch (256)")
+    parser.add_argument("--rounds", type=_count, default=5, metavar="N", help="how often each row runs (5)")
+    parser.add_argument("--seconds", type=_seconds, default=3.0, metavar="S", help="a row and round, at least (3)")
+    parser.add_argument(
+        "--threads", type=_count, default=min(16, cores), metavar="N", help="of DALI (one a core, at most 16)"
+    )
+    parser.add_argument("--workers", type=_count, default=cores, metavar="N", help="of DataLoaders (one a core)")
+    parser.add_argument("--half", action="store_true", help="float16 in place of float32 images")
+    parser.add_argument("--rows", default="", metavar="NAME,NAME", help="only these rows")
+    parser.add_argument("--photos", type=Path, metavar="DIR", help="all pictures below a folder, in place of data=")
+    parser.add_argument("--start", action="store_true", help="measure the start of a process, too")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="for bench.json and bench.png (outputs/bench-<time>)")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not allowed. Allowed: a whole number of at least 1.")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds < 3600:
+        raise ArgumentTypeError(f"{text!r} is not allowed. Allowed: a number above 0 and below 3600.")
+    return seconds
+
+
+def _compose(arguments: Sequence[str]) -> dict[str, Any]:
+    """Compose conf/config.yaml with overrides into plain values."""
+    tokens = []
+    for token in arguments:
+        bare = token.lstrip("+")
+        key = bare.split("=")[0]
+        tokens.append(bare if token.startswith("~") or key == "data" else f"+{bare}" if key == "aug" else f"++{bare}")
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(_CONF), version_base="1.3"):
+        plain = OmegaConf.to_container(compose("config", tokens), resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
