@@ -6,16 +6,14 @@ taken before the clock starts, and after it stops they are waited for.
 """
 
 import gc
-import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import active_children
 from pathlib import Path
-from time import monotonic, process_time, sleep
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -30,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from augment.bench_options import Options, parse_options
 from augment.bench_report import Report, Result, Timing, start_lines
 from augment.contenders import Row, Setup, Stream, find_rows, whole_batches
+from augment.cpu_time import cores, machine_seconds, own_seconds
 from augment.errors import UserError
 from augment.memory import keep_freed_memory
 from augment.startup import measure_start
@@ -37,8 +36,6 @@ from augment.startup import measure_start
 _USAGE = 2  # exit code of a user's mistake
 _OURS = ("fused", "cached")
 _PACKAGES = ("torch", "nvidia-dali-cuda120", "numpy", "pillow", "torchvision")
-# Ticks of the clock in which Linux counts the CPU time of other processes.
-_TICKS = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.write(out)
     console = Console()
     console.print(report.table())
+    if report.crowd:
+        console.print(report.crowd, style="red", highlight=False, soft_wrap=True)
     if report.start:
         console.print(start_lines(report.start), highlight=False, soft_wrap=True)
     console.print(f"{out}/bench.json, bench.png", highlight=False, soft_wrap=True)
@@ -137,13 +136,14 @@ def time_stream(stream: Stream, seconds: float) -> Timing:
     """Time a stream that stood still: at least so many seconds, in whole strides of batches."""
     _take(stream, stream.ahead)
     _synchronize()
-    cpu, begun, pictures = _cpu_seconds(), monotonic(), 0
+    machine, own, begun, pictures = machine_seconds(), own_seconds(), monotonic(), 0
     while not pictures or monotonic() - begun < seconds:
         pictures += _take(stream, stream.stride)
     _synchronize()
-    timing = Timing(pictures, monotonic() - begun, _cpu_seconds() - cpu)
+    seconds, own, now = monotonic() - begun, own_seconds() - own, machine_seconds()
     _settle()
-    return timing
+    others = None if machine is None or now is None else max(now - machine - own, 0.0)
+    return Timing(pictures, seconds, own, others)
 
 
 def _take(stream: Stream, batches: int) -> int:
@@ -166,24 +166,10 @@ def _settle(longest: float = 10.0) -> None:
     _synchronize()
     end = monotonic() + longest
     while monotonic() < end:
-        before = _cpu_seconds()
+        before = own_seconds()
         sleep(0.1)
-        if _cpu_seconds() - before < 0.025:
+        if own_seconds() - before < 0.025:
             return
-
-
-def _cpu_seconds() -> float:
-    """Return the CPU time of this process and of its worker processes, which live on."""
-    return process_time() + sum(_ticks(child.pid) for child in active_children()) / _TICKS
-
-
-def _ticks(pid: int | None) -> int:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # it has just ended
-        return 0
-    user, system = stat.rpartition(")")[2].split()[11:13]
-    return int(user) + int(system)
 
 
 def _gpu_memory() -> int | None:
@@ -243,7 +229,7 @@ def _hardware() -> dict[str, Any]:
     cuda = torch.cuda.is_available()
     return {
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "gpu": torch.cuda.get_device_name() if cuda else None,
     }
 

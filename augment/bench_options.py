@@ -1,6 +1,5 @@
 """The benchmark's command line: which recipe, which pictures, how long."""
 
-import os
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from augment.config import Aug, parse_aug
+from augment.cpu_time import cores
 from augment.errors import UserError
 from augment.folder import find_pictures
 from augment.sources import Source, load_dataset, parse_data
@@ -117,7 +117,6 @@ def parse_options(arguments: Sequence[str]) -> Options:
 
 
 def _parser() -> ArgumentParser:
-    cores = len(os.sched_getaffinity(0))
     parser = _Parser(
         prog="python -m augment.bench",
         usage="python -m augment.bench [+aug=NAME] [data=NAME] [key=value ...] [flags]",
@@ -130,9 +129,9 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--rounds", type=_count, default=5, metavar="N", help="how often each row runs (5)")
     parser.add_argument("--seconds", type=_seconds, default=3.0, metavar="S", help="a row and round, at least (3)")
     parser.add_argument(
-        "--threads", type=_count, default=min(16, cores), metavar="N", help="of DALI (one a core, at most 16)"
+        "--threads", type=_count, default=min(16, cores()), metavar="N", help="of DALI (one a core, at most 16)"
     )
-    parser.add_argument("--workers", type=_count, default=cores, metavar="N", help="of DataLoaders (one a core)")
+    parser.add_argument("--workers", type=_count, default=cores(), metavar="N", help="of DataLoaders (one a core)")
     parser.add_argument("--half", action="store_true", help="float16 in place of float32 images")
     parser.add_argument("--rows", default="", metavar="NAME,NAME", help="only these rows")
     parser.add_argument("--photos", type=Path, metavar="DIR", help="all pictures below a folder, in place of data=")

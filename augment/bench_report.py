@@ -16,6 +16,8 @@ from rich.table import Table
 _INK, _GRAY, _BLUE, _PALE = "0.15", "0.6", "#1f5a96", "0.82"
 _TITLE, _TEXT, _SMALL = 11, 10, 9  # points
 _DPI = 120
+# CPU cores that other programs take.
+_CROWDED = 0.2
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,13 @@ class Timing:
         pictures: how many came.
         seconds: by the clock.
         cpu_seconds: of all threads and worker processes.
+        other_seconds: CPU time that other programs took meanwhile; None where it cannot be told.
     """
 
     pictures: int
     seconds: float
     cpu_seconds: float
+    other_seconds: float | None = None
 
     @property
     def speed(self) -> float:
@@ -66,6 +70,11 @@ class Result:
         return [timing.speed for timing in self.timings]
 
     @property
+    def cpu_ms(self) -> float:
+        """CPU time for a picture in milliseconds, the median over rounds."""
+        return median(1000 * timing.cpu_seconds / timing.pictures for timing in self.timings)
+
+    @property
     def cores(self) -> float:
         """CPU cores in use, the median over rounds."""
         return median(timing.cpu_seconds / timing.seconds for timing in self.timings)
@@ -99,6 +108,19 @@ class Report:
         """Return the result of a row, None if it is not among them."""
         return next((result for result in self.results if result.name == name), None)
 
+    @property
+    def crowd(self) -> str:
+        """A warning if other programs took CPU time while rows were timed, else ""."""
+        timings = [timing for result in self.results for timing in result.timings]
+        others = [(t.other_seconds or 0) / t.seconds for t in timings]
+        disturbed = [cores for cores in others if cores > _CROWDED]
+        if not disturbed:
+            return ""
+        return (
+            f"{len(disturbed)} of {len(timings)} timings shared the CPU with other programs, which took up to "
+            f"{max(disturbed):.1f} cores: repeat this on a machine that is left alone."
+        )
+
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values."""
         return {**self.settings, "rows": [self._plain(r) for r in self.results], "start": self.start}
@@ -116,6 +138,7 @@ class Report:
             "of_crop": ratio(result, self.find("crop")),
             "gpu_memory_mib": None if result.gpu_memory is None else round(result.gpu_memory / 2**20),
             "cpu_cores": result.cores,
+            "cpu_ms": result.cpu_ms,
             "rounds": [vars(timing) for timing in result.timings],
         }
 
@@ -130,7 +153,15 @@ class Report:
         )
         table.add_column("", no_wrap=True)
         on_gpu = bool(s["hardware"]["gpu"])
-        for column in ("img/s", "min..max", "of decode", "of crop", *(["GPU MiB"] if on_gpu else []), "cores"):
+        for column in (
+            "img/s",
+            "min..max",
+            "of decode",
+            "of crop",
+            *(["GPU MiB"] if on_gpu else []),
+            "cores",
+            "CPU ms",
+        ):
             table.add_column(column, justify="right", no_wrap=True)
         for result in self.results:
             if result.timings:
@@ -153,7 +184,7 @@ def _cells(row: Mapping[str, Any], on_gpu: bool) -> list[str]:
     shares = ["" if row[key] is None else f"{row[key]:.2f}" for key in ("of_decode", "of_crop")]
     speed, spread = f"{row['images_per_second']:,.0f}", f"{row['lowest']:,.0f}..{row['highest']:,.0f}"
     memory = [f"{row['gpu_memory_mib']:,}"] if on_gpu else []
-    return [row["title"], speed, spread, *shares, *memory, f"{row['cpu_cores']:.1f}"]
+    return [row["title"], speed, spread, *shares, *memory, f"{row['cpu_cores']:.1f}", f"{row['cpu_ms']:.2f}"]
 
 
 def _replace(path: Path, content: bytes) -> None:

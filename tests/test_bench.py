@@ -2,7 +2,9 @@
 
 import json
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
+from time import process_time, sleep
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from augment.bench import main, time_stream
 from augment.bench_report import Report, Result, Timing, ratio
 from augment.config import Aug, parse_aug
 from augment.contenders import ROWS, Setup, Stream, whole_batches, without_steps
+from augment.cpu_time import own_seconds
 from augment.dataset import Split
 from augment.handwritten import TRANSLATIONS, Options, handwritten_pipeline, untranslated
 from augment.loader import Loader
@@ -102,6 +105,33 @@ def test_epochs_are_whole_batches():
     assert len(whole_batches(files, 2, least=4)) == 8
     assert set(whole_batches(files, 2, least=1)) == set(files)
     assert len(whole_batches(files, 2, least=1)) == 6
+
+
+def test_other_programs_are_noticed():
+    quiet, loud = Timing(100, 2.0, 3.0, 0.1), Timing(100, 2.0, 1.0, 2.0)
+    assert Report((Result("a", "a", (quiet, quiet, Timing(100, 2.0, 3.0, None))),), SETTINGS).crowd == ""
+    crowd = Report((Result("a", "a", (quiet, loud)), Result("b", "b", (quiet,))), SETTINGS).crowd
+    assert crowd.startswith("1 of 3 timings")
+    assert "up to 1.0 cores" in crowd
+
+
+def test_cpu_time_of_workers_counts():
+    worker = get_context("forkserver").Process(target=_burn)
+    begun = own_seconds() - process_time()
+    worker.start()
+    for _ in range(400):
+        if own_seconds() - process_time() - begun > 0.3:
+            break
+        sleep(0.05)
+    else:
+        pytest.fail("the worker's CPU time does not count")
+    worker.kill()
+    worker.join()
+
+
+def _burn() -> None:
+    while True:
+        pass
 
 
 # --- the command line ---
