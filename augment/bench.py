@@ -161,7 +161,7 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def _settle(longest: float = 10.0) -> None:
+def _settle(longest: float = 5.0) -> None:
     """Wait until threads and workers have filled their queues and stand still."""
     _synchronize()
     end = monotonic() + longest

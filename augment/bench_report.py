@@ -146,10 +146,17 @@ class Report:
         """Return the table for the terminal."""
         s = self.settings
         where = s["hardware"]["gpu"] or f"{s['hardware']['cores']} CPU cores"
-        title = f"{where}, {s['size']} px, batch {s['batch_size']}, {s['rounds']} rounds of {s['seconds']:g} s a row"
+        batches = f"{s['size']} px, batch {s['batch_size']}, {s['rounds']} rounds of {s['seconds']:g} s a row"
+        title = f"{s['recipe_name']} on {where}: {batches}"
+        bounds = [result for result in self.results if result.is_bound and result.timings]
         left_out = "\n".join(f"left out: {r.title} ({r.left_out})" for r in self.results if r.left_out)
         table = Table(
-            box=SIMPLE_HEAD, title=title, title_justify="left", caption=left_out or None, caption_justify="left"
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            title=title,
+            title_justify="left",
+            caption=left_out or None,
+            caption_justify="left",
         )
         table.add_column("", no_wrap=True)
         on_gpu = bool(s["hardware"]["gpu"])
@@ -165,7 +172,8 @@ class Report:
             table.add_column(column, justify="right", no_wrap=True)
         for result in self.results:
             if result.timings:
-                table.add_row(*_cells(self._plain(result), on_gpu), style="bold" if result.ours else None)
+                cells = _cells(self._plain(result), on_gpu)
+                table.add_row(*cells, style="bold" if result.ours else None, end_section=result in bounds[-1:])
         return table
 
     def write(self, folder: Path) -> None:
@@ -211,7 +219,7 @@ def figure(report: Report) -> Figure:
     axes.tick_params(axis="x", labelsize=_TEXT, color=_GRAY, labelcolor=_INK)
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(lambda speed, _: f"{speed:,.0f}")
-    axes.set_xlabel("pictures a second", fontsize=_TEXT, color=_INK)
+    axes.set_xlabel("pictures a second: median of the rounds, slowest to fastest", fontsize=_TEXT, color=_INK)
     axes.set_title(_headline(report), loc="left", fontsize=_TITLE, color=_INK)
     return drawn
 
