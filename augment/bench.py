@@ -34,6 +34,7 @@ from augment.memory import keep_freed_memory
 from augment.startup import measure_start
 
 _USAGE = 2  # exit code of a user's mistake
+_INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 _OURS = ("fused", "cached")
 _PACKAGES = ("torch", "nvidia-dali-cuda120", "numpy", "pillow", "torchvision")
 
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UserError, HydraException, OmegaConfBaseException) as error:
         sys.stderr.write(f"error: {str(error).strip()}\n")
         return _USAGE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     out = options.out or Path("outputs") / f"bench-{datetime.now():%Y-%m-%d-%H-%M-%S}"
     report.write(out)
     console = Console()
