@@ -16,6 +16,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ def apply_torchvision(image: Tensor, step: Step, values: Values) -> Tensor:
 
 
 class _Baseline(Dataset[tuple[Tensor, int]]):
-    """Base of both data sets; an item is the picture, (3, size, size) normalized, and its index."""
+    """An item is the picture, (3, size, size) normalized, and its index."""
 
     def __init__(self, files: Sequence[Path], recipe: Recipe, seed: int = 0) -> None:
         self._files = [str(file) for file in files]
@@ -284,7 +285,12 @@ class TorchvisionDataset(_Baseline):
 def data_loader(
     dataset: _Baseline, *, batch_size: int, workers: int, pin_memory: bool
 ) -> DataLoader[tuple[Tensor, int]]:
-    """Return a shuffling DataLoader whose workers persist; they are started afresh, as DALI's threads do not fork."""
+    """Return a shuffling DataLoader whose workers persist.
+
+    They are forked from a process that has imported this module and no more: DALI does not survive a fork.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     return DataLoader(
         dataset,
         batch_size=batch_size,
@@ -292,5 +298,5 @@ def data_loader(
         num_workers=workers,
         pin_memory=pin_memory,
         persistent_workers=True,
-        multiprocessing_context="forkserver",
+        multiprocessing_context=context,
     )

@@ -117,7 +117,7 @@ def test_other_programs_are_noticed():
 
 
 def test_cpu_time_of_workers_counts():
-    worker = get_context("forkserver").Process(target=_burn)
+    worker = get_context("spawn").Process(target=_burn)
     begun = own_seconds() - process_time()
     worker.start()
     for _ in range(400):
