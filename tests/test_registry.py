@@ -1,8 +1,6 @@
 """What holds for every op, tested over the registry so that a new op is covered by its declaration; and plugins."""
 
 import itertools
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from augment.loader import Loader
 from augment.params import Count, Number, Range
 from augment.plan import Plan, build_plan
 from augment.registry import (
-    _OPS,
     OPS,
     Op,
     batch,
@@ -185,17 +182,6 @@ def test_unknown_op_names_the_nearest(given: str, near: str) -> None:
 
 
 # --- declarations that are refused, and a user's own ---
-
-
-@pytest.fixture
-def clean_registry() -> Iterator[None]:
-    """Take out of the registry, and of the imported modules, whatever the test put there."""
-    ops, modules = dict(_OPS), set(sys.modules)
-    yield
-    _OPS.clear()
-    _OPS.update(ops)
-    for module in set(sys.modules) - modules:
-        del sys.modules[module]
 
 
 @pytest.mark.usefixtures("clean_registry")
