@@ -6,7 +6,7 @@ from typing import Any
 from augment.config import parse_aug
 from augment.params import Choice, Count, Flag, Number, Param, Range
 from augment.plan import Plan, build_plan
-from augment.registry import OPS, Op
+from augment.registry import BORDERS, OPS, Op
 
 # What a policy that nests steps is given: one step that is fused with others and one that is not.
 NESTED: dict[str, Any] = {"turn": {"op": "rotate"}, "negative": {"op": "invert"}, "levels": {"op": "posterize"}}
@@ -26,7 +26,7 @@ def variants(op: Op) -> Iterator[dict[str, Any]]:
     """Yield the parameters of an op's uses: all defaults, and each other name that a parameter may be."""
     yield {}
     for name, param in op.own_params.items():
-        if isinstance(param, Choice):
+        if isinstance(param, Choice) and not (op.kind == "policy" and param.options == BORDERS):  # its steps' matter
             yield from ({name: option} for option in param.options if option != param.default)
 
 

@@ -306,7 +306,7 @@ def test_mistakes_with_policies_and_mixing(steps: dict[str, Any], message: str) 
     "name", [op.name for op in OPS.values() if op.kind == "batch"] + ["one_of", "some_of", "sequence"]
 )
 def test_samples_are_not_mixed_in_validation(name: str) -> None:
-    steps = {"steps": {"mixup": {}, "cutmix": {}}} if OPS[name].nests else {}
+    steps: dict[str, Any] = {"steps": {"mixup": {}, "cutmix": {}}} if OPS[name].nests else {}
     expected = f"aug.val.{name}: mixes samples and their targets. Allowed: in aug.train only."
     assert refusal({"val": {"flip": {}, name: steps}}) == expected
     assert parse_aug({"train": {"flip": {}, name: steps}}).train[1].key == name
@@ -367,8 +367,9 @@ def test_steps_within_a_policy_are_steps_like_others() -> None:
 
 
 def test_steps_with_other_nested_ones_are_not_equal() -> None:
-    given = {"one_of": {"steps": {"flip": {}, "rotate": {}}}}
-    for other in ({"flip": {}}, {"rotate": {}, "flip": {}}, {"flip": {"weight": 2}, "rotate": {}}):
+    given: dict[str, Any] = {"one_of": {"steps": {"flip": {}, "rotate": {}}}}
+    others: list[dict[str, Any]] = [{"flip": {}}, {"rotate": {}, "flip": {}}, {"flip": {"weight": 2}, "rotate": {}}]
+    for other in others:
         assert parse_steps({"one_of": {"steps": other}}, "a") != parse_steps(given, "a")
 
 

@@ -129,7 +129,8 @@ def check_sets_of_values(op: Op) -> None:
         low, high = param.default  # type: ignore[misc]
         low, high = (low, high) if low < high else (low, (low + param.within[1]) / 2)
         few = [low, np.floor(low + (high - low) / 3) if param.whole else low + (high - low) / 3, high]
-        plan = plan_with(op, **{name: {"values": few}})
+        changed: Params = {name: {"values": few}}
+        plan = plan_with(op, **changed)
         drawn = Sampler(plan, SEED).draw(0, 0, MANY)["tested"]
         for value in (v for v, n in op.draws.items() if n == name):
             found, counts = np.unique(drawn[value], return_counts=True)
@@ -249,12 +250,12 @@ def check_skipped(op: Op, params: Params, files: tuple[Path, ...], device: torch
     assert 4 <= applied.sum() <= len(files) - 4
     np.testing.assert_array_equal(result.indices, plain.indices)
     differs = (result.images != plain.images).any(axis=(1, 2, 3))
-    assert not differs[~applied].any()
+    assert not differs[np.logical_not(applied)].any()
     # A draw may be neutral, or close to it.
     assert differs[applied].mean() > 0.5
     if mixes:
         one_hot = np.eye(CLASSES)[plain.targets]
-        np.testing.assert_array_equal(result.targets[~applied], one_hot[~applied])
+        np.testing.assert_array_equal(result.targets[np.logical_not(applied)], one_hot[np.logical_not(applied)])
         np.testing.assert_allclose(result.targets.sum(axis=1), 1, rtol=1e-6)
     else:
         np.testing.assert_array_equal(result.targets, plain.targets)

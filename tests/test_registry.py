@@ -128,7 +128,8 @@ def test_range_of_one_value_is_that_value(op: Op) -> None:
 @EVERY_APPLIED_OP
 def test_p_zero_leaves_the_plan(op: Op) -> None:
     plan = plan_with(op, p=0)
-    assert plan.stages == plan.tree == ()
+    assert plan.stages == ()
+    assert plan.tree == ()
     assert [step.key for step in plan.skipped] == ["tested"]
     assert Sampler(plan, 0).draw(0, 0, 3) == {}
 
