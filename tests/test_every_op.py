@@ -172,13 +172,21 @@ class Result(NamedTuple):
     indices: Pixels
 
 
+def load(
+    plan: Plan, files: Sequence[Path], device: torch.device, *, raw: bool, batch_size: int = 8, threads: int = 2
+) -> Loader:
+    split = Split(tuple(files), tuple(i % CLASSES for i in range(len(files))))
+    return Loader(
+        plan, split, batch_size=batch_size, seed=SEED, device=device, classes=CLASSES, threads=threads, raw=raw
+    )
+
+
 def run(
     plan: Plan, files: Sequence[Path], device: torch.device, *, batch_size: int = 8, threads: int = 2, raw: bool = True
 ) -> Result:
-    split = Split(tuple(files), tuple(i % CLASSES for i in range(len(files))))
-    batches = list(
-        Loader(plan, split, batch_size=batch_size, seed=SEED, device=device, classes=CLASSES, threads=threads, raw=raw)
-    )
+    loader = load(plan, files, device, batch_size=batch_size, threads=threads, raw=raw)
+    batches = list(loader)
+    loader.state_dict()  # which DALI refuses if it cannot save an operator's state
     images, targets, indices = (
         torch.cat([getattr(batch, name) for batch in batches]).cpu().numpy()
         for name in ("images", "targets", "indices")
@@ -273,7 +281,7 @@ def test_neutral_values_change_no_bit(
     cpu = torch.device("cpu")
     neutral, plain = (run(plan, squares, cpu) for plan in (between(op, params), between(None, {})))
     applied = Sampler(between(op, params), SEED).draw(0, 0, len(squares))["tested"]["applied"]
-    assert not (neutral.images != plain.images)[~applied].any()
+    assert not (neutral.images != plain.images)[np.logical_not(applied)].any()
     np.testing.assert_array_equal(neutral.images, met(op, params, squares, cpu).images)
 
 
@@ -302,6 +310,42 @@ def alone(op: Op, params: Params, files: tuple[Path, ...], device: torch.device)
         plan = plan_with(op, size=SIZE, **params)
         _ODD[key] = run(plan, files, device, batch_size=1, raw=op.kind != "batch")
     return _ODD[key]
+
+
+@EVERY_APPLIED_OP
+def test_resuming_in_the_middle_of_an_epoch(op: Op, squares: tuple[Path, ...]) -> None:
+    check_resume(op, squares)
+
+
+def check_resume(op: Op, files: tuple[Path, ...]) -> None:
+    cpu, raw = torch.device("cpu"), op.kind != "batch"
+    plan, whole = between(op, {}, mixes=not raw), met(op, {}, files, cpu)
+    loader, resumed = (load(plan, files, cpu, raw=raw) for _ in range(2))
+    next(iter(loader))
+    resumed.load_state_dict(loader.state_dict())
+    rest = list(resumed)
+    images = torch.cat([batch.images for batch in rest]).permute(0, 2, 3, 1).numpy()
+    assert [index for batch in rest for index in batch.indices.tolist()] == whole.indices[8:].tolist()
+    np.testing.assert_array_equal(images, whole.images[8:])
+
+
+NOISE: Params = {"noise": {"op": "gaussian_noise", "std_range": [20, 20]}}
+
+
+@pytest.mark.parametrize("name", ["rotate", "hue", "gaussian_blur", "salt_and_pepper", "clahe", "one_of"])
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_noise_stays_the_same_beside_other_steps(name: str, place: str, squares: tuple[Path, ...]) -> None:
+    # DALI draws it, by a seed of the step: not by its place in the graph.
+    step = {"tested": given(OPS[name], p=0.5)}
+    steps = step | NOISE if place == "before" else NOISE | step
+    beside, lone = (build_plan(parse_aug({"size": SIZE, "train": s}), "train") for s in (steps, NOISE))
+    cpu = torch.device("cpu")
+    one, other = run(beside, squares, cpu), run(lone, squares, cpu)
+    draws = Sampler(beside, SEED).draw(0, 0, len(squares))
+    met_it = np.logical_or.reduce([draws[key]["applied"] for key in draws if key != "noise"])
+    differs = (one.images != other.images).any(axis=(1, 2, 3))
+    assert not differs[np.logical_not(met_it)].any()
+    assert differs[met_it].mean() > 0.5
 
 
 @EVERY_USE
@@ -391,9 +435,9 @@ def check_devices(op: Op, params: Params, files: tuple[Path, ...]) -> None:
         np.testing.assert_allclose(one, other, atol=1e-4)
         return
     leaves = {step.op.name for step in plan_with(op, size=SIZE, **params).steps}
-    # What one step is off, each further one may enlarge, and round once more.
-    steps = 1 if op.kind != "policy" else 4
-    most, mean = max(((APART[name][0], APART[name][1]) for name in leaves & APART.keys()), default=(steps, 0.5))
+    # Where one step is off by one, posterize or solarize after it may be off by many.
+    usual = (1, 0.5) if op.kind != "policy" else (255, 1)
+    most, mean = max(((APART[name][0], APART[name][1]) for name in leaves & APART.keys()), default=usual)
     off = np.abs(one - other)
     assert off.max() <= most
     assert off.mean() <= mean
@@ -512,6 +556,7 @@ def test_a_new_op_is_an_op_like_any_other(
         check_draws(op)
         check_sets_of_values(op)
     check_rates(op)
+    check_resume(op, squares)
     for params in variants(op):
         check_p_zero(op, params)
         check_skipped(op, params, squares, device)
