@@ -195,7 +195,7 @@ def numpy_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callabl
 
 
 def torch_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
-    """Declare a PyTorch function of a batch as an op: `function(images, **values)`, (N, size, size, 3) uint8 to such.
+    """Declare a PyTorch function of a batch as an op: `function(images, **values)`, (N, size, size, 3) uint8 to same.
 
     Drawn values are (N,) float32 tensors on the pictures' device. Its kernels run where the pictures are; each batch
     costs a stack, a few hundred microseconds of Python and the interpreter's lock.

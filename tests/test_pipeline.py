@@ -455,7 +455,7 @@ def test_geometry_and_color_in_turn(large_photos: tuple[Path, ...], device: torc
 
 
 def feed_of(sampler: Sampler, **options: Any) -> Feed:
-    return Feed(sampler, **({"batch_size": 4, "batches": 3, "epoch": 2, "fixed": False} | options))
+    return Feed(sampler, **({"batch_size": 4, "batches": 3, "epoch": 2, "fixed": False, "neutral": True} | options))
 
 
 def test_feed_takes_an_epoch_after_the_other() -> None:
