@@ -494,6 +494,35 @@ def test_feed_draws_many_batches_at_once_and_gives_them_one_by_one(batch_size: i
     np.testing.assert_allclose(feed.values(batches)[0][:, 1, 1], later, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("steps", "masked", "neutral"),
+    [
+        ({"gaussian_blur": {"p": 0.5}}, ["applied", "sigma"], ["sigma"]),
+        ({"gaussian_blur": {}}, ["sigma"], ["sigma"]),
+        ({"equalize": {"p": 0.5}}, ["applied"], ["applied"]),
+        # A mask would move the noise of the samples that follow.
+        ({"gaussian_noise": {"p": 0.5}}, ["std"], ["std"]),
+        ({"one_of": {"steps": {"gaussian_blur": {}, "equalize": {}}}}, ["applied", "sigma"], ["sigma"]),
+    ],
+)
+def test_feed_says_what_is_left_out(steps: dict[str, Any], masked: list[str], neutral: list[str]) -> None:
+    sampler = Sampler(plan_of(steps, "train"), SEED)
+    stage = sampler.plan.stages[0]
+    draws = sampler.draw(2, 0, 40)
+    for is_neutral, expected in ((False, masked), (True, neutral)):
+        feed = feed_of(sampler, batch_size=40, neutral=is_neutral)
+        names = feed.names()[0]
+        assert names == expected
+        fed = dict(zip(names, feed.values(0), strict=False))
+        applied, values = stage.applied(draws), stage.values(draws, SIZE)
+        if "applied" in fed:
+            np.testing.assert_array_equal(fed.pop("applied"), applied)
+        else:
+            values = {n: np.where(applied, v, stage.steps[0].op.neutral[n]) for n, v in values.items()}
+        for name, value in fed.items():
+            np.testing.assert_allclose(value, values[name], rtol=1e-6)
+
+
 def test_feed_inverts_about_the_middle_of_the_picture() -> None:
     sampler = Sampler(plan_of({"rotate": {"angle_range": [90, 90], "p": 0.5}}, "train"), SEED)
     (matrices,) = feed_of(sampler, batch_size=40).values(0)
