@@ -127,8 +127,10 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
-        if not self._resuming and (self._consumed % self._per_epoch or self._one_pass):
-            self._restart(self.epoch + bool(self._consumed % self._per_epoch))
+        inside = bool(self._consumed % self._per_epoch)
+        # A state of an epoch's end is resumed as the pass goes on that was not interrupted.
+        if (inside and not self._resuming) or (self._one_pass and not inside):
+            self._restart(self.epoch + inside)
         self._resuming = False
         if self._pipeline is None:
             self._pipeline = self._build()

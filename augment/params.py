@@ -257,7 +257,7 @@ class Range(Param[Interval | Values]):
             return np.array(value.values)[(uniform * len(value.values)).astype(np.int64)]
         low, high = value
         if self.whole:
-            return np.floor(low + (high - low + 1) * uniform)
+            return low + np.floor((high - low + 1) * uniform)  # added last: rounding reaches no high + 1
         return low + (high - low) * uniform
 
     def _convert(self, value: object) -> Interval | Values | None:

@@ -25,6 +25,9 @@ _P = Number(default=1.0, within=(0, 1), doc="probability of applying the step, d
 _BORDER = Choice(default="reflect_101", options=BORDERS, doc="what lies beyond the edge of the picture")
 _FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edge with border constant")
 
+# What YAML gives a step for itself: no op can have a parameter of such a name.
+_RESERVED = ("op", "p", "steps", "weight")
+
 # What every op of a kind takes besides its own parameters.
 _COMMON: dict[Kind, dict[str, Param[Any]]] = {
     "crop": {},
@@ -127,6 +130,8 @@ def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Calla
             raise ValueError(f"op '{name}' needs a docstring: it is its help text")
         if clash := common.keys() & params.keys():
             raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is common to every {kind} op")
+        if taken := [reserved for reserved in _RESERVED if reserved in params]:
+            raise ValueError(f"op '{name}': {', '.join(taken)} means something else in a step, whatever its op")
         _OPS[name] = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), **traits)
         return function
 

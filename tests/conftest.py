@@ -1,5 +1,7 @@
 """Fixtures for every test: a handful of small pictures, and the devices that augmentation runs on."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from augment.dataset import Split
+from augment.registry import _OPS
 
 # (width, height): both orientations, squares, narrow strips, odd sides.
 SIZES = ((48, 32), (32, 48), (40, 40), (90, 24), (20, 70), (33, 57), (64, 64))
@@ -64,3 +67,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     for seed, file in enumerate(files):
         Image.fromarray(draw_photo(64, 64, seed)).save(file)
     return files
+
+
+@pytest.fixture
+def clean_registry() -> Iterator[None]:
+    """Take out of the registry, and of the imported modules, whatever the test put there."""
+    ops, modules = dict(_OPS), set(sys.modules)
+    yield
+    _OPS.clear()
+    _OPS.update(ops)
+    for module in set(sys.modules) - modules:
+        del sys.modules[module]

@@ -1,11 +1,13 @@
 """The `aug` section: what becomes of it, and what each mistake in it is told."""
 
+import json
 from typing import Any
 
 import pytest
 
-from augment.config import Aug, Step, parse_aug, parse_steps, plain_steps
+from augment.config import Aug, Step, Views, parse_aug, parse_steps, plain_steps
 from augment.errors import UserError
+from augment.params import Values
 from augment.registry import BORDERS, OPS
 
 FULL: dict[str, Any] = {
@@ -103,7 +105,9 @@ def test_steps_cannot_be_changed() -> None:
         ({"again": {"op": "rotate"}}, "again (rotate)  p 1  angle -7..7 deg"),
         ({"flip": {"p": 0.5}}, "flip  p 0.5  direction horizontal"),
         ({"warp": {"magnitude_range": [0, 0.12345]}}, "warp  p 1  magnitude 0..0.1235"),
-        ({"resize": {}}, "resize  p 1"),
+        ({"resize": {}}, "resize  p 1  side both"),
+        ({"rotate": {"angle_range": {"values": [-3, 3]}}}, "rotate  p 1  angle +-3 deg"),
+        ({"one_of": {"p": 0.5, "steps": {"flip": {}}}}, "one_of  p 0.5"),
     ],
 )
 def test_step_as_text(given: dict[str, Any], text: str) -> None:
@@ -123,7 +127,8 @@ def test_a_bare_step_applies_always() -> None:
     [
         (
             {"trian": {}},
-            "aug.trian: unknown key. Did you mean 'train'? Allowed: fuse, mean, plugins, size, std, train, val.",
+            "aug.trian: unknown key. Did you mean 'train'? Allowed: cache, decode, fuse, hw_decoder_load, mean, "
+            "plugins, prefetch, size, std, train, val, views.",
         ),
         ({"sizes": 3}, "aug.sizes: unknown key. Did you mean 'size'? Allowed: "),
         ({1: 3}, "aug.1: unknown key. Allowed: "),
@@ -206,6 +211,209 @@ def test_unknown_op_of_a_second_use_asks_for_op() -> None:
     )
 
 
+# --- policies, and what mixes samples ---
+
+
+FLIP_ROTATE: dict[str, Any] = {"flip": {}, "rotate": {}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ({"rotate": {"weight": 2}}, "rotate.weight: only the steps within one_of have a weight. Allowed: p, border, "),
+        (
+            {"some_of": {"steps": {"flip": {"weight": 2}, "hue": {}}}},
+            "some_of.steps.flip.weight: only the steps within one_of have a weight. Allowed: p, direction.",
+        ),
+        (
+            {"one_of": {"steps": {"sequence": {"steps": {"flip": {"weight": 2}}}}}},
+            "one_of.steps.sequence.steps.flip.weight: only the steps within one_of have a weight.",
+        ),
+        ({"one_of": {"weight": 1, "steps": FLIP_ROTATE}}, "one_of.weight: only the steps within one_of have a weight."),
+        (
+            {"one_of": {"steps": {"flip": {"weight": 0}}}},
+            "one_of.steps.flip.weight: 0 is not allowed. Allowed: a number from 0 to 1e+06, above 0.",
+        ),
+        ({"one_of": {"steps": {"flip": {"weight": None}}}}, "one_of.steps.flip.weight: None is not allowed."),
+        ({"rotate": {"steps": {"flip": {}}}}, "rotate.steps: unknown key. Allowed: angle_range, border, fill, p."),
+        ({"center_crop": {"steps": {"flip": {}}}}, "center_crop.steps: unknown key. Allowed: scale."),
+        ({"trivial_augment": {"steps": FLIP_ROTATE}}, "trivial_augment.steps: unknown key. Allowed: border, fill, p."),
+        (
+            {"one_of": {"steps": {"flip": {}, "center_crop": {}}}},
+            "one_of.steps.center_crop: a crop. Allowed: at most one, as the first step of all.",
+        ),
+        (
+            {"one_of": {"steps": {"sequence": {"steps": {"zoom": {"op": "center_crop"}}}}}},
+            "one_of.steps.sequence.steps.zoom: a crop. Allowed: at most one, as the first step of all.",
+        ),
+        (
+            {"mixup": {}, "flip": {}},
+            "flip: 'mixup' mixes samples. Allowed: nothing after that.",
+        ),
+        (
+            {"one_of": {"steps": {"mixup": {}, "cutmix": {}}}, "turn": {"op": "rotate"}},
+            "turn: 'one_of' mixes samples. Allowed: nothing after that.",
+        ),
+        (
+            {"one_of": {"steps": {"mixup": {}, "flip": {}}}},
+            "one_of.steps.flip: 'mixup' and it are of two kinds, of which one mixes samples. Allowed: all or none of ",
+        ),
+        (
+            {"one_of": {"steps": {"flip": {}, "sequence": {"steps": {"cutmix": {}}}}}},
+            "one_of.steps.sequence: 'flip' and it are of two kinds, of which one mixes samples.",
+        ),
+        (
+            {"some_of": {"count_range": [1, 3], "steps": FLIP_ROTATE}},
+            "some_of.count_range: 1..3 of 2 steps. Allowed: at most 2.",
+        ),
+        (
+            {"some_of": {"count_range": {"values": [3, 1]}, "steps": FLIP_ROTATE}},
+            "some_of.count_range: 1 or 3 of 2 steps. Allowed: at most 2.",
+        ),
+        (
+            {"some_of": {"count_range": [0.5, 1], "steps": FLIP_ROTATE}},
+            "some_of.count_range: [0.5, 1] is not allowed. Allowed: [low, high] with low <= high, whole numbers from ",
+        ),
+        ({"one_of": None}, "one_of.steps: nothing to choose from. Allowed: a mapping of steps, as rotate: "),
+        ({"some_of": {"steps": {}}}, "some_of.steps: nothing to choose from."),
+        ({"sequence": {"steps": None}}, "sequence.steps: nothing to choose from."),
+        ({"one_of": {"steps": ["flip"]}}, "one_of.steps: ['flip'] is not allowed. Allowed: a mapping of steps"),
+        ({"one_of": {"steps": {"flip": 0.5}}}, "one_of.steps.flip: 0.5 is not allowed. Allowed: a mapping of param"),
+        ({"a.b": {"op": "flip"}}, "a.b: a step's name has no dot. Allowed: the name of an op, or any other with op: "),
+        ({"one_of": {"steps": {"a.b": {"op": "flip"}}}}, "one_of.steps.a.b: a step's name has no dot."),
+        (
+            {"one_of": {"steps": {"rotat": {}}}},
+            "one_of.steps.rotat: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, ",
+        ),
+        (
+            {"one_of": {"steps": {"turn": {"op": "rotat"}}}},
+            "one_of.steps.turn.op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, ",
+        ),
+        (
+            {"one_of": {"steps": {"sequence": {"steps": {"rotate": {"angel_range": [0, 1]}}}}}},
+            "one_of.steps.sequence.steps.rotate.angel_range: unknown key. Did you mean 'angle_range'? Allowed: ",
+        ),
+        ({"one_of": {"steps": {"rotate": {"p": 2}}}}, "one_of.steps.rotate.p: 2 is not allowed."),
+        ({"rand_augment": {"num_ops": 0}}, "rand_augment.num_ops: 0 is not allowed. Allowed: a whole number from 1 "),
+        ({"auto_augment": {"found_on": "imagnet"}}, "auto_augment.found_on: unknown name 'imagnet'. Did you mean "),
+    ],
+)
+def test_mistakes_with_policies_and_mixing(steps: dict[str, Any], message: str) -> None:
+    assert step_refusal(**steps).startswith(f"aug.train.{message}")
+
+
+@pytest.mark.parametrize(
+    "name", [op.name for op in OPS.values() if op.kind == "batch"] + ["one_of", "some_of", "sequence"]
+)
+def test_samples_are_not_mixed_in_validation(name: str) -> None:
+    steps: dict[str, Any] = {"steps": {"mixup": {}, "cutmix": {}}} if OPS[name].nests else {}
+    expected = f"aug.val.{name}: mixes samples and their targets. Allowed: in aug.train only."
+    assert refusal({"val": {"flip": {}, name: steps}}) == expected
+    assert parse_aug({"train": {"flip": {}, name: steps}}).train[1].key == name
+
+
+def test_what_mixes_samples_may_follow_each_other() -> None:
+    steps: dict[str, Any] = {"flip": {}, "mixup": {"p": 0.5}, "one_of": {"steps": {"mixup": {}, "cutmix": {}}}}
+    assert [step.key for step in parse_steps(steps, "train")] == list(steps)
+
+
+NESTED: dict[str, Any] = {
+    "random_resized_crop": {},
+    "one_of": {
+        "p": 0.5,
+        "steps": {
+            "rotate": {"weight": 3, "angle_range": {"values": [-30, 30]}},
+            "again": {"op": "rotate", "weight": 0.5, "p": 0},
+            "some_of": {
+                "count_range": {"values": [0, 2]},
+                "order": "random",
+                "steps": {"hue": {}, "jpeg": {"quality_range": [50, 60]}, "trivial_augment": {"fill": 7}},
+            },
+        },
+    },
+    "sequence": {"steps": {"flip": None, "rand_augment": {"num_ops": 1}}},
+    "auto_augment": {"found_on": "svhn"},
+    "mix": {"op": "one_of", "steps": {"mixup": {"alpha": 0.2}, "cutmix": {"weight": 2}}},
+}
+
+
+def test_plain_steps_is_the_way_back_from_nested_policies() -> None:
+    steps = parse_steps(NESTED, "aug.train")
+    plain = plain_steps(steps)
+    assert parse_steps(plain, "aug.train") == steps
+    assert plain_steps(parse_steps(plain, "aug.train")) == plain
+    inside = plain["one_of"]["steps"]
+    assert inside["rotate"]["weight"] == 3
+    assert inside["rotate"]["angle_range"] == {"values": [-30, 30]}
+    assert (inside["again"]["op"], inside["again"]["weight"], inside["again"]["p"]) == ("rotate", 0.5, 0)
+    assert list(inside["some_of"]["steps"]) == ["hue", "jpeg", "trivial_augment"]
+    # What a policy makes its steps of is in its own parameters.
+    assert inside["some_of"]["steps"]["trivial_augment"] == {
+        "op": "trivial_augment", "p": 1, "border": "constant", "fill": 7,
+    }  # fmt: skip
+    assert json.loads(json.dumps(plain)) == plain, "as a file could hold it"
+
+
+def test_steps_within_a_policy_are_steps_like_others() -> None:
+    (crop, one_of, sequence, auto, mix) = parse_steps(NESTED, "aug.train")
+    assert crop.steps == ()
+    assert [step.key for step in one_of.steps] == ["rotate", "again", "some_of"]
+    assert [step.weight for step in one_of.steps] == [3, 0.5, 1]
+    assert one_of.steps[0].params["angle_range"] == Values((-30, 30))
+    assert [step.op.name for step in mix.leaves()] == ["mixup", "cutmix"]
+    assert next(iter(crop.leaves())) is crop
+    assert len(auto.steps) == 1
+    assert sequence.steps[1].op.name == "rand_augment"
+
+
+def test_steps_with_other_nested_ones_are_not_equal() -> None:
+    given: dict[str, Any] = {"one_of": {"steps": {"flip": {}, "rotate": {}}}}
+    others: list[dict[str, Any]] = [{"flip": {}}, {"rotate": {}, "flip": {}}, {"flip": {"weight": 2}, "rotate": {}}]
+    for other in others:
+        assert parse_steps({"one_of": {"steps": other}}, "a") != parse_steps(given, "a")
+
+
+# --- the rest of the section ---
+
+
+@pytest.mark.parametrize(
+    ("given", "cache"), [("off", "off"), (False, "off"), ("gpu", "gpu"), (512, 512), (1, 1), (10**6, 10**6)]
+)
+def test_sizes_of_the_cache(given: object, cache: object) -> None:
+    assert repr(parse_aug({"cache": given}).cache) == repr(cache)
+
+
+@pytest.mark.parametrize("given", [0, -1, True, None, "on", "512", "", 1.5, float("nan"), ["gpu"], {}])
+def test_sizes_that_no_cache_has(given: object) -> None:
+    assert refusal({"cache": given}) == (f"aug.cache: {given!r} is not allowed. Allowed: off, gpu, or a number of MiB.")
+
+
+def test_views() -> None:
+    assert parse_aug({}).views == parse_aug({"views": None}).views == Views(count=1, crop="own")
+    assert parse_aug({"views": {"count": 2}}).views == Views(count=2, crop="own")
+    assert parse_aug({"views": {"count": 16, "crop": "same"}}).views == Views(count=16, crop="same")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"decode": "gpu"}, "aug.decode: unknown name 'gpu'. "),
+        ({"decode": "mixd"}, "aug.decode: unknown name 'mixd'. Did you mean 'mixed'? Allowed: auto, cpu, mixed."),
+        ({"decode": True}, "aug.decode: True is not allowed. Allowed: auto, cpu, mixed."),
+        ({"views": 2}, "aug.views: 2 is not allowed. Allowed: a mapping of count, crop."),
+        ({"views": {"cont": 2}}, "aug.views.cont: unknown key. Did you mean 'count'? Allowed: count, crop."),
+        ({"views": {"count": 0}}, "aug.views.count: 0 is not allowed. Allowed: a whole number from 1 to 16."),
+        ({"views": {"count": 17}}, "aug.views.count: 17 is not allowed. Allowed: a whole number from 1 to 16."),
+        ({"views": {"count": 2.0}}, "aug.views.count: 2.0 is not allowed. Allowed: a whole number from 1 to 16."),
+        ({"views": {"crop": "sam"}}, "aug.views.crop: unknown name 'sam'. Did you mean 'same'? Allowed: own, same."),
+        ({"prefetch": 0}, "aug.prefetch: 0 is not allowed. Allowed: a whole number from 1 to 64."),
+        ({"hw_decoder_load": 1.1}, "aug.hw_decoder_load: 1.1 is not allowed. Allowed: a number from 0 to 1."),
+    ],
+)
+def test_mistakes_with_decoding_and_views(given: object, message: str) -> None:
+    assert refusal(given).startswith(message)
+
+
 @pytest.mark.parametrize("border", BORDERS)
 def test_every_border_is_allowed(border: str) -> None:
     (step,) = parse_steps({"rotate": {"border": border}}, "train")
@@ -233,7 +441,7 @@ def test_flip_has_no_border() -> None:
             "zoom: 'center_crop' is the crop. Allowed: at most one crop, as the first step.",
         ),
         ({"center_crop": {"p": 0.5}}, "center_crop.p: a crop applies to every picture. Allowed: scale."),
-        ({"resize": {"p": 1}}, "resize.p: a crop applies to every picture. Allowed: nothing."),
+        ({"resize": {"p": 1}}, "resize.p: a crop applies to every picture. Allowed: side."),
         ({"center_crop": {"scale": 0}}, "center_crop.scale: 0 is not allowed. Allowed: a number from 0 to 1, above 0."),
         ({"center_crop": {"size": 9}}, "center_crop.size: unknown key. "),
         (

@@ -24,9 +24,15 @@ def moved(matrix: Array, x: float, y: float) -> list[float]:
     return list(result[:2])
 
 
+def color_matrix(name: str, **drawn: Any) -> Any:
+    """Return an op's matrices, its fixed parameters at their defaults."""
+    op = OPS[name]
+    return op.function(**op.values({n: param.default for n, param in op.params.items()}, drawn))
+
+
 def colored(name: str, rgb: Array = ORANGE, **values: float) -> Array:
     """Return the color that a color op makes of a color, unclipped."""
-    matrix = OPS[name].function(**{n: np.array([v]) for n, v in values.items()})
+    matrix = color_matrix(name, **{n: np.array([v]) for n, v in values.items()})
     assert matrix.shape == (1, 3, 4)
     return np.asarray(matrix[0, :, :3] @ rgb + matrix[0, :, 3])
 
@@ -143,7 +149,7 @@ def test_shifts_grow_with_the_picture(size: int) -> None:
     ],
 )
 def test_color_matrices(name: str, values: dict[str, float], expected: list[list[float]]) -> None:
-    matrix = OPS[name].function(**{n: np.array([float(v)]) for n, v in values.items()})
+    matrix = color_matrix(name, **{n: np.array([float(v)]) for n, v in values.items()})
     np.testing.assert_allclose(matrix, [expected], atol=1e-6)
 
 
@@ -163,7 +169,7 @@ def test_hue_is_the_textbooks_rotation_in_yiq(angle: float, expected: list[list[
 
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
 def test_factor_one_is_the_identity(name: str) -> None:
-    np.testing.assert_array_equal(OPS[name].function(factor=np.ones(2)), [np.eye(3, 4)] * 2)
+    np.testing.assert_array_equal(color_matrix(name, factor=np.ones(2)), [np.eye(3, 4)] * 2)
 
 
 def test_hue_zero_is_the_identity() -> None:
@@ -207,6 +213,6 @@ def test_hues_add_up() -> None:
 def test_a_sample_has_its_own_matrix() -> None:
     factors: Any = np.array([0.5, 1.0, 2.0])
     for name in ("brightness", "contrast", "saturation"):
-        together = OPS[name].function(factor=factors)
+        together = color_matrix(name, factor=factors)
         for i in range(3):
-            np.testing.assert_array_equal(together[i], OPS[name].function(factor=factors[i : i + 1])[0])
+            np.testing.assert_array_equal(together[i], color_matrix(name, factor=factors[i : i + 1])[0])

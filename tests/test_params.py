@@ -4,10 +4,12 @@ from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 
 from augment.errors import UserError, first_line, suggest
 from augment.params import (
+    CacheSize,
     Channels,
     Choice,
     Count,
@@ -17,6 +19,7 @@ from augment.params import (
     Range,
     Text,
     Texts,
+    Values,
     parse_params,
     parse_settings,
     setting,
@@ -40,6 +43,9 @@ DIVISORS = Channels(within=(0, 1), above=0, doc="std")
 RANGE = Range(doc="any interval")
 ANGLES = Range(within=(-90, 90), unit="deg", doc="angle")
 AREAS = Range(within=(0, 1), above=0, doc="area")
+
+TURNS = Range(within=(0, 3), whole=True, doc="quarter turns")
+CACHE = CacheSize(doc="memory")
 
 ALL: tuple[Param[Any], ...] = (NUMBER, COUNT, FLAG, TEXT, CHOICE, TEXTS, CHANNELS, RANGE)
 
@@ -78,6 +84,16 @@ HUGE = 10**400  # a whole number that no float can hold: float(HUGE) raises Over
         (RANGE, (2, 2), (2.0, 2.0)),
         (ANGLES, [-90, 90], (-90.0, 90.0)),
         (AREAS, [0.001, 1], (0.001, 1.0)),
+        (RANGE, {"values": [3, -1.5, 3]}, Values((3.0, -1.5, 3.0))),
+        (RANGE, Values((1, 2)), Values((1.0, 2.0))),
+        (ANGLES, {"values": (90,)}, Values((90.0,))),
+        (TURNS, [0, 3], (0.0, 3.0)),
+        (TURNS, [1.0, 2], (1.0, 2.0)),
+        (TURNS, {"values": [0, 2]}, Values((0.0, 2.0))),
+        (CACHE, "off", "off"),
+        (CACHE, False, "off"),
+        (CACHE, "gpu", "gpu"),
+        (CACHE, 1, 1),
     ],
 )
 def test_allowed_values_are_typed(param: Param[Any], value: object, parsed: object) -> None:
@@ -115,6 +131,30 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
         [[True, 1], [0, True], [nan, 1], [0, nan], [-inf, 0], [0, inf]],
     ),
     (ANGLES, "[low, high] with low <= high, numbers from -90 to 90", [[-90.01, 0], [0, 91], [7, -7]]),
+    (
+        ANGLES,
+        "[low, high] with low <= high, numbers from -90 to 90",
+        [
+            {"values": []},
+            {"values": None},
+            {"values": 3},
+            {"values": "12"},
+            {"values": [1, 91]},
+            {"values": [1, "2"]},
+            {"values": [True]},
+            {"values": [nan]},
+            {"values": [1, 2], "p": 1},
+            {},
+            {"value": [1]},
+            Values((91.0,)),
+        ],
+    ),
+    (
+        TURNS,
+        "[low, high] with low <= high, whole numbers from 0 to 3",
+        [[0, 2.5], [0.5, 1], [0, 4], [-1, 0], [2, 1], {"values": [1.5]}, {"values": [0, 4]}],
+    ),
+    (CACHE, "off, gpu, or a number of MiB", [0, -1, True, None, "on", "", 1.5, nan, ["gpu"], {}]),
     (AREAS, "[low, high] with low <= high, numbers from 0 to 1, above 0", [[0, 1], [-0.1, 1], [0.5, 1.1]]),
 ]
 
@@ -181,6 +221,11 @@ def test_null_only_where_optional(param: Param[Any]) -> None:
         (CHOICE, "vertical", "vertical"),
         (ANGLES, (-7.0, 7.5), "-7..7.5 deg"),
         (AREAS, (0.35, 1.0), "0.35..1"),
+        (ANGLES, Values((30.0,)), "30 deg"),
+        (ANGLES, Values((-30.0, 30.0)), "+-30 deg"),
+        (ANGLES, Values((10.0, -10.0, 20.0, -20.0)), "+-(10 or 20) deg"),
+        (RANGE, Values((3.0, 1.0, 3.0, 2.0)), "1 or 2 or 3"),
+        (RANGE, Values((0.0, 1.0, 2.0, 3.0, 5.5)), "0..5.5 in 5 levels"),
     ],
 )
 def test_show(param: Param[Any], value: object, shown: str) -> None:
@@ -206,11 +251,45 @@ def test_default_is_typed_like_a_value_that_is_given(param: Param[Any], default:
     assert repr(param.default) == repr(default)
 
 
+UNIFORM = np.array([0.0, 0.25, 0.5, 0.75, np.nextafter(1, 0)])
+
+
+@pytest.mark.parametrize(
+    ("param", "value", "expected"),
+    [
+        (RANGE, (-2.0, 6.0), [-2, 0, 2, 4, 6]),
+        (RANGE, (3.0, 3.0), [3, 3, 3, 3, 3]),
+        (RANGE, Values((7.0, -1.0)), [7, 7, -1, -1, -1]),
+        (RANGE, Values((1.0, 2.0, 3.0, 1.0)), [1, 2, 3, 1, 1]),
+        (RANGE, Values((4.0,)), [4, 4, 4, 4, 4]),
+        # Each whole number has the same share, the ends too.
+        (TURNS, (0.0, 3.0), [0, 1, 2, 3, 3]),
+        (TURNS, (1.0, 2.0), [1, 1, 2, 2, 2]),
+        (TURNS, (2.0, 2.0), [2, 2, 2, 2, 2]),
+        (TURNS, Values((3.0, 0.0)), [3, 3, 0, 0, 0]),
+    ],
+)
+def test_draws_from_a_range(param: Range, value: Any, expected: list[float]) -> None:
+    np.testing.assert_allclose(param.draw(value, UNIFORM), expected, rtol=1e-12)
+    two = np.stack([UNIFORM, UNIFORM[::-1]])
+    np.testing.assert_allclose(param.draw(value, two), [expected, expected[::-1]], rtol=1e-12)
+    if param.whole:
+        assert (param.draw(value, UNIFORM) % 1 == 0).all()
+
+
+@pytest.mark.parametrize("span", [(0.0, 3.0), (1.0, 100.0), (0.0, 64.0), (-5.0, 5.0)])
+def test_whole_draws_stay_within_however_close_to_one(span: tuple[float, float]) -> None:
+    drawn = Range(whole=True, doc="").draw(span, np.array([np.nextafter(1, 0), 1 - 2**-53, 0.0]))
+    assert drawn.tolist() == [span[1], span[1], span[0]]
+
+
 def test_default_that_is_not_allowed_is_a_mistake_in_the_declaration() -> None:
     with pytest.raises(ValueError, match=r"the default 7 is not allowed\. Allowed: a number from 0 to 1"):
         Number(default=7, within=(0, 1), doc="share")
     with pytest.raises(ValueError, match=r"the default \(1, 0\) is not allowed\. Allowed: \[low, high\]"):
         Range(default=(1, 0), doc="reversed")
+    with pytest.raises(ValueError, match=r"the default \(0, 0\.5\) is not allowed\. Allowed: .*whole numbers"):
+        Range(default=(0, 0.5), whole=True, doc="half")
 
 
 def test_first_line_of_an_error() -> None:

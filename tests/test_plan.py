@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from op_cases import NESTED, given, other_values, plan_with
 
-from augment.config import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, parse_aug, plain_steps
+from augment.config import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, parse_aug, parse_steps, plain_steps
 from augment.plan import Plan, build_plan
-from augment.registry import OPS
+from augment.registry import OPS, Op
 from augment.sampler import Sampler
 from augment.stage import Draws, Stage, step_matrix
 
@@ -248,7 +249,7 @@ def test_plan_as_text() -> None:
     aug = parse_aug({"size": 64, "std": [0.25, 0.25, 0.25], "train": train, "val": {}})
     assert str(build_plan(aug, "train")) == GOLDEN
     assert str(build_plan(aug, "val")) == (
-        "val: 64 x 64 px\n  crop      resize\n  normalize mean [0.485, 0.456, 0.406], std [0.25, 0.25, 0.25]"
+        "val: 64 x 64 px\n  crop      resize  side both\n  normalize mean [0.485, 0.456, 0.406], std [0.25, 0.25, 0.25]"
     )
 
 
@@ -303,19 +304,19 @@ def test_digest_changes_with_everything_that_decides_about_pixels() -> None:
     assert not same
 
 
-@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.kind != "crop"])
-def test_digest_changes_with_every_range_of_every_op(name: str) -> None:
-    (plain,) = plain_steps(parse_aug({"train": {name: {}}}).train).values()
-
-    def digest_with(**changes: Any) -> str:
-        return build_plan(parse_aug({"train": {name: plain | changes}}), "train").digest
-
-    seen = {digest_with()}
-    for parameter in OPS[name].draws.values():
-        low, high = plain[parameter]
-        for changed in ([low, high - 1e-7], [low + 1e-7, high]):
-            seen.add(digest_with(**{parameter: changed}))
-    assert len(seen) == 1 + 2 * len(set(OPS[name].draws.values()))
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_digest_changes_with_every_parameter_of_every_op(op: Op) -> None:
+    plan = plan_with(op)
+    (step,) = parse_steps({"tested": given(op)}, "train")
+    values = {"p": step.p, **step.params}
+    seen = [plan.digest]
+    for name, param in op.params.items():
+        seen += [plan_with(op, **{name: other}).digest for other in other_values(param, values[name])]
+    if op.nests:
+        others = {key: {**NESTED[key], "p": 0.5} for key in NESTED}
+        seen += [plan_with(op, steps=NESTED | {key: other}).digest for key, other in others.items()]
+        seen += [plan_with(op, steps=dict(reversed(NESTED.items()))).digest]
+    assert len(set(seen)) == len(seen) > len(op.params)
 
 
 def test_digest_stays_otherwise() -> None:

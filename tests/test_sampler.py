@@ -4,14 +4,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from op_cases import APPLIED, LEAVES, given, plan_with
+from scipy.stats import chi2
 
 from augment.config import SplitName, parse_aug
+from augment.params import Range
 from augment.plan import build_plan
-from augment.registry import OPS, Array
+from augment.registry import Array, Op
 from augment.sampler import Sampler, derive_seed
 from augment.stage import Draws
 
-DRAWN_OPS = [name for name, op in OPS.items() if op.kind != "crop"]
+EVERY_LEAF = pytest.mark.parametrize("op", LEAVES, ids=lambda op: op.name)
+EVERY_APPLIED_OP = pytest.mark.parametrize("op", APPLIED, ids=lambda op: op.name)
 MANY = 20_000
 
 
@@ -92,15 +96,22 @@ def test_drawing_twice_gives_the_same() -> None:
     assert all(equal(first[key], second[key]) for key in THREE)
 
 
-@pytest.mark.parametrize("name", DRAWN_OPS)
-def test_draws_do_not_depend_on_the_batch_size(name: str) -> None:
-    one = sampler({name: {"p": 0.5}})
-    whole = one.draw(0, 0, 100)[name]
+def all_equal(ones: dict[str, Draws], others: dict[str, Draws]) -> bool:
+    return ones.keys() == others.keys() and all(equal(ones[key], others[key]) for key in ones)
+
+
+@EVERY_APPLIED_OP
+def test_draws_do_not_depend_on_the_batch_size(op: Op) -> None:
+    one = Sampler(plan_with(op, p=0.5), seed=7)
+    whole = one.draw(0, 0, 100)
+
+    def rows(start: int, count: int) -> dict[str, Draws]:
+        return {key: {n: v[start : start + count] for n, v in drawn.items()} for key, drawn in whole.items()}
+
     for start, count in ((37, 20), (0, 1), (1, 1), (2, 7), (3, 97), (99, 1)):
-        part = one.draw(0, start, count)[name]
-        assert equal(part, {n: values[start : start + count] for n, values in whole.items()})
-    batches = [one.draw(0, start, 7)[name] for start in range(0, 98, 7)]
-    assert equal({n: np.concatenate([b[n] for b in batches]) for n in whole}, {n: v[:98] for n, v in whole.items()})
+        assert all_equal(one.draw(0, start, count), rows(start, count))
+    for start in range(0, 98, 7):
+        assert all_equal(one.draw(0, start, 7), rows(start, 7))
 
 
 def test_far_out_in_an_epoch() -> None:
@@ -113,17 +124,25 @@ def test_far_out_in_an_epoch() -> None:
 # --- independent ---
 
 
-@pytest.mark.parametrize("name", DRAWN_OPS)
-def test_other_steps_change_nothing(name: str) -> None:
-    step = {"op": name, "p": 0.5}
-    alone = sampler({"tested": step}).draw(2, 3, 50)["tested"]
+@EVERY_APPLIED_OP
+def test_other_steps_change_nothing(op: Op) -> None:
+    step = given(op, p=0.5)
+
+    def draw(steps: dict[str, Any]) -> dict[str, Draws]:
+        drawn = sampler(steps).draw(2, 3, 50)
+        return {key: values for key, values in drawn.items() if key.split(".")[0] == "tested"}
+
+    alone = draw({"tested": step})
+    assert alone
+    after: dict[str, Any] = {} if op.kind == "batch" else {"flip": {"p": 0.1}}  # nothing may follow those
     for steps in (
         {"before": {"op": "warp"}, "tested": step},
-        {"tested": step, "after": {"op": name, "p": 0.5}},
-        {"random_resized_crop": {}, "warp": {}, "renamed": {"op": "hue"}, "tested": step, "flip": {"p": 0.1}},
+        {"tested": step, "after": given(op, p=0.5)},
+        {"random_resized_crop": {}, "warp": {}, "renamed": {"op": "hue"}, "tested": step, **after},
         {"hue": {"p": 0}, "tested": step},
+        {"one_of": {"steps": {"warp": {}, "hue": {}}}, "tested": step},
     ):
-        assert equal(sampler(steps).draw(2, 3, 50)["tested"], alone)
+        assert all_equal(draw(steps), alone)
 
 
 def test_fusion_and_size_change_nothing() -> None:
@@ -133,15 +152,20 @@ def test_fusion_and_size_change_nothing() -> None:
         assert all(equal(drawn[key], expected[key]) for key in THREE)
 
 
-@pytest.mark.parametrize("name", DRAWN_OPS)
-def test_p_changes_no_value_and_only_adds_samples(name: str) -> None:
-    draws = [sampler({name: {"p": p}}).draw(0, 0, 500)[name] for p in (0.1, 0.5, 1)]
-    for value in OPS[name].draws:
-        assert all(np.array_equal(drawn[value], draws[0][value]) for drawn in draws)
-    rare, half, always = (drawn["applied"] for drawn in draws)
-    assert always.all()
-    assert (half[rare]).all()
-    assert rare.sum() < half.sum() < 500
+@EVERY_APPLIED_OP
+def test_p_changes_no_value_and_only_adds_samples(op: Op) -> None:
+    rare, half, always = (Sampler(plan_with(op, p=p), seed=7).draw(0, 0, 500) for p in (0.1, 0.5, 1))
+    assert rare.keys() == half.keys() == always.keys()
+    for key in always:
+        for value in always[key].keys() - {"applied"}:
+            assert np.array_equal(rare[key][value], always[key][value])
+            assert np.array_equal(half[key][value], always[key][value])
+    few, some, most = (np.logical_or.reduce([d["applied"] for d in draws.values()]) for draws in (rare, half, always))
+    assert (few <= some).all()
+    assert (some <= most).all()
+    assert few.sum() < some.sum() < most.sum()
+    if op.kind != "policy":
+        assert most.all()
 
 
 def test_a_range_only_scales_its_draws() -> None:
@@ -179,24 +203,38 @@ def chi_square(uniform: Array, bins: int = 20) -> float:
     return float(((observed - expected) ** 2 / expected).sum())
 
 
-# Of 19 degrees of freedom, exceeded once in 10,000 fair draws.
-CRITICAL = 50.8
+def critical(bins: int) -> float:
+    """Return what the statistic of fair draws exceeds once in 10,000 times."""
+    return float(chi2.isf(1e-4, bins - 1))
 
 
-@pytest.mark.parametrize("name", DRAWN_OPS)
-def test_values_are_uniform_and_independent(name: str) -> None:
-    one = sampler({name: {"p": 0.5}}, seed=0)
-    drawn = one.draw(0, 0, MANY)[name]
-    params = one.plan.steps[0].params
+def as_uniform(op: Op, params: Any, value: str, drawn: Array) -> tuple[Array, int]:
+    """Return draws as numbers that should be uniform in [0, 1), and the number of bins to count them in."""
+    if value in op.uniforms:
+        return drawn, 20
+    param, (low, high) = op.params[op.draws[value]], params[op.draws[value]]
+    assert isinstance(param, Range)
+    if param.whole:
+        levels = int(high - low) + 1
+        return (drawn - low + 0.5) / levels, levels
+    return (drawn - low) / (high - low), 20
+
+
+@EVERY_LEAF
+def test_values_are_uniform_and_independent(op: Op) -> None:
+    plan = plan_with(op, p=0.5)
+    drawn, params = Sampler(plan, seed=0).draw(0, 0, MANY)["tested"], plan.steps[0].params
     columns = {"applied": drawn["applied"].astype(float)}
-    for value, parameter in OPS[name].draws.items():
-        low, high = params[parameter]
-        columns[value] = (drawn[value] - low) / (high - low)
+    for value in (*op.draws, *op.uniforms):
+        if value in op.draws and len(set(params[op.draws[value]])) == 1:
+            assert (drawn[value] == params[op.draws[value]][0]).all(), "a range of one value"
+            continue
+        columns[value], bins = as_uniform(op, params, value, drawn[value])
         assert columns[value].min() >= 0
         assert columns[value].max() <= 1
-        assert chi_square(columns[value]) < CRITICAL
+        assert chi_square(columns[value], bins) < critical(bins)
         # What is applied is no special choice of what is drawn.
-        assert chi_square(columns[value][drawn["applied"]]) < CRITICAL
+        assert chi_square(columns[value][drawn["applied"]], bins) < critical(bins)
         # Nor does a sample tell anything about the next one.
         assert abs(np.corrcoef(columns[value][:-1], columns[value][1:])[0, 1]) < 4 / MANY**0.5
     if len(columns) > 1:
@@ -205,9 +243,9 @@ def test_values_are_uniform_and_independent(name: str) -> None:
 
 
 @pytest.mark.parametrize("p", [0.025, 0.3, 0.5, 0.9])
-@pytest.mark.parametrize("name", DRAWN_OPS)
-def test_apply_rate_is_p(name: str, p: float) -> None:
-    applied = sampler({name: {"p": p}}, seed=0).draw(0, 0, MANY)[name]["applied"]
+@EVERY_LEAF
+def test_apply_rate_is_p(op: Op, p: float) -> None:
+    applied = Sampler(plan_with(op, p=p), seed=0).draw(0, 0, MANY)["tested"]["applied"]
     # Four standard deviations of a binomial.
     assert abs(applied.mean() - p) < 4 * (p * (1 - p) / MANY) ** 0.5
 
