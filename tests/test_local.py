@@ -1,6 +1,6 @@
 """Local ops against Pillow, OpenCV, SciPy and NumPy, pixel by pixel, on pictures over all levels.
 
-Tolerances: 1 is a rounding. On the GPU blurs and noise may differ by one more, and JPEG has another IDCT.
+Tolerances: 1 is a rounding. On the GPU one more is allowed, and JPEG has another IDCT.
 """
 
 import io
@@ -14,7 +14,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
-from rendering import SIZE, Pixels, compare, draws_of, one_of_values, plan_of, read, render, save, vivid_pictures
+from rendering import (
+    SIZE,
+    Pixels,
+    compare,
+    draws_of,
+    one_of_values,
+    plan_of,
+    read,
+    render,
+    rounding,
+    save,
+    vivid_pictures,
+)
 
 from augment.local import _lines
 
@@ -130,7 +142,7 @@ def test_op_against_another_library(
     device: torch.device,
 ) -> None:
     largest, average = compare(op, params, reference, vivid, device, inside)
-    assert largest <= most
+    assert largest <= rounding(most, device)
     assert average <= mean
 
 
@@ -138,7 +150,7 @@ def test_clahe_is_opencvs_on_the_lightness_of_lab(vivid: list[Path], device: tor
     largest, average = compare("clahe", {}, clahe, vivid, device)
     if device.type == "cpu":
         assert largest <= 1
-    assert average <= 3, "the GPU's is another implementation"
+    assert average <= (0.1 if device.type == "cpu" else 3), "the GPU's is another implementation"
 
 
 @pytest.mark.parametrize("quality", [10, 50, 90])
@@ -152,7 +164,7 @@ def test_jpeg_is_pillows(quality: int, vivid: list[Path], device: torch.device) 
     largest, average = compare("jpeg", params, by_pillow(encoded), vivid, device)
     if device.type == "cpu":
         assert largest <= 2
-    assert average <= 1.5, "the GPU's upsamples the chroma in another way"
+    assert average <= (0.1 if device.type == "cpu" else 3), "the GPU's upsamples the chroma in another way"
     off = np.abs(render(plan_of({"jpeg": params}), vivid, device) - read(vivid)).mean()
     assert off > average, "it does leave marks"
 
