@@ -13,7 +13,7 @@ from rendering import SEED, SIZE, Pixels, chi_square, draws_of, plan_of, read, r
 
 from augment.plan import Plan
 from augment.sampler import Sampler
-from augment.stage import Draws
+from augment.stage import Draws, step_matrix
 
 N = 6000
 COUNT = 24
@@ -257,3 +257,20 @@ def test_random_order_looks_like_the_steps_in_the_drawn_order(
     assert len(set(orders(plan, "policy", 10))) > 3
     # The same operators in the same order, rounded alike; the GPU rounds at ties in another way.
     np.testing.assert_allclose(ours, expected, atol=0 if device.type == "cpu" else 4)
+
+
+@pytest.mark.parametrize("op", ["sequence", "some_of"])
+def test_geometry_in_random_order_is_one_matrix_in_the_drawn_order(op: str) -> None:
+    steps: dict[str, Any] = {"rotate": ROTATE, "scale": {"factor_range": [2, 2]}, "translate": {"x_range": [0.2, 0.3]}}
+    params: dict[str, Any] = {"order": "random"} | ({"count_range": [1, 3]} if op == "some_of" else {})
+    plan = plan_of({"policy": policy(op, steps, **params)})
+    (stage,) = plan.stages
+    draws = draws_of(plan, 40)
+    matrices = stage.matrix(draws, SIZE)
+    by_key = {step.key: step for step in plan.steps}
+    for sample, run in enumerate(orders(plan, "policy", 40)):
+        expected = np.eye(3)
+        for slot, name in enumerate(run, 1):
+            key = f"policy.{slot}.{name}"
+            expected = step_matrix(by_key[key], draws[key], SIZE)[sample] @ expected
+        np.testing.assert_allclose(matrices[sample], expected, atol=1e-9)
