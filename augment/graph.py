@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import nvidia.dali.fn
+import nvidia.dali.math
 import nvidia.dali.types
 from nvidia.dali.data_node import DataNode
 
@@ -15,6 +16,7 @@ from augment.stage import Stage
 
 # DALI's stubs know no keyword dictionaries, and nothing of what its own `if` is made of.
 fn: Any = nvidia.dali.fn
+math: Any = nvidia.dali.math
 types: Any = nvidia.dali.types
 
 Node = Any  # a DALI DataNode: the package has no types
@@ -174,7 +176,9 @@ class Picture:
         beyond = round(padding * size)
         sides = fn.cast(image.shape(), dtype=types.FLOAT)[:2]
         place = fn.random.uniform(range=[0.0, 1.0], shape=[2], seed=self._seed)
-        start = fn.cast(place * (sides - (size - 2 * beyond)), dtype=types.INT32) - beyond
+        places = sides - (size - 2 * beyond) + 1
+        # A cast rounds, and would take the places at both ends half as often as the others.
+        start = fn.cast(math.floor(place * places), dtype=types.INT32) - beyond
         return self._cut(image, start, size, border, fill)
 
     def letterbox(self, size: int, border: str, fill: int) -> Node:

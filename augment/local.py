@@ -27,19 +27,22 @@ def gaussian_blur(images: Node, dali: "Dali", sigma: Node) -> Node:
 
 def _lines(size: int, length: Array, angle: Array) -> dict[str, Array]:
     """Draw a line through the middle of a kernel: (N, K, K), each of sum 1, K odd and no smaller than any length."""
-    reach = int(np.ceil(length.max(initial=1) / 2))
-    along = np.linspace(-0.5, 0.5, 4 * reach + 1)
-    middle = reach
-    offset = along * np.maximum(length - 1, 0)[:, None]
-    x, y = middle + offset * np.cos(np.radians(angle))[:, None], middle - offset * np.sin(np.radians(angle))[:, None]
-    kernels = np.zeros((len(length), 2 * reach + 1, 2 * reach + 1))
+    middle = int(np.ceil(length.max(initial=1) / 2))
+    span = np.maximum(length - 1, 0)[:, None]  # from the center of its first pixel to that of its last one
+    pieces = 4 * np.maximum(np.ceil(span), 1)
+    number = np.arange(int(pieces.max(initial=4)) + 1)
+    # Each point stands for its piece of the line, those at the ends for half a piece and for half a pixel beyond:
+    # a level line of five pixels is the mean of five pixels.
+    ends = (number == 0) | (number == pieces)
+    weight = np.where(ends, span / pieces / 2 + 0.5, span / pieces) * (number <= pieces)
+    along = span * (np.minimum(number / pieces, 1) - 0.5)
+    x, y = middle + along * np.cos(np.radians(angle))[:, None], middle - along * np.sin(np.radians(angle))[:, None]
+    kernels = np.zeros((len(length), 2 * middle + 1, 2 * middle + 1))
     samples = np.arange(len(length))[:, None]
     left, top = np.floor(x).astype(int), np.floor(y).astype(int)
     for right, below in ((0, 0), (0, 1), (1, 0), (1, 1)):
         share = np.abs(1 - right - (x - left)) * np.abs(1 - below - (y - top))
-        inside = (left + right <= 2 * reach) & (top + below <= 2 * reach)
-        place = np.minimum(top + below, 2 * reach), np.minimum(left + right, 2 * reach)
-        np.add.at(kernels, (samples, *place), share * inside)
+        np.add.at(kernels, (samples, top + below, left + right), share * weight)
     return {"kernel": (kernels / kernels.sum(axis=(1, 2), keepdims=True)).astype(np.float32)}
 
 

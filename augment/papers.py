@@ -1,7 +1,9 @@
 """The policies of the papers, as mappings of our own steps: which ops, how strong, how often.
 
-Magnitudes are those of the authors' code for ImageNet, which torchvision and timm follow. Two things differ on purpose:
-geometry is resampled bilinearly, and adjacent geometry and color ops cost one resampling and one rounding.
+Magnitudes are those of the authors' code for ImageNet, which torchvision and timm follow. What differs on purpose:
+geometry is resampled bilinearly, adjacent geometry and color ops cost one resampling and one rounding, shifts are not
+cut to whole pixels, TrivialAugment's largest, 32 pixels, is a part of the side, 32/224, and equalize is OpenCV's: on
+27 photos 3.5 levels of 255 from Pillow's on average, 24 on the worst.
 """
 
 import math
