@@ -1,6 +1,7 @@
 """Text that fits its place, in fonts that have its characters."""
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from functools import cache
 
 from matplotlib.backend_bases import RendererBase
@@ -43,9 +44,9 @@ def _characters() -> frozenset[int]:
     return frozenset(code for family in _families() for code in get_font(findfont(family)).get_charmap())
 
 
-def font(points: float) -> FontProperties:
+def font(points: float, *, bold: bool = False) -> FontProperties:
     """Return the fonts of all text, at a size."""
-    return FontProperties(family=list(_families()), size=points)
+    return FontProperties(family=list(_families()), size=points, weight="bold" if bold else "normal")
 
 
 @cache
@@ -53,9 +54,9 @@ def _renderer() -> RendererBase:
     return RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
 
 
-def text_width(text: str, points: float) -> float:
+def text_width(text: str, points: float, *, bold: bool = False) -> float:
     """Return the width of one line in pixels."""
-    return _renderer().get_text_width_height_descent(text, font(points), ismath=False)[0]
+    return _renderer().get_text_width_height_descent(text, font(points, bold=bold), ismath=False)[0]
 
 
 def shorten(text: str, width: float, points: float) -> str:
@@ -79,3 +80,19 @@ def two_lines(text: str, width: float, points: float) -> str:
     if cut <= fitting / 2:
         cut = max(fitting, 1)
     return text[:cut].rstrip() + "\n" + shorten(text[cut:].lstrip(), width, points)
+
+
+def wrap(phrases: Iterable[str], width: float, points: float, *, bold: bool = False) -> list[str]:
+    """Return the lines of a list of phrases, at most `width` pixels wide.
+
+    As many phrases share a line as fit, with commas between; one that is too long by itself is broken between words,
+    and a word that is too long is shortened.
+    """
+    *rest, last = [*phrases] or [""]
+    lines: list[str] = []
+    for phrase in [*(f"{phrase}," for phrase in rest), last]:
+        for part in (phrase,) if text_width(phrase, points, bold=bold) <= width else phrase.split(" "):
+            joined = f"{lines[-1]} {part}" if lines else part
+            fits = lines and text_width(joined, points, bold=bold) <= width
+            lines[-1:] = [joined] if fits else [*lines[-1:], part]
+    return [shorten(line, width, points) for line in lines if line]
