@@ -1,7 +1,7 @@
 """Words for pictures: the values of a step, pinned to a place of its ranges or as they were drawn for a sample."""
 
 from collections.abc import Mapping
-from math import floor
+from math import floor, log10
 from typing import Any, Literal
 
 from augment.config import Step, parse_steps, plain_steps
@@ -47,25 +47,33 @@ def pin(step: Step, place: Place | None = None) -> Step:
 
 
 def pinned_values(step: Step, place: Place) -> list[str]:
-    """Return the values of a step's ranges at one place, "angle -7 deg"; what is the same at all places is left out."""
+    """Return the values of a step's ranges at one place, "-7 deg", or "x 7 deg" if it has several.
+
+    What is the same at all places is left out.
+    """
     ranges = ranges_of(step)
     told = {n: p for n, p in ranges.items() if not is_fixed(step.params[n])} or ranges
-    return [
-        f"{_plain(name.removesuffix('_range'))} {_number(param, value_at(param, step.params[name], place))}"
-        for name, param in told.items()
-    ]
+    words = {n: f"{value_at(p, step.params[n], place):.4g} {p.unit}".strip() for n, p in told.items()}
+    if len(ranges) == 1:
+        return list(words.values())
+    return [f"{name.removesuffix('_range')} {number}" for name, number in words.items()]
 
 
 def settings_of(step: Step) -> list[str]:
-    """Return a step's probability and parameters as phrases, what it leaves at null not among them."""
+    """Return a step's parameters as phrases, what it leaves at null not among them."""
     shown = [
-        f"{_plain(name.removesuffix('_range'))} {param.show(step.params[name])}"
+        f"{name.removesuffix('_range')} {param.show(step.params[name])}"
         for name, param in step.op.own_params.items()
         if step.params[name] is not None
     ]
     if step.op.nests:
-        shown.append("of " + ", ".join(_plain(child.key) for child in step.steps))
-    return ([f"p {step.p:.4g}"] if "p" in step.op.params else []) + shown
+        shown.append("of " + ", ".join(child.key for child in step.steps))
+    return shown
+
+
+def chance_of(step: Step) -> list[str]:
+    """Return a step's probability as a phrase; a crop has none."""
+    return [f"p {step.p:.4g}"] if "p" in step.op.params else []
 
 
 def title_of(step: Step) -> str:
@@ -87,20 +95,23 @@ def applied_steps(plan: Plan, draws: Mapping[str, Draws], sample: int) -> list[s
 def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
     """Return a step's name and the values drawn for a sample, but for numbers in [0, 1) that only mean a place."""
     # Within a policy the key is a path, often of keys that the policy made up.
-    name = _plain(step.op.name if "." in step.key else step.key)
+    name = step.op.name if "." in step.key else step.key
     values = step.op.draws
     told = {v: n for v, n in values.items() if not is_fixed(step.params[n])} or values
-    words = {v: _number(step.op.params[n], float(drawn[v][sample])) for v, n in told.items()}
+    words = {v: _drawn(step.op.params[n], step.params[n], float(drawn[v][sample])) for v, n in told.items()}
     if len(values) <= 1:
         return " ".join([name, *words.values()])
-    pairs = [f"{_plain(value)} {number}" for value, number in words.items()]
+    pairs = [f"{value} {number}" for value, number in words.items()]
     return f"{name} {pairs[0]}" if len(pairs) == 1 else f"{name} ({', '.join(pairs)})"
 
 
-def _number(param: Param[Any], value: float) -> str:
-    # Adding zero turns -0 into 0.
-    return f"{round(value, 6) + 0.0:.3g} {param.unit}".strip()
+def _drawn(param: Param[Any], drawn_from: Interval | Values, value: float) -> str:
+    return f"{round(value, _decimals(drawn_from)):.6g} {param.unit}".replace("-0 ", "0 ").strip()
 
 
-def _plain(name: str) -> str:
-    return name.replace("_", " ")
+def _decimals(drawn_from: Interval | Values) -> int:
+    """Return how many decimals tell draws apart: about a hundredth of the range, and two digits of its low end."""
+    ends = drawn_from.values if isinstance(drawn_from, Values) else drawn_from
+    low, high = min(ends), max(ends)
+    enough = round(2 - log10(high - low or abs(high) or 1))
+    return min(max(enough, 1 - floor(log10(low)) if low > 0 else 0, 0), 9)

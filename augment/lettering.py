@@ -1,5 +1,6 @@
 """Text that fits its place, in fonts that have its characters."""
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cache
@@ -9,6 +10,9 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, findfont, get_font, get_font_names
 
 DPI = 120
+
+# A number stays with its name and its unit.
+_BREAK = re.compile(r"(?<!\d) (?![-\d])")
 
 # DejaVu ships with matplotlib; of the others, which cover more scripts, those that are installed are used.
 _FAMILIES = (
@@ -86,13 +90,17 @@ def wrap(phrases: Iterable[str], width: float, points: float, *, bold: bool = Fa
     """Return the lines of a list of phrases, at most `width` pixels wide.
 
     As many phrases share a line as fit, with commas between; one that is too long by itself is broken between words,
-    and a word that is too long is shortened.
+    but not beside a number, and a word that is too long is shortened.
     """
     *rest, last = [*phrases] or [""]
     lines: list[str] = []
+
+    def wide(text: str) -> bool:
+        return text_width(text, points, bold=bold) > width
+
     for phrase in [*(f"{phrase}," for phrase in rest), last]:
-        for part in (phrase,) if text_width(phrase, points, bold=bold) <= width else phrase.split(" "):
+        parts = _BREAK.split(phrase) if wide(phrase) else [phrase]
+        for part in [word for group in parts for word in (group.split(" ") if wide(group) else [group])]:
             joined = f"{lines[-1]} {part}" if lines else part
-            fits = lines and text_width(joined, points, bold=bold) <= width
-            lines[-1:] = [joined] if fits else [*lines[-1:], part]
+            lines[-1:] = [*lines[-1:], part] if wide(joined) else [joined]
     return [shorten(line, width, points) for line in lines if line]

@@ -4,16 +4,20 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
 from augment.command import Parser, one_of, readable_errors
 from augment.compose import Recipe, compose_recipe, key_of, parse
-from augment.config import SplitName
+from augment.config import Aug, SplitName
 from augment.dataset import Split
 from augment.errors import UserError, suggest
 from augment.registry import OPS
+
+if TYPE_CHECKING:
+    from augment.sheet import Sheet
 
 OUT = Path("outputs/preview.png")
 ALL = "all"
@@ -69,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = _ops(options.op)
         if not names and not _has_recipe(recipe, options.split, overrides):
             raise UserError(f"aug.{options.split}: no steps. Allowed: +aug=NAME for a recipe, or --op NAME for an op.")
-        path = _preview(recipe, names, options, overrides)
-        Console(highlight=False, markup=False, soft_wrap=True).print(str(path))
+        _preview(recipe, names, options, overrides)
+        Console(highlight=False, markup=False, soft_wrap=True).print(str(options.out))
     return 0
 
 
@@ -83,7 +87,7 @@ def _ops(given: Sequence[str]) -> list[str]:
     for name in given:
         if name not in OPS and name != ALL:
             raise UserError(f"--op: unknown op '{name}'.{suggest(name, [*OPS, ALL])}")
-    return list(OPS) if ALL in given else list(given)
+    return list(OPS) if ALL in given else list(dict.fromkeys(given))
 
 
 def _has_recipe(recipe: Recipe, split: SplitName, overrides: Sequence[str]) -> bool:
@@ -92,47 +96,62 @@ def _has_recipe(recipe: Recipe, split: SplitName, overrides: Sequence[str]) -> b
 
 def _recipe_name(overrides: Sequence[str]) -> str | None:
     """Return the name of the file of conf/aug that was chosen."""
-    chosen = (parse(token) for token in overrides)
-    return next((str(override.value()) for override in chosen if key_of(override) == "aug"), None)
+    chosen = [override.value() for override in map(parse, overrides) if key_of(override) == "aug"]
+    return next((name for name in chosen if isinstance(name, str)), None)
 
 
-def _preview(recipe: Recipe, names: Sequence[str], options: Namespace, overrides: Sequence[str]) -> Path:
-    """Draw the sheet and write it; return where it lies."""
-    files = choose_photos(recipe, options.photos, options.split, options.count or (1 if names else 4), 2 if names else 1)
-    # Only now, as these take seconds: PyTorch, DALI and Matplotlib.
-    from augment.gallery import ops_sheet, recipe_sheet, shown_steps
-    from augment.plan import build_plan
-    from augment.sheet import draw, save
+def _preview(recipe: Recipe, names: Sequence[str], options: Namespace, overrides: Sequence[str]) -> None:
+    """Draw the sheet and write it."""
+    count = options.count or (1 if names else 4)
+    # To mix takes two.
+    files = choose_photos(recipe, options.photos, options.split, max(count, 2) if names else count)
+    from augment.sheet import draw, save  # takes a while, as does what is imported below
 
-    aug, seed = recipe.aug, recipe.seed if options.seed is None else options.seed
-    size = f"{aug.size} x {aug.size} px"
-    total = len(dict.fromkeys(names)) if names else len(shown_steps(build_plan(aug, options.split))) + 1
+    seed = recipe.seed if options.seed is None else options.seed
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("Drawing", total=total + 1)
         if names:
-            count = min(options.count or 1, len(files))
-            title = f"{ALL.capitalize()} ops" if len(names) == len(OPS) else "Ops"
-            sheet = ops_sheet(aug, names, files, count=count, seed=seed, title=f"{title}, {size}",
-                              text=f"with their default parameters, seed {seed}",
-                              tick=lambda: progress.advance(task))  # fmt: skip
+            sheet = _ops_sheet(recipe.aug, names, files, min(count, len(files)), seed, progress)
         else:
-            name = _recipe_name(overrides) or "Recipe"
-            told = [token for token in overrides if key_of(parse(token)).split(".")[0] == "aug" and token != f"+aug={name}"]
-            sheet = recipe_sheet(aug, options.split, files, seed=seed, title=f"{name}, {options.split}, {size}",
-                                 text="; ".join([f"seed {seed}", *told]),
-                                 tick=lambda: progress.advance(task))  # fmt: skip
+            sheet = _recipe_sheet(recipe.aug, options.split, files, seed, overrides, progress)
         try:
             save(draw(sheet), options.out)
         except OSError as error:
             raise UserError(f"--out: {options.out} cannot be written: {error.strerror}.") from error
-        progress.advance(task)
-    return Path(options.out)
 
 
-def choose_photos(recipe: Recipe, folder: Path | None, split: SplitName, count: int, least: int) -> list[Path]:
-    """Return photos from all over a folder or the configured data, at most `count` but `least` if there are so many.
+def _ops_sheet(
+    aug: Aug, names: Sequence[str], files: Sequence[Path], count: int, seed: int, progress: Progress
+) -> "Sheet":
+    from augment.gallery import ops_sheet
+
+    task = progress.add_task("Drawing", total=len(names))
+    title = f"{'All ops' if set(names) == set(OPS) else 'Ops'}, {_size(aug)}"
+    text = f"with their default parameters; seed {seed}"
+    return ops_sheet(aug, names, files, count=count, seed=seed, title=title, text=text,
+                     tick=lambda: progress.advance(task))  # fmt: skip
+
+
+def _recipe_sheet(
+    aug: Aug, split: SplitName, files: Sequence[Path], seed: int, overrides: Sequence[str], progress: Progress
+) -> "Sheet":
+    from augment.gallery import recipe_sheet, shown_steps
+    from augment.plan import build_plan
+
+    task = progress.add_task("Drawing", total=len(shown_steps(build_plan(aug, split))) + 1)
+    title = f"{_recipe_name(overrides) or 'Recipe'}, {split}, {_size(aug)}"
+    changes = [token for token in overrides if key_of(parse(token)).startswith("aug.")]
+    return recipe_sheet(aug, split, files, seed=seed, title=title, text="; ".join([*changes, f"seed {seed}"]),
+                        tick=lambda: progress.advance(task))  # fmt: skip
+
+
+def _size(aug: Aug) -> str:
+    return f"{aug.size} x {aug.size} px"
+
+
+def choose_photos(recipe: Recipe, folder: Path | None, split: SplitName, count: int) -> list[Path]:
+    """Return photos from all over a folder or the configured data, `count` if there are so many.
 
     Raises:
         UserError: there are none, or one of those cannot be decoded.
@@ -148,7 +167,7 @@ def choose_photos(recipe: Recipe, folder: Path | None, split: SplitName, count: 
         found = find_pictures(folder)
         if not found:
             raise UserError(f"--photos: no pictures in {folder}.")
-    wanted = min(max(count, least), len(found))
+    wanted = min(count, len(found))
     chosen = tuple(found[(2 * i + 1) * len(found) // (2 * wanted)] for i in range(wanted))
     return list(require_readable(Split(chosen, (0,) * len(chosen)), split, skip_bad=False).files)
 

@@ -4,9 +4,10 @@ What goes where is decided by `lay_out`, in pixels; `draw` only carries it out.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 import numpy as np
@@ -36,11 +37,17 @@ class Tile:
 
 @dataclass(frozen=True)
 class Row:
-    """Tiles side by side; with a title, it and a few phrases stand in a column before them."""
+    """Tiles side by side.
+
+    Attributes:
+        tiles: from the left.
+        title: what they show.
+        lines: more about it, each a paragraph.
+    """
 
     tiles: tuple[Tile, ...]
     title: str = ""
-    phrases: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,14 @@ class Block:
         text: what is to be known about all of them.
         rows: from the top.
         panels: rows side by side.
+        names: where the titles of rows are: in a column before them, above them, or nowhere.
     """
 
     title: str
     text: str
     rows: tuple[Row, ...]
     panels: int = 1
+    names: Literal["before", "above", "nowhere"] = "before"
 
 
 @dataclass(frozen=True)
@@ -136,17 +145,16 @@ def lay_out(sheet: Sheet) -> Layout:
         if block.text:
             y = _write(layout, MARGIN, y + 2, [block.text], width - 2 * MARGIN, TEXT, color=GRAY)
         y += 12
-        pitch = _panel(block, side) + GUTTER
         for start in range(0, len(block.rows), block.panels):
-            rows = block.rows[start : start + block.panels]
-            y = max(_put_row(layout, row, MARGIN + i * pitch, y, sheet.smallest) for i, row in enumerate(rows)) + GAP
+            y = _put_rows(layout, block, block.rows[start : start + block.panels], y, sheet.smallest) + GAP
         y += 10
     layout.height = y - 10 - GAP + MARGIN
     return layout
 
 
 def _panel(block: Block, side: int) -> int:
-    columns = max((len(row.tiles) + bool(row.title) for row in block.rows), default=1)
+    """Return the width of a row."""
+    columns = max((len(row.tiles) for row in block.rows), default=1) + (block.names == "before")
     return columns * (side + GAP) - GAP
 
 
@@ -154,21 +162,35 @@ def _width(block: Block, side: int) -> int:
     return block.panels * (_panel(block, side) + GUTTER) - GUTTER
 
 
-def _put_row(layout: Layout, row: Row, x: int, y: int, smallest: int) -> int:
-    """Put a row at (x, y); return its bottom."""
+def _put_rows(layout: Layout, block: Block, rows: Sequence[Row], y: int, smallest: int) -> int:
+    """Put rows beside each other, their pictures at one height; return their bottom."""
+    width = _panel(block, layout.side)
+    starts = [MARGIN + i * (width + GUTTER) for i in range(len(rows))]
+    bottom = y
+    if block.names == "before":
+        bottom = max(_put_name(layout, row, x, y - 3, layout.side) for x, row in zip(starts, rows, strict=True))
+        starts = [x + layout.side + GAP for x in starts]
+    elif block.names == "above":
+        y = max(_put_name(layout, row, x, y, width) for x, row in zip(starts, rows, strict=True)) + 6
+    return max(bottom, *(_put_tiles(layout, row, x, y, smallest) for x, row in zip(starts, rows, strict=True)))
+
+
+def _put_name(layout: Layout, row: Row, x: int, y: int, width: float) -> int:
+    bottom = _write(layout, x, y, [row.title], width, TEXT + 1, bold=True)
+    for line in row.lines:
+        bottom = _write(layout, x, bottom, [line], width, TEXT, color=GRAY)
+    return bottom
+
+
+def _put_tiles(layout: Layout, row: Row, x: int, y: int, smallest: int) -> int:
     side, bottom = layout.side, y
-    if row.title:
-        bottom = _write(layout, x, y - 3, [row.title.replace("_", " ")], side, TEXT + 1, bold=True)
-        for phrase in row.phrases:
-            bottom = _write(layout, x, bottom, [phrase], side, TEXT, color=GRAY)
-        x += side + GAP
-    for tile in row.tiles:
+    for number, tile in enumerate(row.tiles):
+        left = x + number * (side + GAP)
         picture = _scaled(tile.picture, smallest)
         height, width, _ = picture.shape
-        layout.pictures.append((x + (side - width) // 2, y + (side - height) // 2, picture))
-        below = _write(layout, x + side / 2, y + side + 5, tile.caption, side + 2, TEXT, centered=True)
+        layout.pictures.append((left + (side - width) // 2, y + (side - height) // 2, picture))
+        below = _write(layout, left + side / 2, y + side + 5, tile.caption, side + 2, TEXT, centered=True)
         bottom = max(bottom, below)
-        x += side + GAP
     return bottom
 
 
@@ -176,7 +198,7 @@ def _write(
     layout: Layout,
     x: float,
     y: float,
-    phrases: list[str] | tuple[str, ...],
+    phrases: Sequence[str],
     width: float,
     points: float,
     *,
@@ -214,11 +236,11 @@ def draw(sheet: Sheet) -> Figure:
         canvas[top - 1 : top + height + 1, left - 1 : left + width + 1] = RULE
         canvas[top : top + height, left : left + width] = picture
     figure.figimage(canvas)
-    for x, y, line, text in _lines(layout):
-        label = figure.text(x, layout.height - y, line, ha="center" if text.centered else "left", va="baseline",
+    for x, base, line, text in _lines(layout):
+        label = figure.text(x, layout.height - base, line, ha="center" if text.centered else "left", va="baseline",
                             color=text.color, fontproperties=font(text.points, bold=text.bold),
                             parse_math=False)  # fmt: skip
-        label.set_transform(IdentityTransform())  # (x, y) in pixels
+        label.set_transform(IdentityTransform())  # in pixels
     return figure
 
 
