@@ -16,7 +16,8 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainer import lettering, plots
+from augment import lettering
+from trainer import plots
 from trainer.plots import plot_batch, plot_confusion, plot_history, plot_schedule
 
 LONG = "n02979186_a_cassette_player_with_an_uncommonly_long_name_and_a_tail"

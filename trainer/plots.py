@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import IdentityTransform
 from numpy.typing import ArrayLike, NDArray
 
-from trainer.lettering import DPI, drawable, font, shorten, text_width, two_lines
+from augment.lettering import DPI, drawable, font, shorten, text_width, two_lines
 
 MAX_PICTURES = 32
 

@@ -1,6 +1,8 @@
 """Text that fits its place, in fonts that have its characters."""
 
+import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from functools import cache
 
 from matplotlib.backend_bases import RendererBase
@@ -8,6 +10,9 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, findfont, get_font, get_font_names
 
 DPI = 120
+
+# A number stays with its name and its unit.
+_BREAK = re.compile(r"(?<!\d) (?![-\d])")
 
 # DejaVu ships with matplotlib; of the others, which cover more scripts, those that are installed are used.
 _FAMILIES = (
@@ -43,9 +48,9 @@ def _characters() -> frozenset[int]:
     return frozenset(code for family in _families() for code in get_font(findfont(family)).get_charmap())
 
 
-def font(points: float) -> FontProperties:
+def font(points: float, *, bold: bool = False) -> FontProperties:
     """Return the fonts of all text, at a size."""
-    return FontProperties(family=list(_families()), size=points)
+    return FontProperties(family=list(_families()), size=points, weight="bold" if bold else "normal")
 
 
 @cache
@@ -53,9 +58,9 @@ def _renderer() -> RendererBase:
     return RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
 
 
-def text_width(text: str, points: float) -> float:
+def text_width(text: str, points: float, *, bold: bool = False) -> float:
     """Return the width of one line in pixels."""
-    return _renderer().get_text_width_height_descent(text, font(points), ismath=False)[0]
+    return _renderer().get_text_width_height_descent(text, font(points, bold=bold), ismath=False)[0]
 
 
 def shorten(text: str, width: float, points: float) -> str:
@@ -79,3 +84,23 @@ def two_lines(text: str, width: float, points: float) -> str:
     if cut <= fitting / 2:
         cut = max(fitting, 1)
     return text[:cut].rstrip() + "\n" + shorten(text[cut:].lstrip(), width, points)
+
+
+def wrap(phrases: Iterable[str], width: float, points: float, *, bold: bool = False) -> list[str]:
+    """Return the lines of a list of phrases, at most `width` pixels wide.
+
+    As many phrases share a line as fit, with commas between; one that is too long by itself is broken between words,
+    but not beside a number, and a word that is too long is shortened.
+    """
+    *rest, last = [*phrases] or [""]
+    lines: list[str] = []
+
+    def wide(text: str) -> bool:
+        return text_width(text, points, bold=bold) > width
+
+    for phrase in [*(f"{phrase}," for phrase in rest), last]:
+        parts = _BREAK.split(phrase) if wide(phrase) else [phrase]
+        for part in [word for group in parts for word in (group.split(" ") if wide(group) else [group])]:
+            joined = f"{lines[-1]} {part}" if lines else part
+            lines[-1:] = [*lines[-1:], part] if wide(joined) else [joined]
+    return [shorten(line, width, points) for line in lines if line]

@@ -1,0 +1,117 @@
+"""Words for pictures: the values of a step, pinned to a place of its ranges or as they were drawn for a sample."""
+
+from collections.abc import Mapping
+from math import floor, log10
+from typing import Any, Literal
+
+from augment.config import Step, parse_steps, plain_steps
+from augment.params import Interval, Param, Range, Values
+from augment.plan import Plan
+from augment.stage import Draws
+
+Place = Literal["low", "middle", "high"]
+PLACES: tuple[Place, ...] = ("low", "middle", "high")
+
+
+def ranges_of(step: Step) -> dict[str, Range]:
+    """Return the parameters that values are drawn from, those of a crop included."""
+    return {name: param for name, param in step.op.params.items() if isinstance(param, Range)}
+
+
+def value_at(param: Range, value: Interval | Values, place: Place) -> float:
+    """Return the lowest, the middle or the highest value of a range; of a few values the one in the middle."""
+    if isinstance(value, Values):
+        few = sorted(set(value.values))
+        return few[{"low": 0, "middle": len(few) // 2, "high": -1}[place]]
+    low, high = value
+    if place != "middle":
+        return low if place == "low" else high
+    return floor((low + high) / 2 + 0.5) if param.whole else (low + high) / 2
+
+
+def is_fixed(value: Interval | Values) -> bool:
+    """Whether a range holds one value only."""
+    return len(set(value.values if isinstance(value, Values) else value)) == 1
+
+
+def pin(step: Step, place: Place | None = None) -> Step:
+    """Return a step that applies to every picture, its ranges narrowed to one place."""
+    plain = plain_steps((step,))[step.key]
+    if "p" in plain:
+        plain["p"] = 1.0
+    if place is not None:
+        for name, param in ranges_of(step).items():
+            plain[name] = [value_at(param, step.params[name], place)] * 2
+    (pinned,) = parse_steps({step.key: plain}, "preview")
+    return pinned
+
+
+def pinned_values(step: Step, place: Place) -> list[str]:
+    """Return the values of a step's ranges at one place, "-7 deg", or "x 7 deg" if it has several.
+
+    What is the same at all places is left out.
+    """
+    ranges = ranges_of(step)
+    told = {n: p for n, p in ranges.items() if not is_fixed(step.params[n])} or ranges
+    words = {n: f"{value_at(p, step.params[n], place):.4g} {p.unit}".strip() for n, p in told.items()}
+    if len(ranges) == 1:
+        return list(words.values())
+    return [f"{name.removesuffix('_range')} {number}" for name, number in words.items()]
+
+
+def settings_of(step: Step) -> list[str]:
+    """Return a step's parameters as phrases, what it leaves at null not among them."""
+    shown = [
+        f"{name.removesuffix('_range')} {param.show(step.params[name])}"
+        for name, param in step.op.own_params.items()
+        if step.params[name] is not None
+    ]
+    if step.op.nests:
+        shown.append("of " + ", ".join(child.key for child in step.steps))
+    return shown
+
+
+def chance_of(step: Step) -> list[str]:
+    """Return a step's probability as a phrase; a crop has none."""
+    return [f"p {step.p:.4g}"] if "p" in step.op.params else []
+
+
+def title_of(step: Step) -> str:
+    """Return what a step is called: its key, and its op where that is another name."""
+    return step.key if step.key == step.op.name else f"{step.key} ({step.op.name})"
+
+
+def applied_steps(plan: Plan, draws: Mapping[str, Draws], sample: int) -> list[str]:
+    """Return what was done to a sample, a phrase a step: "rotate -5.2 deg", "warp (u 0.03, v -0.08)".
+
+    Args:
+        plan: its steps, in their order; the crop is none of them.
+        draws: as the plan's sampler drew them.
+        sample: place in the draws.
+    """
+    return [drawn_step(step, draws[step.key], sample) for step in plan.steps if draws[step.key]["applied"][sample]]
+
+
+def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
+    """Return a step's name and the values drawn for a sample, but for numbers in [0, 1) that only mean a place."""
+    # Within a policy the key is a path, often of keys that the policy made up.
+    name = step.op.name if "." in step.key else step.key
+    values = step.op.draws
+    told = {v: n for v, n in values.items() if not is_fixed(step.params[n])} or values
+    words = {v: _drawn(step.op.params[n], step.params[n], float(drawn[v][sample])) for v, n in told.items()}
+    if len(values) <= 1:
+        return " ".join([name, *words.values()])
+    pairs = [f"{value} {number}" for value, number in words.items()]
+    return f"{name} {pairs[0]}" if len(pairs) == 1 else f"{name} ({', '.join(pairs)})"
+
+
+def _drawn(param: Param[Any], drawn_from: Interval | Values, value: float) -> str:
+    return f"{round(value, _decimals(drawn_from)):.6g} {param.unit}".replace("-0 ", "0 ").strip()
+
+
+def _decimals(drawn_from: Interval | Values) -> int:
+    """Return how many decimals tell draws apart: about a hundredth of the range, and two digits of its low end."""
+    ends = drawn_from.values if isinstance(drawn_from, Values) else drawn_from
+    low, high = min(ends), max(ends)
+    enough = round(2 - log10(high - low or abs(high) or 1))
+    return min(max(enough, 1 - floor(log10(low)) if low > 0 else 0, 0), 9)
