@@ -353,6 +353,21 @@ def test_noise_stays_the_same_beside_other_steps(name: str, place: str, squares:
     assert differs[met_it].mean() > 0.5
 
 
+@pytest.mark.parametrize("op", [op for op in LEAVES if op.random], ids=lambda op: op.name)
+def test_noise_of_each_step_epoch_and_view_is_its_own(op: Op, squares: tuple[Path, ...]) -> None:
+    # The same picture again and again: whatever is equal was drawn alike.
+    fixed = {name: [op.params[name].default[1]] * 2 for name in op.draws.values()}  # type: ignore[index]
+    noise = {name: "noise" for name, param in op.params.items() if "noise" in getattr(param, "options", ())}
+    seen = []
+    for key in ("one", "other"):
+        steps = {key: given(op, **fixed, **noise)}
+        aug = parse_aug({"size": SIZE, "train": steps, "views": {"count": 2, "crop": "same"}})
+        loader = load(build_plan(aug, "train"), squares[:1] * 8, torch.device("cpu"), raw=True)
+        seen += [view.clone() for _ in range(2) for made in loader for view in made.views]
+    pictures = torch.cat(seen).flatten(1).numpy()
+    assert len(np.unique(pictures, axis=0)) == len(pictures) == 2 * 2 * 2 * 8
+
+
 @EVERY_USE
 def test_pictures_of_any_shape_one_by_one(
     op: Op, params: Params, squares: tuple[Path, ...], shapes: tuple[Path, ...], device: torch.device
