@@ -165,11 +165,15 @@ def check_rates(op: Op) -> None:
 
 
 class Result(NamedTuple):
-    """A pass: (N, size, size, 3), uint8, or normalized floats if samples are mixed; targets; each sample's index."""
+    """A pass: (N, size, size, 3), uint8, or normalized floats if samples are mixed; targets; each sample's index.
+
+    And the loader's state after the first batch.
+    """
 
     images: Pixels
     targets: Pixels
     indices: Pixels
+    state: dict[str, Any]
 
 
 def load(
@@ -185,13 +189,15 @@ def run(
     plan: Plan, files: Sequence[Path], device: torch.device, *, batch_size: int = 8, threads: int = 2, raw: bool = True
 ) -> Result:
     loader = load(plan, files, device, batch_size=batch_size, threads=threads, raw=raw)
-    batches = list(loader)
-    loader.state_dict()  # which DALI refuses if it cannot save an operator's state
+    batches, states = [], []
+    for made in loader:
+        batches.append(made)
+        states.append(loader.state_dict())  # which DALI refuses if it cannot save an operator's state
     images, targets, indices = (
         torch.cat([getattr(batch, name) for batch in batches]).cpu().numpy()
         for name in ("images", "targets", "indices")
     )
-    return Result(images.transpose(0, 2, 3, 1), targets, indices)
+    return Result(images.transpose(0, 2, 3, 1), targets, indices, states[0])
 
 
 # Each kind before and after the op: those it is fused with, and those it is not.
@@ -296,7 +302,7 @@ def check_determinism(op: Op, params: Params, files: tuple[Path, ...], device: t
     # Noise that DALI draws is a matter of the place in the batch, and so is the sample that one is mixed with.
     batch_size = 8 if mixes or plan.draws_in_dali else 5
     again = run(plan, files, device, batch_size=batch_size, threads=4, raw=not mixes)
-    for one, other in zip(result, again, strict=True):
+    for one, other in zip(result[:3], again[:3], strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -320,9 +326,8 @@ def test_resuming_in_the_middle_of_an_epoch(op: Op, squares: tuple[Path, ...]) -
 def check_resume(op: Op, files: tuple[Path, ...]) -> None:
     cpu, raw = torch.device("cpu"), op.kind != "batch"
     plan, whole = between(op, {}, mixes=not raw), met(op, {}, files, cpu)
-    loader, resumed = (load(plan, files, cpu, raw=raw) for _ in range(2))
-    next(iter(loader))
-    resumed.load_state_dict(loader.state_dict())
+    resumed = load(plan, files, cpu, raw=raw)
+    resumed.load_state_dict(whole.state)
     rest = list(resumed)
     images = torch.cat([batch.images for batch in rest]).permute(0, 2, 3, 1).numpy()
     assert [index for batch in rest for index in batch.indices.tolist()] == whole.indices[8:].tolist()
@@ -346,6 +351,21 @@ def test_noise_stays_the_same_beside_other_steps(name: str, place: str, squares:
     differs = (one.images != other.images).any(axis=(1, 2, 3))
     assert not differs[np.logical_not(met_it)].any()
     assert differs[met_it].mean() > 0.5
+
+
+@pytest.mark.parametrize("op", [op for op in LEAVES if op.random], ids=lambda op: op.name)
+def test_noise_of_each_step_epoch_and_view_is_its_own(op: Op, squares: tuple[Path, ...]) -> None:
+    # The same picture again and again: whatever is equal was drawn alike.
+    fixed = {name: [op.params[name].default[1]] * 2 for name in op.draws.values()}  # type: ignore[index]
+    noise = {name: "noise" for name, param in op.params.items() if "noise" in getattr(param, "options", ())}
+    seen = []
+    for key in ("one", "other"):
+        steps = {key: given(op, **fixed, **noise)}
+        aug = parse_aug({"size": SIZE, "train": steps, "views": {"count": 2, "crop": "same"}})
+        loader = load(build_plan(aug, "train"), squares[:1] * 8, torch.device("cpu"), raw=True)
+        seen += [view.clone() for _ in range(2) for made in loader for view in made.views]
+    pictures = torch.cat(seen).flatten(1).numpy()
+    assert len(np.unique(pictures, axis=0)) == len(pictures) == 2 * 2 * 2 * 8
 
 
 @EVERY_USE
@@ -400,7 +420,7 @@ def check_crop(op: Op, params: Params, files: tuple[Path, ...], device: torch.de
     assert result.images.dtype == np.uint8
     # Windows that DALI draws are a matter of the place in the batch.
     again = run(plan, files, device, batch_size=3 if op.random else 1, threads=4)
-    for one, other in zip(result, again, strict=True):
+    for one, other in zip(result[:3], again[:3], strict=True):
         np.testing.assert_array_equal(one, other)
     # What is of one color stays so, but for what is put beside it: the picture of one pixel.
     (pixel,) = result.images[[Path(files[i]).name == "1x1.png" for i in result.indices]]
