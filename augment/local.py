@@ -198,10 +198,10 @@ def autocontrast(images: Node, dali: "Dali") -> Node:
     """Stretch each channel from its darkest to its brightest level over 0..255."""
     low = dali.fn.reductions.min(images, axes=[0, 1], keep_dims=True)
     high = dali.fn.reductions.max(images, axes=[0, 1], keep_dims=True)
-    # A channel of one level stays as it is: from 0, over 255.
-    start, span = low * (high > low), (high - low) + (high == low) * dali.types.Constant(255, dtype=dali.types.UINT8)
-    return dali.fn.cast((images - dali.fn.cast(start, dtype=dali.types.FLOAT)) * (255.0 / span),
-                        dtype=dali.types.UINT8)  # fmt: skip
+    # A channel of one level stays as it is: from 0, over 255, which is what 0 - 1 comes to in eight bits.
+    flat = high == low
+    start, span = low - low * flat, (high - low) - flat
+    return dali.fn.cast((images - start) * (255.0 / span), dtype=dali.types.UINT8)
 
 
 # --- holes ---

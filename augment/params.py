@@ -285,7 +285,7 @@ class Range(Param[Interval | Values]):
     def _allowed(self) -> str:
         above = f", above {self.above:g}" if self.above > -inf else ""
         numbers = "whole numbers" if self.whole else "numbers"
-        return f"[low, high] with low <= high, {numbers}{_bounds(self.within)}{above}"
+        return f"[low, high] with low <= high or {{values: [...]}}, {numbers}{_bounds(self.within)}{above}"
 
     def _show(self, value: Interval | Values) -> str:
         if isinstance(value, Values):

@@ -167,7 +167,10 @@ def test_files_that_are_there(tokens: list[str]) -> None:
     ("token", "message"),
     [
         ("data=foldr", "data: unknown name 'foldr'. Did you mean 'folder'? Allowed: folder, imagenette, sample."),
-        ("+aug=imagenete", "aug: unknown name 'imagenete'. Did you mean 'imagenette'? Allowed: imagenette, none."),
+        (
+            "+aug=imagenete",
+            "aug: unknown name 'imagenete'. Did you mean 'imagenette'? Allowed: auto_augment, imagenette, none,",
+        ),
         ("model=resnet18", "model: unknown name 'resnet18'. Allowed: cnn, timm."),
         ("callbacks=[default,wandbb]", "callbacks: unknown name 'wandbb'. Did you mean 'wandb'?"),
     ],

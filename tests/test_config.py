@@ -176,7 +176,7 @@ def test_mistakes_in_the_section(given: object, message: str) -> None:
         ({"p": None}, "p: None is not allowed. Allowed: a number from 0 to 1."),
         (
             {"angle_range": [7, -7]},
-            "angle_range: [7, -7] is not allowed. Allowed: [low, high] with low <= high, numbers from -360 to 360.",
+            "angle_range: [7, -7] is not allowed. Allowed: [low, high] with low <= high or {values: [...]}, numbers from -360 to 360.",  # noqa: E501
         ),
         ({"angle_range": 7}, "angle_range: 7 is not allowed. Allowed: [low, high]"),
         ({"angle_range": "7"}, "angle_range: '7' is not allowed. Allowed: [low, high]"),
@@ -272,7 +272,7 @@ FLIP_ROTATE: dict[str, Any] = {"flip": {}, "rotate": {}}
         ),
         (
             {"some_of": {"count_range": [0.5, 1], "steps": FLIP_ROTATE}},
-            "some_of.count_range: [0.5, 1] is not allowed. Allowed: [low, high] with low <= high, whole numbers from ",
+            "some_of.count_range: [0.5, 1] is not allowed. Allowed: [low, high] with low <= high or {values: [...]}, whole numbers from ",  # noqa: E501
         ),
         ({"one_of": None}, "one_of.steps: nothing to choose from. Allowed: a mapping of steps, as rotate: "),
         ({"some_of": {"steps": {}}}, "some_of.steps: nothing to choose from."),
@@ -446,7 +446,7 @@ def test_flip_has_no_border() -> None:
         ({"center_crop": {"size": 9}}, "center_crop.size: unknown key. "),
         (
             {"random_resized_crop": {"area_range": [0, 1]}},
-            "random_resized_crop.area_range: [0, 1] is not allowed. Allowed: [low, high] with low <= high, numbers "
+            "random_resized_crop.area_range: [0, 1] is not allowed. Allowed: [low, high] with low <= high or {values: [...]}, numbers "  # noqa: E501
             "from 0 to 1, above 0.",
         ),
     ],

@@ -122,18 +122,22 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
     (DIVISORS, "three numbers from 0 to 1, above 0", [[0.1, 0.1, 0], [0, 0, 0]]),
     (
         RANGE,
-        "[low, high] with low <= high, numbers",
+        "[low, high] with low <= high or {values: [...]}, numbers",
         [[1, 0], [1e-9, 0], [1], [], [0, 1, 2], 3, 0.5, "01", None, True, ["0", "1"], {0: 1, 1: 2}, [0, None]],
     ),
     (
         RANGE,
-        "[low, high] with low <= high, numbers",
+        "[low, high] with low <= high or {values: [...]}, numbers",
         [[True, 1], [0, True], [nan, 1], [0, nan], [-inf, 0], [0, inf]],
     ),
-    (ANGLES, "[low, high] with low <= high, numbers from -90 to 90", [[-90.01, 0], [0, 91], [7, -7]]),
     (
         ANGLES,
-        "[low, high] with low <= high, numbers from -90 to 90",
+        "[low, high] with low <= high or {values: [...]}, numbers from -90 to 90",
+        [[-90.01, 0], [0, 91], [7, -7]],
+    ),
+    (
+        ANGLES,
+        "[low, high] with low <= high or {values: [...]}, numbers from -90 to 90",
         [
             {"values": []},
             {"values": None},
@@ -151,11 +155,15 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
     ),
     (
         TURNS,
-        "[low, high] with low <= high, whole numbers from 0 to 3",
+        "[low, high] with low <= high or {values: [...]}, whole numbers from 0 to 3",
         [[0, 2.5], [0.5, 1], [0, 4], [-1, 0], [2, 1], {"values": [1.5]}, {"values": [0, 4]}],
     ),
     (CACHE, "off, gpu, or a number of MiB", [0, -1, True, None, "on", "", 1.5, nan, ["gpu"], {}]),
-    (AREAS, "[low, high] with low <= high, numbers from 0 to 1, above 0", [[0, 1], [-0.1, 1], [0.5, 1.1]]),
+    (
+        AREAS,
+        "[low, high] with low <= high or {values: [...]}, numbers from 0 to 1, above 0",
+        [[0, 1], [-0.1, 1], [0.5, 1.1]],
+    ),
 ]
 
 

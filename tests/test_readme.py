@@ -6,18 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
+from PIL import Image
 
 import augment.registry
 import trainer.callbacks
-from augment.compose import compose
+from augment.compose import compose, compose_recipe
 from augment.config import parse_aug
+from augment.params import Range
+from augment.pipeline import build_pipeline
 from augment.plan import build_plan
 from augment.sampler import Sampler
 from trainer.config import parse_config
 from trainer.reference import README, with_derived_parts
 
 TEXT = README.read_text()
-CODE = {block.splitlines()[0].split()[1].rstrip(","): block for block in re.findall(r"```python\n(.*?)```", TEXT, re.S)}
+_BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+CODE = {block.splitlines()[0].split()[1].rstrip(","): block for block in _BLOCKS if block.startswith("# ")}
 
 
 def test_derived_parts_are_up_to_date():
@@ -78,6 +83,40 @@ def test_a_callback_of_ones_own(modules):
     (make,) = trainer.callbacks.parse_callbacks({"stop_early": {"patience": 5}})
     assert isinstance(make(), my_callbacks.StopEarly)
     assert make().patience == 5
+
+
+def tool_commands():
+    return [line.split("#")[0].split() for line in TEXT.splitlines() if re.match(r"    python -m augment[.]", line)]
+
+
+@pytest.mark.parametrize("command", tool_commands(), ids=" ".join)
+def test_tools_take_what_is_shown(command, monkeypatch):
+    module = command[2].removeprefix("augment.")
+    assert (README.parent / "augment" / f"{module}.py").is_file()
+    overrides = [token for token in command[3:] if "=" in token and not token.startswith("-")]
+    assert compose_recipe(overrides).aug.size >= 1
+
+
+def test_policies_as_shown():
+    (block,) = [code for code in re.findall(r"```yaml\n(.*?)```", TEXT, re.S) if "one_of:" in code]
+    plan = build_plan(parse_aug(OmegaConf.to_container(OmegaConf.create(block))), "train")
+    assert {leaf.op.name for step in plan.tree for leaf in step.leaves()} >= {"gaussian_blur", "shear", "cutmix"}
+
+
+def test_functions_as_ops(photos, monkeypatch):
+    (block,) = [code for code in re.findall(r"```python\n(.*?)```", TEXT, re.S) if "@numpy_op" in code]
+    monkeypatch.setattr(augment.registry, "_OPS", dict(augment.registry._OPS))
+    monkeypatch.setattr(augment.registry, "OPS", augment.registry._OPS)
+    exec(compile(block, "README.md", "exec"), {"np": np, "Range": Range, "__name__": "mine"})
+    for steps, expected in (
+        ({"roll": {"rows_range": [3, 3]}}, lambda image: np.roll(image, 3, axis=0)),
+        ({"mirror_odd": {}}, lambda image: np.stack([row[::-1] if y % 2 else row for y, row in enumerate(image)])),
+    ):
+        plan = build_plan(parse_aug({"size": 64, "val": steps}), "val")
+        pipeline = build_pipeline(plan, photos, batch_size=len(photos), seed=0, raw=True)
+        images = np.array(pipeline.run()[0].as_tensor())
+        for image, photo in zip(images, photos, strict=True):
+            np.testing.assert_array_equal(image, expected(np.asarray(Image.open(photo))))
 
 
 def test_the_test_command_is_the_one_that_ci_runs():

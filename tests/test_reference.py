@@ -83,7 +83,7 @@ def test_the_help_fits_a_wide_terminal() -> None:
 
 def test_the_op_table_has_a_row_for_each_op() -> None:
     head, ruler, *rows = op_table().splitlines()
-    assert head == "| op | kind | what it does | parameters (default) |"
+    assert head == "| op | kind | what it does | parameters with their defaults |"
     assert ruler == "|---|---|---|---|"
     assert [row.split("`")[1] for row in rows] == list(OPS)
     for row, op in zip(rows, OPS.values(), strict=True):
@@ -92,7 +92,8 @@ def test_the_op_table_has_a_row_for_each_op() -> None:
         assert cells[:2] == [f"`{op.name}`", op.kind]
         assert cells[2] == " ".join(op.doc.split("\n\n")[0].split())
         for name, param in op.own_params.items():
-            assert f"`{name}` {param.doc}; {param.allowed()} (" in cells[3]
+            shown = "null" if param.default is None else param.show(param.default)
+            assert f"`{name}` ({shown}) {param.doc}" in cells[3]
         if not op.own_params:
             assert cells[3] == "none"
 
@@ -100,6 +101,8 @@ def test_the_op_table_has_a_row_for_each_op() -> None:
 def test_a_row_by_hand() -> None:
     row = next(line for line in op_table().splitlines() if line.startswith("| `rotate`"))
     assert row == (
-        "| `rotate` | geometry | Turn the picture about its middle. | `angle_range` angle, counter-clockwise; "
-        "[low, high] with low <= high, numbers from -360 to 360 (-7..7 deg) |"
+        "| `rotate` | geometry | Turn the picture about its middle. | "
+        "`angle_range` (-7..7 deg) angle, counter-clockwise |"
     )
+    row = next(line for line in op_table().splitlines() if line.startswith("| `flip`"))
+    assert row.endswith("| `direction` (horizontal) which way it is mirrored; horizontal, vertical |")

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from augment.compose import CONF, TOP
 from augment.config import Aug
-from augment.params import Param, settings
+from augment.params import Choice, Param, settings
 from augment.registry import OPS
 from augment.sources import SOURCES
 from trainer.callback import in_order, loop_text
@@ -29,6 +29,10 @@ python -m trainer -m key=value,value ...                                        
 python -m trainer fit.resume=RUN_FOLDER                                               go on with a run
 python -m trainer.evaluate RUN_FOLDER [data=folder data.root=DIR]                     score its best model
 python -m trainer --cfg job ...                                                       show what is composed
+python -m augment.plan +aug=NAME [--against NAME]                                     show, or compare, recipes
+python -m augment.preview +aug=NAME | --op NAME|all                                   draw what they do
+python -m augment.bench +aug=NAME                                                     measure how fast they are
+python -m augment.export +aug=NAME                                                    take validation elsewhere
 """
 
 
@@ -55,7 +59,7 @@ def help_text(groups: Sequence[str]) -> str:
 
 def op_table() -> str:
     """Return the table of ops in Markdown."""
-    lines = ["| op | kind | what it does | parameters (default) |", "|---|---|---|---|"]
+    lines = ["| op | kind | what it does | parameters with their defaults |", "|---|---|---|---|"]
     for op in OPS.values():
         params = [f"`{name}` {_markdown(param)}" for name, param in op.own_params.items()]
         lines.append(f"| `{op.name}` | {op.kind} | {_first_line(op.doc)} | {'<br>'.join(params) or 'none'} |")
@@ -107,7 +111,9 @@ def _rows(params: Mapping[str, Param[Any]]) -> Iterator[str]:
 
 
 def _markdown(param: Param[Any]) -> str:
-    return f"{param.doc}; {param.allowed()} ({_default(param)})"
+    """Return default and doc of a parameter; what else is allowed is said by --help, but for names of a few."""
+    names = f"; {param.allowed()}" if isinstance(param, Choice) else ""
+    return f"({_default(param)}) {param.doc}{names}"
 
 
 def _default(param: Param[Any]) -> str:
