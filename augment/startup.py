@@ -4,6 +4,7 @@
 the system's monotonic one, the same in all processes.
 """
 
+import gc
 import json
 import subprocess
 import sys
@@ -44,6 +45,7 @@ def _run(arguments: Sequence[str]) -> dict[str, float]:
 def _first_batch(arguments: Sequence[str]) -> dict[str, float]:
     """Get to the first batch as a run does; return when which part was done."""
     points = {"Python": _ENTERED}
+    gc.disable()  # as trainer/__main__.py does
     import torch  # the imports are what is measured
 
     points["import torch"] = monotonic()
@@ -54,6 +56,7 @@ def _first_batch(arguments: Sequence[str]) -> dict[str, float]:
     from augment.bench_options import parse_options
     from augment.plan import build_plan
 
+    gc.enable()
     options = parse_options(arguments)
     files = options.pictures()
     points["configuration and files"] = monotonic()
