@@ -1,6 +1,10 @@
-"""How the process deals with memory that it frees."""
+"""How the process deals with memory that it frees, and with garbage."""
 
+import atexit
 import ctypes
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's mallopt
 
@@ -16,3 +20,15 @@ def keep_freed_memory() -> None:
         return
     mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
+@contextmanager
+def imports_are_no_garbage() -> Iterator[None]:
+    """Keep what is imported within out of garbage collection: a tenth of the start, and some of every collection."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)  # else extension modules complain of leaks at the end

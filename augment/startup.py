@@ -4,13 +4,14 @@
 the system's monotonic one, the same in all processes.
 """
 
-import gc
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from statistics import median
 from time import monotonic
+
+from augment.memory import imports_are_no_garbage
 
 _ENTERED = monotonic()
 
@@ -45,18 +46,16 @@ def _run(arguments: Sequence[str]) -> dict[str, float]:
 def _first_batch(arguments: Sequence[str]) -> dict[str, float]:
     """Get to the first batch as a run does; return when which part was done."""
     points = {"Python": _ENTERED}
-    gc.disable()  # as trainer/__main__.py does
-    import torch  # the imports are what is measured
+    with imports_are_no_garbage():  # as trainer/__main__.py does
+        import torch  # the imports are what is measured
 
-    points["import torch"] = monotonic()
-    from augment.dataset import Split
-    from augment.loader import Loader
+        points["import torch"] = monotonic()
+        from augment.bench_options import parse_options
+        from augment.dataset import Split
+        from augment.loader import Loader
+        from augment.plan import build_plan
 
-    points["import DALI and augment"] = monotonic()
-    from augment.bench_options import parse_options
-    from augment.plan import build_plan
-
-    gc.enable()
+        points["import DALI and augment"] = monotonic()
     options = parse_options(arguments)
     files = options.pictures()
     points["configuration and files"] = monotonic()

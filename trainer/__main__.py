@@ -1,12 +1,10 @@
 """`python -m trainer`: train as configured by conf/ and the command line."""
 
-import gc
 import sys
 
-if __name__ == "__main__":
-    # What is imported stays: to look through it for garbage, again and again, costs a tenth of the start.
-    gc.disable()
-    from trainer.cli import main
+from augment.memory import imports_are_no_garbage
 
-    gc.enable()
+if __name__ == "__main__":
+    with imports_are_no_garbage():
+        from trainer.cli import main
     sys.exit(main())
