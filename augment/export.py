@@ -10,7 +10,8 @@ pixel, EXIF rotation left out. So the transform is written out once, for several
 
 and loaded without this project:
 
-    pipeline = Pipeline.deserialize(filename="transform_gpu.dali", batch_size=64, device_id=0)  # CPU: no device_id
+    gpu = {"device_id": 0, "exec_dynamic": True, "exec_pipelined": True, "exec_async": True}    # CPU: none of these
+    pipeline = Pipeline.deserialize(filename="transform_gpu.dali", batch_size=64, **gpu)
     (images,) = pipeline.run(encoded=[np.fromfile(file, np.uint8) for file in files])           # NCHW float32
 
     from transform import transform

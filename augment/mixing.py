@@ -38,12 +38,15 @@ class Mixer:
             start: place of its first sample in the epoch.
 
         Returns:
-            Images, (N, 3, size, size), and the share of each class in them, (N, classes) float32.
+            Images, (N, 3, size, size) in channels_last memory, and the share of each class in them, (N, classes)
+            float32.
         """
         plan = self._sampler.plan
         draws = self._sampler.draw(epoch, start, len(images))
         own: Tensor = one_hot(targets, self._classes).float()
-        partners, others = images.roll(-1, 0), own.roll(-1, 0)
+        # CUDA's roll returns pictures plane by plane.
+        partners = images.roll(-1, 0).contiguous(memory_format=torch.channels_last)
+        others = own.roll(-1, 0)
         for stage in plan.batch_stages:
             values = {n: _to(v, images.device) for n, v in stage.values(draws, plan.size).items()}
             step = stage.steps[0]
@@ -51,7 +54,7 @@ class Mixer:
             applied = _to(stage.applied(draws), images.device)
             images = torch.where(applied[:, None, None, None], mixed, images)
             own = others.lerp(own, torch.where(applied, share, 1.0)[:, None])
-        return images, own
+        return images.contiguous(memory_format=torch.channels_last), own
 
 
 def _to(values: Array, device: torch.device) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from augment.config import parse_aug
 from augment.dataset import Split
 from augment.loader import Batch, Loader
+from augment.mixing import Mixer
 from augment.plan import Plan, build_plan
 from augment.sampler import Sampler
 from trainer.metrics import Meter
@@ -166,6 +167,20 @@ def test_one_of_mixes_each_sample_in_one_way() -> None:
     assert np.maximum(mixup, cutmix).sum() == mixup.sum() + cutmix.sum()
     assert mixup.mean() == pytest.approx(0.6, abs=0.025)
     assert cutmix.mean() == pytest.approx(0.3, abs=0.025)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_mixing_never_waits_for_the_gpu() -> None:
+    plan = plan_of({"one_of": {"p": 0.5, "steps": {"mixup": {}, "cutmix": {}}}})
+    mixer = Mixer(plan, seed=SEED, rank=0, classes=3)
+    images, targets = torch.rand(7, 3, SIZE, SIZE, device="cuda"), torch.zeros(7, dtype=torch.int64, device="cuda")
+    mixer.mix(images, targets, epoch=0, start=0)  # the first time memory is pinned
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        mixer.mix(images, targets, epoch=0, start=7)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_shares_do_not_depend_on_the_batch_size(pictures: Split, device: torch.device) -> None:
