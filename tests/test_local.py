@@ -166,7 +166,7 @@ def test_jpeg_is_pillows(quality: int, vivid: list[Path], device: torch.device) 
         assert largest <= 2
     assert average <= (0.1 if device.type == "cpu" else 16), "the GPU's upsamples vivid chroma otherwise"
     off = np.abs(render(plan_of({"jpeg": params}), vivid, device) - read(vivid)).mean()
-    assert off > average, "it does leave marks"
+    assert off > (average if device.type == "cpu" else 1), "it does leave marks"
 
 
 # --- equalize and autocontrast ---

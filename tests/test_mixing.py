@@ -171,13 +171,14 @@ def test_one_of_mixes_each_sample_in_one_way() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_mixing_never_waits_for_the_gpu() -> None:
     plan = plan_of({"one_of": {"p": 0.5, "steps": {"mixup": {}, "cutmix": {}}}})
     mixer = Mixer(plan, seed=SEED, rank=0, classes=3)
     images, targets = torch.rand(7, 3, SIZE, SIZE, device="cuda"), torch.zeros(7, dtype=torch.int64, device="cuda")
     mixer.mix(images, targets, epoch=0, start=0)  # the first time memory is pinned
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         mixer.mix(images, targets, epoch=0, start=7)
     finally:
         torch.cuda.set_sync_debug_mode("default")
