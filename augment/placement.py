@@ -85,17 +85,21 @@ def _try_both(aug: Aug, files: Sequence[Path], threads: int) -> tuple[Literal["c
 
 
 def _decoding_speed(placement: Placement, files: Sequence[Path], threads: int) -> float:
+    device_id = 0 if placement.device == "gpu" else None
     pipeline = Pipeline(
-        batch_size=_TRIAL_BATCH, num_threads=threads, device_id=0, exec_dynamic=True, prefetch_queue_depth=2
+        batch_size=_TRIAL_BATCH, num_threads=threads, device_id=device_id, exec_dynamic=True, prefetch_queue_depth=2
     )
     with pipeline:
         encoded, _ = fn.readers.file(name=READER, files=[str(file) for file in files], pad_last_batch=True)
         pipeline.set_outputs(Picture(encoded, placement, seed=0).decode())
-    for _ in range(_WARM):
-        pipeline.run()
-    torch.cuda.synchronize()
+    _run(pipeline, _WARM, placement)
     start = time.perf_counter()
-    for _ in range(_TIMED):
-        pipeline.run()
-    torch.cuda.synchronize()
+    _run(pipeline, _TIMED, placement)
     return _TIMED * _TRIAL_BATCH / (time.perf_counter() - start)
+
+
+def _run(pipeline: Pipeline, batches: int, placement: Placement) -> None:
+    for _ in range(batches):
+        pipeline.run()
+    if placement.device == "gpu":
+        torch.cuda.synchronize()
