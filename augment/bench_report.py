@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from augment.figures import save_figure
+
 _INK, _GRAY, _BLUE, _PALE = "0.15", "0.6", "#1f5a96", "0.82"
 _TITLE, _TEXT, _SMALL = 11, 10, 9  # points
 _DPI = 120
@@ -180,12 +182,7 @@ class Report:
         """Write bench.json and bench.png."""
         folder.mkdir(parents=True, exist_ok=True)
         _replace(folder / "bench.json", (json.dumps(self.plain(), indent=2) + "\n").encode())
-        beside = folder / f".{uuid4().hex}.part"
-        try:
-            figure(self).savefig(beside, format="png", dpi=_DPI)
-            os.replace(beside, folder / "bench.png")
-        finally:
-            beside.unlink(missing_ok=True)
+        save_figure(figure(self), folder / "bench.png", _DPI)
 
 
 def _cells(row: Mapping[str, Any], on_gpu: bool) -> list[str]:

@@ -3,13 +3,11 @@
 Differences are given in levels, 0..255, and in normalized units, which are what the model sees.
 """
 
-import os
 import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -23,6 +21,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from augment.dataset import Split
+from augment.figures import save_figure
 from augment.graph import Device
 from augment.loader import Loader
 from augment.pipeline import ENCODED
@@ -204,12 +203,7 @@ def draw_parity(plan: Plan, file: Path, forms: Sequence[Form], device: torch.dev
     name = file.name.encode("ascii", "backslashreplace").decode()
     title = f"{name}, and below each form its difference times {MAGNIFIED}"
     figure.text(gap / width, 1 - 0.1 / height, title, va="top", fontsize=_TITLE, color=_INK, parse_math=False)
-    part = path.with_name(f".{uuid4().hex}.part")
-    try:
-        figure.savefig(part, format="png", dpi=_DPI)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    save_figure(figure, path, _DPI)
 
 
 def _levels(image: Floats, plan: Plan) -> Floats:

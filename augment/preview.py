@@ -105,7 +105,9 @@ def _preview(recipe: Recipe, names: Sequence[str], options: Namespace, overrides
     count = options.count or (1 if names else 4)
     # To mix takes two.
     files = choose_photos(recipe, options.photos, options.split, max(count, 2) if names else count)
-    from augment.sheet import draw, save  # takes a while, as does what is imported below
+    from augment.figures import save_figure  # takes a while, as does what is imported below
+    from augment.lettering import DPI
+    from augment.sheet import draw
 
     seed = recipe.seed if options.seed is None else options.seed
     console = Console(stderr=True)
@@ -116,7 +118,7 @@ def _preview(recipe: Recipe, names: Sequence[str], options: Namespace, overrides
         else:
             sheet = _recipe_sheet(recipe.aug, options.split, files, seed, overrides, progress)
         try:
-            save(draw(sheet), options.out)
+            save_figure(draw(sheet), options.out, DPI)
         except OSError as error:
             raise UserError(f"--out: {options.out} cannot be written: {error.strerror}.") from error
 

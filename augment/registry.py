@@ -179,32 +179,28 @@ def local(
 def numpy_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
     """Declare a NumPy function of one picture as an op: `function(image, **values)`, (size, size, 3) uint8 to the same.
 
-    Drawn values are floats. It runs on the CPU, one picture after the other, on a GPU too, where pictures travel to the
-    CPU and back: thousands of pictures a second and not tens of thousands.
+    Drawn values are floats. It runs on the CPU, one picture after the other, under the interpreter's lock; with a GPU
+    the pictures travel to the CPU and back.
     """
-
-    def decorate(function: Function) -> Function:
-        @wraps(function)
-        def run(images: Any, dali: Any, **values: Any) -> Any:
-            return dali.numpy_function(function, images, values)
-
-        _register("local", params, uniforms=uniforms)(run)
-        return function
-
-    return decorate
+    return _wrapped("numpy_function", params, uniforms)
 
 
 def torch_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
     """Declare a PyTorch function of a batch as an op: `function(images, **values)`, (N, size, size, 3) uint8 to same.
 
     Drawn values are (N,) float32 tensors on the pictures' device. Its kernels run where the pictures are; each batch
-    costs a stack, a few hundred microseconds of Python and the interpreter's lock.
+    costs a stack, and Python under the interpreter's lock.
     """
+    return _wrapped("torch_function", params, uniforms)
+
+
+def _wrapped(runner: str, params: dict[str, Param[Any]], uniforms: tuple[str, ...]) -> Callable[[Function], Function]:
+    """Register a plain function as a local op that the graph's `runner` runs."""
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def run(images: Any, dali: Any, **values: Any) -> Any:
-            return dali.torch_function(function, images, values)
+            return getattr(dali, runner)(function, images, values)
 
         _register("local", params, uniforms=uniforms)(run)
         return function

@@ -3,12 +3,9 @@
 What goes where is decided by `lay_out`, in pixels; `draw` only carries it out.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
-from uuid import uuid4
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -249,14 +246,3 @@ def _lines(layout: Layout) -> Iterator[tuple[float, float, str, Text]]:
     for text in layout.texts:
         for number, line in enumerate(text.lines):
             yield text.x, text.y + number * line_height(text.points) + round(text.points * DPI / 72), line, text
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{uuid4().hex}.part")
-    try:
-        figure.savefig(part, format="png", dpi=DPI)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -3,11 +3,9 @@
 All text is drawn with fonts that have its characters; a character that no such font has is spelled as its code point.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from uuid import uuid4
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import IdentityTransform
 from numpy.typing import ArrayLike, NDArray
 
+from augment.figures import save_figure
 from augment.lettering import DPI, drawable, font, shorten, text_width, two_lines
 
 MAX_PICTURES = 32
@@ -37,7 +36,7 @@ def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
         path: the PNG to write.
     """
     with _LOCK:
-        _save(_history_figure(rows), path)
+        save_figure(_history_figure(rows), path, DPI)
 
 
 def plot_confusion(counts: ArrayLike, classes: Sequence[str], path: Path) -> None:
@@ -52,7 +51,7 @@ def plot_confusion(counts: ArrayLike, classes: Sequence[str], path: Path) -> Non
         ValueError: `counts` is not (C, C).
     """
     with _LOCK:
-        _save(_confusion_figure(np.asarray(counts), classes), path)
+        save_figure(_confusion_figure(np.asarray(counts), classes), path, DPI)
 
 
 def plot_batch(images: NDArray[np.uint8], labels: Sequence[str], path: Path, *, title: str = "") -> None:
@@ -68,7 +67,7 @@ def plot_batch(images: NDArray[np.uint8], labels: Sequence[str], path: Path, *, 
         ValueError: `images` has another shape or type, or `labels` another length.
     """
     with _LOCK:
-        _save(_batch_figure(images, labels, title), path)
+        save_figure(_batch_figure(images, labels, title), path, DPI)
 
 
 def plot_schedule(values: Sequence[float], path: Path) -> None:
@@ -79,17 +78,7 @@ def plot_schedule(values: Sequence[float], path: Path) -> None:
         path: the PNG to write.
     """
     with _LOCK:
-        _save(_schedule_figure(values), path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{uuid4().hex}.part")
-    try:
-        figure.savefig(part, format="png", dpi=DPI)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+        save_figure(_schedule_figure(values), path, DPI)
 
 
 # ---- history and schedule
