@@ -66,6 +66,7 @@ class Op:
             leaving a sample out.
         random: crop and local: DALI draws, by a seed of the step.
         checkpoints: whether DALI can save the state of its operators.
+        on_cpu: local: runs on the CPU, with a GPU too.
         slots: a policy that nests steps: `(weights, **params)` -> for each slot the steps that may run in it, by index,
             with the share of samples for which each does.
     """
@@ -81,6 +82,7 @@ class Op:
     neutral: Mapping[str, Any] = field(default_factory=dict)
     random: bool = False
     checkpoints: bool = True
+    on_cpu: bool = False
     slots: Function | None = None
 
     @property
@@ -182,7 +184,7 @@ def numpy_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callabl
     Drawn values are floats. It runs on the CPU, one picture after the other, under the interpreter's lock; with a GPU
     the pictures travel to the CPU and back.
     """
-    return _wrapped("numpy_function", params, uniforms)
+    return _wrapped("numpy_function", params, uniforms, on_cpu=True)
 
 
 def torch_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
@@ -191,10 +193,12 @@ def torch_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callabl
     Drawn values are (N,) float32 tensors on the pictures' device. Its kernels run where the pictures are; each batch
     costs a stack, and Python under the interpreter's lock.
     """
-    return _wrapped("torch_function", params, uniforms)
+    return _wrapped("torch_function", params, uniforms, on_cpu=False)
 
 
-def _wrapped(runner: str, params: dict[str, Param[Any]], uniforms: tuple[str, ...]) -> Callable[[Function], Function]:
+def _wrapped(
+    runner: str, params: dict[str, Param[Any]], uniforms: tuple[str, ...], *, on_cpu: bool
+) -> Callable[[Function], Function]:
     """Register a plain function as a local op that the graph's `runner` runs."""
 
     def decorate(function: Function) -> Function:
@@ -202,7 +206,7 @@ def _wrapped(runner: str, params: dict[str, Param[Any]], uniforms: tuple[str, ..
         def run(images: Any, dali: Any, **values: Any) -> Any:
             return getattr(dali, runner)(function, images, values)
 
-        _register("local", params, uniforms=uniforms)(run)
+        _register("local", params, uniforms=uniforms, on_cpu=on_cpu)(run)
         return function
 
     return decorate

@@ -49,12 +49,26 @@ def _count(number: int, one: str, several: str) -> str:
     return f"{number} {one if number == 1 else several}"
 
 
+def devices(aug: Aug, plan: Plan) -> str:
+    """Say in a line what runs where."""
+    decoding = {"mixed": "decoding on GPU and CPU", "cpu": "decoding on the CPU", "auto": "decoding by trial"}[
+        aug.decode
+    ]
+    cache = "" if aug.cache == "off" else f", cache {aug.cache}" + (" MiB" if isinstance(aug.cache, int) else "")
+    line = (
+        f"with a GPU {decoding}{cache}, all else on the GPU; without one all on the CPU; {aug.prefetch} batches ahead"
+    )
+    visitors = [step.key for step in plan.steps if step.op.on_cpu]
+    return line + (f"; on the CPU in any case: {', '.join(visitors)}" if visitors else "")
+
+
 def show(aug: Aug, splits: Sequence[SplitName], console: Console) -> None:
     """Print the plans of splits."""
     for split in splits:
         plan = build_plan(aug, split)
         console.print(str(plan))
         console.print(f"  {summary(aug, plan)}", style="dim")
+        console.print(f"  {devices(aug, plan)}", style="dim")
 
 
 def show_difference(old: Aug, new: Aug, splits: Sequence[SplitName], console: Console) -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,8 @@ from rich.console import Console
 from augment.compose import compose_recipe
 from augment.config import Aug, parse_aug
 from augment.plan import build_plan
-from augment.show_plan import main, show_difference, summary
+from augment.registry import numpy_op
+from augment.show_plan import devices, main, show_difference, summary
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,7 +36,8 @@ def test_both_splits_are_shown_as_built(capsys: pytest.CaptureFixture[str]) -> N
     text = printed(capsys, "+aug=imagenette", "aug.train.rotate.p=.2")
     aug = compose_recipe(["+aug=imagenette", "aug.train.rotate.p=.2"]).aug
     train, val = build_plan(aug, "train"), build_plan(aug, "val")
-    assert text == f"{train}\n  {summary(aug, train)}\n{val}\n  {summary(aug, val)}\n"
+    where = devices(aug, train)
+    assert text == f"{train}\n  {summary(aug, train)}\n  {where}\n{val}\n  {summary(aug, val)}\n  {where}\n"
     assert "rotate  p 0.2  angle -7..7 deg" in text
 
 
@@ -217,3 +220,26 @@ print("loaded:", *sorted({name.split(".")[0] for name in sys.modules} & set(heav
     assert (result.returncode, result.stderr) == (0, "")
     assert "+ flip" in result.stdout
     assert result.stdout.endswith("loaded:\n")
+
+
+def test_devices_are_said() -> None:
+    def line(**given: object) -> str:
+        aug = parse_aug(given)
+        return devices(aug, build_plan(aug, "train"))
+
+    assert line() == (
+        "with a GPU decoding on GPU and CPU, all else on the GPU; without one all on the CPU; 4 batches ahead"
+    )
+    assert "decoding on the CPU, cache 300 MiB, all else" in line(decode="cpu", cache=300, prefetch=2)
+    assert "decoding by trial, cache gpu" in line(decode="auto", cache="gpu")
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_an_op_that_runs_on_the_cpu_is_named() -> None:
+    @numpy_op()
+    def visitor(image: Any) -> Any:
+        """Change nothing."""
+        return image
+
+    aug = parse_aug({"train": {"visitor": {"p": 0.5}, "rotate": {}}})
+    assert devices(aug, build_plan(aug, "train")).endswith("; on the CPU in any case: visitor")
