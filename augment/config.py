@@ -1,5 +1,6 @@
 """The `aug` section of the configuration: from a mapping, as YAML gives it, to checked and typed steps."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -167,6 +168,8 @@ def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Ste
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of steps, as rotate: {{p: 0.5}}.")
+    if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
+        raise UserError(f"{key}.{twice[0]}: there twice, as text and as a number. Allowed: a name of its own each.")
     return tuple(_parse_step(str(name), params, f"{key}.{name}", weights) for name, params in given.items())
 
 
@@ -182,8 +185,10 @@ def _parse_step(name: str, given: object, key: str, weights: bool) -> Step:
         raise UserError(f"{key}.p: a crop applies to every picture. Allowed: {', '.join(op.params) or 'nothing'}.")
     if "weight" in own:
         raise UserError(f"{key}.weight: only the steps within one_of have a weight. Allowed: {', '.join(op.params)}.")
-    if "steps" in given and not op.nests:
-        raise UserError(f"{key}.steps: unknown key.{suggest('steps', op.params)}")
+    known = [*op.params, "op", *(["steps"] if op.nests else []), *(["weight"] if weights else [])]
+    for unknown in given:
+        if unknown not in known:
+            raise UserError(f"{key}.{unknown}: unknown key.{suggest(str(unknown), known)}")
     weight = _WEIGHT.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
     params = parse_params(op.params, own, key)
     p = params.pop("p", 1.0)
@@ -193,23 +198,22 @@ def _parse_step(name: str, given: object, key: str, weights: bool) -> Step:
 
 def _parse_nested(op: Op, given: object, params: Mapping[str, Any], key: str) -> tuple[Step, ...]:
     """Return the steps within a policy: those that YAML gives it, or those that its function makes."""
-    if not op.nests:
-        return _parse_steps(op.function(**params), f"{key} ({op.name})")
-    steps = _parse_steps(given, f"{key}.steps", weights=op.name == "one_of")
-    if not steps:
-        raise UserError(f"{key}.steps: nothing to choose from. Allowed: a mapping of steps, as rotate: {{angle_range: "
-                        "[-9, 9]}.")  # fmt: skip
+    path = f"{key}.steps" if op.nests else f"{key} ({op.name})"
+    steps = _parse_steps(given if op.nests else op.function(**params), path, weights=op.weighted)
+    if op.nests and not steps:
+        allowed = "a mapping of steps, as rotate: {angle_range: [-9, 9]}"
+        raise UserError(f"{path}: nothing to choose from. Allowed: {allowed}.")
     for step in steps:
         if step.op.kind == "crop":
-            raise UserError(f"{key}.steps.{step.key}: a crop. Allowed: at most one, as the first step of all.")
+            raise UserError(f"{path}.{step.key}: a crop. Allowed: at most one, as the first step of all.")
         if _mixes(step) != _mixes(steps[0]):
-            raise UserError(f"{key}.steps.{step.key}: '{steps[0].key}' and it are of two kinds, of which one mixes "
-                            "samples. Allowed: all or none of them.")  # fmt: skip
+            why = f"'{steps[0].key}' and it are of two kinds, of which one mixes samples"
+            raise UserError(f"{path}.{step.key}: {why}. Allowed: all or none of them.")
     count = params.get("count_range")
-    most = max(count.values if isinstance(count, Values) else count) if count is not None else 0
+    most = max(count.values if isinstance(count, Values) else count) if op.nests and count is not None else 0
     if most > len(steps):
-        raise UserError(f"{key}.count_range: {op.params['count_range'].show(count)} of {len(steps)} steps. "
-                        f"Allowed: at most {len(steps)}.")  # fmt: skip
+        shown = op.params["count_range"].show(count)
+        raise UserError(f"{key}.count_range: {shown} of {len(steps)} steps. Allowed: at most {len(steps)}.")
     return steps
 
 

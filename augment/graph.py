@@ -33,6 +33,7 @@ class Placement:
         cache: MiB of GPU memory for decoded pictures; 0 for none.
         prefetch: batches prepared ahead.
         hw_decoder_load: share of the JPEGs for the GPU's own decoder, which rounds differently.
+        auto: whether `decode` was left to a trial.
         reason: what was chosen and why, if anything was; for people.
     """
 
@@ -41,6 +42,7 @@ class Placement:
     cache: int = 0
     prefetch: int = 2
     hw_decoder_load: float = 0.65
+    auto: bool = False
     reason: str = field(default="", compare=False)
 
 

@@ -32,9 +32,10 @@ def places_of(steps: Iterable[Step]) -> list[Place]:
 def _places(step: Step, path: str, chance: float) -> Iterator[Place]:
     """Yield the places of a step, its leaves keyed by their paths and with their chance of being applied for p."""
     chance *= step.p
+    if chance == 0:
+        return
     if step.op.kind != "policy":
-        if step.p > 0:
-            yield (replace(step, key=path, p=chance),)
+        yield (replace(step, key=path, p=chance),)
         return
     slots = slots_of(step)
     for number, slot in enumerate(slots):

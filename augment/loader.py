@@ -157,7 +157,8 @@ class Loader:
             "seed": self._seed,
             "shard": [self._shard.rank, self._shard.world_size],
             "files": self._files,
-            "cached": self.placement.cache > 0,
+            "device": self.placement.device,
+            "decoding": self._decoding,
         }
 
     def end_pass(self) -> None:
@@ -183,8 +184,9 @@ class Loader:
             UserError: the state is that of a loader of other batches.
         """
         check_state(state, self.identity)
-        # What a trial chose then; it might choose otherwise now.
-        self.placement = replace(self.placement, decode=state["decode"])
+        if self.placement.auto:  # what was chosen then, which might be another choice now
+            cache = self.placement.cache if state["decode"] == "mixed" else 0
+            self.placement = replace(self.placement, decode=state["decode"], cache=cache)
         self._restart(state["built_at"])
         self._pipeline = self._build(state["pipeline"]) if state["consumed"] else None
         if state["pipeline"] is None:
@@ -216,6 +218,15 @@ class Loader:
         )
 
     @property
+    def _decoding(self) -> list[str | float | bool] | None:
+        """What decides about the pixels of a decoded picture; what was left to a trial does not count."""
+        placement = self.placement
+        if placement.device == "cpu":
+            return None
+        chosen = ["auto"] if placement.auto else [placement.decode, placement.cache > 0]
+        return [*chosen, placement.hw_decoder_load]
+
+    @property
     def _on_gpu(self) -> bool:
         return self._device.type == "cuda"
 
@@ -241,7 +252,8 @@ _KEYS = {
     "seed": "seed",
     "shard": "the number of ranks",
     "files": "data",
-    "cached": "aug.cache",
+    "device": "fit.device",
+    "decoding": "aug.decode, aug.cache or aug.hw_decoder_load",
 }
 
 

@@ -22,11 +22,11 @@ _WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
 
 
 def place(aug: Aug, files: Sequence[Path], device: torch.device, *, threads: int, trial: bool = True) -> Placement:
-    """Return where the pictures of a split are decoded.
+    """Return where pictures are decoded.
 
     Args:
         aug: what is asked for.
-        files: the pictures.
+        files: the pictures, of both splits if there are two: all pipelines of a process share one cache, of one size.
         device: where batches are made.
         threads: CPU threads of the pipeline, for the trial of `aug.decode=auto`.
         trial: whether there is to be one; "mixed" without.
@@ -44,7 +44,7 @@ def place(aug: Aug, files: Sequence[Path], device: torch.device, *, threads: int
         reasons.append(
             f"cache: {cache:,} MiB of GPU memory; all {len(files):,} pictures, decoded, take about {need:,.0f}"
         )
-    return Placement("gpu", decode, cache, aug.prefetch, aug.hw_decoder_load, "\n".join(reasons))
+    return Placement("gpu", decode, cache, aug.prefetch, aug.hw_decoder_load, aug.decode == "auto", "\n".join(reasons))
 
 
 def cache_size(cache: int | str, files: Sequence[Path]) -> int:

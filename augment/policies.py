@@ -55,7 +55,7 @@ def _arranged(uniform: Array, count: Array, order: str) -> Chosen:
     return np.where(rank < count[:, None], steps, -1)
 
 
-@combinator(_one_of)
+@combinator(_one_of, weighted=True)
 def one_of(weights: Array, uniform: Array) -> Chosen:
     """Apply one of the steps nested in `steps`, each as often as its `weight` says (1 when omitted)."""
     edges = np.cumsum(weights[:-1] / weights.sum())

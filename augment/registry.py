@@ -69,6 +69,7 @@ class Op:
         on_cpu: local: runs on the CPU, with a GPU too.
         slots: a policy that nests steps: `(weights, **params)` -> for each slot the steps that may run in it, by index,
             with the share of samples for which each does.
+        weighted: whether YAML may give the nested steps weights; without, all are 1.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Op:
     checkpoints: bool = True
     on_cpu: bool = False
     slots: Function | None = None
+    weighted: bool = False
 
     @property
     def draws(self) -> dict[str, str]:
@@ -224,9 +226,9 @@ def policy(**params: Param[Any]) -> Callable[[Function], Function]:
     return _register("policy", params)
 
 
-def combinator(slots: Function, **params: Param[Any]) -> Callable[[Function], Function]:
+def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
     """Declare a policy over steps that YAML nests in it: `function(weights, uniform, **values)`, see `Op.function`."""
-    return _register("policy", params, slots=slots)
+    return _register("policy", params, slots=slots, weighted=weighted)
 
 
 def find_op(name: str, key: str) -> Op:

@@ -60,7 +60,7 @@ class Sampler:
         op = step.op
         own = len(op.draws) + len(op.uniforms)
         # One column decides whether the step applies, also at p = 1: changing p moves no other draw.
-        uniform = self._uniform(path, where, 1 + own + (len(step.steps) if op.nests else 0))
+        uniform = self._uniform(path, where, 1 + own)
         drawn: dict[str, Any] = {"applied": reached & (uniform[:, 0] < step.p)}
         for column, (value, name) in enumerate(op.draws.items(), 1):
             param = op.params[name]
@@ -71,7 +71,10 @@ class Sampler:
         if op.kind != "policy":
             draws[path] = drawn
             return
-        chosen = choose(step, uniform[:, 1 + own :], {value: drawn[value] for value in op.draws})
+        # A stream for each nested step, under a key that no path is: another one leaves its numbers as they are.
+        columns = [self._uniform(f"{path}.{child.key}.", where, 1) for child in step.steps] if op.nests else []
+        numbers = np.concatenate(columns, axis=1) if columns else np.zeros((len(uniform), len(step.steps)))
+        chosen = choose(step, numbers, {value: drawn[value] for value in op.draws})
         slots = slots_of(step)
         for number, slot in enumerate(slots):
             for i in slot:

@@ -8,7 +8,7 @@ import pytest
 from augment.config import Aug, Step, Views, parse_aug, parse_steps, plain_steps
 from augment.errors import UserError
 from augment.params import Values
-from augment.registry import BORDERS, OPS
+from augment.registry import BORDERS, OPS, policy
 
 FULL: dict[str, Any] = {
     "size": 64,
@@ -235,9 +235,12 @@ FLIP_ROTATE: dict[str, Any] = {"flip": {}, "rotate": {}}
             "one_of.steps.flip.weight: 0 is not allowed. Allowed: a number from 0 to 1e+06, above 0.",
         ),
         ({"one_of": {"steps": {"flip": {"weight": None}}}}, "one_of.steps.flip.weight: None is not allowed."),
-        ({"rotate": {"steps": {"flip": {}}}}, "rotate.steps: unknown key. Allowed: angle_range, border, fill, p."),
-        ({"center_crop": {"steps": {"flip": {}}}}, "center_crop.steps: unknown key. Allowed: scale."),
-        ({"trivial_augment": {"steps": FLIP_ROTATE}}, "trivial_augment.steps: unknown key. Allowed: border, fill, p."),
+        ({"rotate": {"steps": {"flip": {}}}}, "rotate.steps: unknown key. Allowed: angle_range, border, fill, op, p."),
+        ({"center_crop": {"steps": {"flip": {}}}}, "center_crop.steps: unknown key. Allowed: op, scale."),
+        (
+            {"trivial_augment": {"steps": FLIP_ROTATE}},
+            "trivial_augment.steps: unknown key. Allowed: border, fill, op, p.",
+        ),
         (
             {"one_of": {"steps": {"flip": {}, "center_crop": {}}}},
             "one_of.steps.center_crop: a crop. Allowed: at most one, as the first step of all.",
@@ -468,3 +471,39 @@ def test_mistakes_in_val_are_told_with_their_own_path() -> None:
 def test_the_key_of_the_section_is_the_callers() -> None:
     with pytest.raises(UserError, match=r"^recipe\.train\.flip\.p: 2 is not allowed\."):
         parse_aug({"train": {"flip": {"p": 2}}}, key="recipe")
+
+
+def test_a_step_that_is_there_twice() -> None:
+    with pytest.raises(UserError, match=r"aug.train.1: there twice"):
+        parse_aug({"train": {1: {"op": "rotate"}, "1": {"op": "flip"}}})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"one_of": {"step": {"rotate": {}}}}, r"aug.train.one_of.step: unknown key. Did you mean 'steps'?"),
+        ({"one_of": {"steps": {"rotate": {"wieght": 2}}}}, r"one_of.steps.rotate.wieght: .*Did you mean 'weight'?"),
+        ({"mine": {"opp": "rotate"}}, r"aug.train: unknown op 'mine'|aug.train.mine: unknown op 'mine'"),
+    ],
+)
+def test_misspelt_keys_of_policies(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_aug({"train": given})
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_what_a_policys_function_makes_is_checked_too() -> None:
+    @policy()
+    def with_a_crop() -> dict[str, Any]:
+        """Crop, which a policy cannot."""
+        return {"center_crop": {}, "flip": {}}
+
+    @policy()
+    def mixing_first() -> dict[str, Any]:
+        """Mix, and go on."""
+        return {"mixup": {}, "flip": {}}
+
+    with pytest.raises(UserError, match=r"aug.train.with_a_crop \(with_a_crop\).center_crop: a crop"):
+        parse_aug({"train": {"with_a_crop": {}}})
+    with pytest.raises(UserError, match=r"mixing_first\).flip: .* of two kinds"):
+        parse_aug({"train": {"mixing_first": {}}})

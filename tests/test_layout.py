@@ -160,3 +160,14 @@ def test_chances() -> None:
     inner = {"op": "sequence", "p": 0.5, "steps": {"rotate": {}, "hue": {"p": 0.2}}}
     outer = {"op": "one_of", "p": 0.6, "steps": {"inner": inner | {"weight": 2}, "warp": {}}}
     assert chances({"outer": outer}) == {"outer.inner.rotate": 0.2, "outer.inner.hue": 0.04, "outer.warp": 0.2}
+
+
+def test_what_never_applies_leaves_nothing_behind() -> None:
+    nothing = {"op": "one_of", "p": 0, "steps": {"clahe": {}, "gaussian_noise": {}}}
+    plan = plan_of({"all": {"op": "sequence", "steps": {"rotate": {}, "none": nothing, "shear": {}}}})
+    assert shape(plan) == [("geometry", [["all.rotate"], ["all.shear"]])]
+    assert plan.checkpoints
+    assert not plan.draws_in_dali
+    for order in ("listed", "random"):
+        never = {"op": "some_of", "count_range": [0, 0], "order": order, "steps": {"jpeg": {}, "hue": {}}}
+        assert plan_of({"never": never}).stages == ()

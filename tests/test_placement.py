@@ -9,8 +9,9 @@ import torch
 import augment.placement
 from augment.config import Aug, parse_aug
 from augment.dataset import Split
+from augment.errors import UserError
 from augment.graph import Placement
-from augment.loader import Loader
+from augment.loader import Loader, check_state
 from augment.placement import _decoding_speed, cache_size, decoded_bytes, place
 from augment.plan import build_plan
 
@@ -81,13 +82,38 @@ def test_a_cache_is_mentioned_and_only_for_pictures_decoded_on_the_gpu(photos: t
     assert place(aug_of(cache=100, decode="cpu"), photos, CUDA, threads=1).cache == 0
 
 
-def test_a_run_that_goes_on_decodes_as_it_did(pictures: Split) -> None:
-    def loader(placement: Placement) -> Loader:
-        plan = build_plan(aug_of(size=32), "train")
-        return Loader(plan, pictures, batch_size=2, seed=0, device=CPU, placement=placement)
+def loader(placement: Placement, split: Split) -> Loader:
+    plan = build_plan(aug_of(size=32), "train")
+    return Loader(plan, split, batch_size=2, seed=0, device=CPU, placement=placement)
 
-    before = loader(Placement("cpu", decode="cpu"))
+
+def test_a_run_that_goes_on_decodes_as_it_did(pictures: Split) -> None:
+    before = loader(Placement("cpu", decode="cpu", auto=True), pictures)
     next(iter(before))
-    after = loader(Placement("cpu", decode="mixed"))
+    after = loader(Placement("cpu", decode="mixed", cache=9, auto=True), pictures)
     after.load_state_dict(before.state_dict())
-    assert after.placement == replace(before.placement)
+    assert after.placement == Placement("cpu", decode="cpu", auto=True)
+
+
+MIXED = Placement("gpu")
+
+
+@pytest.mark.parametrize(
+    ("other", "key"),
+    [
+        (replace(MIXED, decode="cpu"), "aug.decode"),
+        (replace(MIXED, cache=100), "aug.cache"),
+        (replace(MIXED, hw_decoder_load=0.5), "aug.hw_decoder_load"),
+        (replace(MIXED, auto=True), "aug.decode"),
+        (Placement("cpu"), "fit.device"),
+    ],
+)
+def test_a_state_of_other_pixels_is_refused(other: Placement, key: str, pictures: Split) -> None:
+    with pytest.raises(UserError, match=key):
+        check_state(loader(MIXED, pictures).identity, loader(other, pictures).identity)
+
+
+def test_a_state_of_the_same_pixels_is_taken(pictures: Split) -> None:
+    tried = replace(MIXED, auto=True, cache=100)
+    for one, other in ((MIXED, replace(MIXED, prefetch=9)), (tried, replace(tried, decode="cpu", cache=0))):
+        check_state(loader(one, pictures).identity, loader(other, pictures).identity)

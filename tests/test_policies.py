@@ -236,7 +236,7 @@ RANGES = {"rotate": "angle_range", "hue": "angle_range", "gamma": "gamma_range"}
 
 
 def test_one_of_looks_like_the_chosen_step(soft: list[Path], tmp_path: Path, device: torch.device) -> None:
-    plan = plan_of({"one_of": policy("one_of", p=0.9)})
+    plan = plan_of({"one_of": policy("one_of", p=0.6)})
     ours = render(plan, soft[:12], device)
     np.testing.assert_allclose(ours, one_by_one(plan, soft[:12], device, tmp_path, RANGES), atol=0)
     left = ~np.logical_or.reduce(list(applied(plan, 12).values()))
@@ -274,3 +274,17 @@ def test_geometry_in_random_order_is_one_matrix_in_the_drawn_order(op: str) -> N
             key = f"policy.{slot}.{name}"
             expected = step_matrix(by_key[key], draws[key], SIZE)[sample] @ expected
         np.testing.assert_allclose(matrices[sample], expected, atol=1e-9)
+
+
+def test_another_step_within_changes_only_what_is_chosen() -> None:
+    def drawn(*names: str) -> dict[str, Draws]:
+        steps = {name: {} for name in names}
+        return draws_of(plan_of({"some": {"op": "some_of", "count_range": [1, 1], "p": 0.5, "steps": steps}}), 200)
+
+    two, three = drawn("rotate", "hue"), drawn("rotate", "hue", "gamma")
+    reached = [np.logical_or.reduce([d["applied"] for d in draws.values()]) for draws in (two, three)]
+    np.testing.assert_array_equal(*reached, err_msg="the same samples")
+    np.testing.assert_array_equal(two["some.rotate"]["angle"], three["some.rotate"]["angle"])
+    # Who had the smaller number of the two still has it, where the third one has not taken their place.
+    stayed = reached[0] & ~three["some.gamma"]["applied"]
+    np.testing.assert_array_equal(two["some.hue"]["applied"][stayed], three["some.hue"]["applied"][stayed])

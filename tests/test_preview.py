@@ -159,7 +159,7 @@ def test_without_ranges_chance_is_shown_in_draws(photos: tuple[Path, ...]) -> No
 
 
 def test_a_policy_tells_what_it_chose(photos: tuple[Path, ...]) -> None:
-    steps = {"brightness": {"factor_range": [0.5, 0.5]}, "invert": {"weight": 2}}
+    steps = {"brightness": {"factor_range": [0.5, 0.5]}, "invert": {}}
     original, *tiles = tiles_of(step("one_of", p=0.01, steps=steps), photos)
     pixels = original.picture.astype(int)
     for number, tile in enumerate(tiles, 1):

@@ -144,7 +144,9 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         resolved={
             "data": {"source": _name_of(data, SOURCES), **_plain(data)},
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
-            "aug": _plain(aug) | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
+            "aug": _plain(aug)
+            | {"views": _plain(aug.views)}
+            | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
             "fit": _plain(fit),
             "callbacks": complete_callbacks(callbacks),
             "seed": top["seed"],

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from augment.dataset import Split
 from augment.errors import UserError
+from augment.graph import Placement
 from augment.loader import Loader, check_state
 from augment.memory import keep_freed_memory
 from augment.placement import place
@@ -106,9 +107,11 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     return summary
 
 
-def make_loader(config: Config, plan: Plan, split: Split, *, trial: bool = True) -> Loader:
-    """Make the loader of a split as configured; with a trial of decoders, if one is asked for."""
+def make_loader(config: Config, plan: Plan, split: Split, placement: Placement | None = None) -> Loader:
+    """Make the loader of a split as configured; without a placement, its own, without a trial of decoders."""
     device = config.fit.torch_device()
+    if placement is None:
+        placement = place(config.aug, split.files, device, threads=config.fit.cpu_threads(), trial=False)
     return Loader(
         plan,
         split,
@@ -116,7 +119,7 @@ def make_loader(config: Config, plan: Plan, split: Split, *, trial: bool = True)
         seed=config.seed,
         device=device,
         classes=len(load_dataset(config.data).classes),
-        placement=place(config.aug, split.files, device, threads=config.fit.cpu_threads(), trial=trial),
+        placement=placement,
         threads=config.fit.cpu_threads(),
         drop_last=config.fit.drop_last and plan.split == "train",
         half=device.type == "cuda" and config.fit.precision == "bf16",
@@ -127,10 +130,13 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     """Make the learner of a configuration; the model's first weights depend on the seed alone."""
     dataset, device = load_dataset(config.data), config.fit.torch_device()
     torch.manual_seed(config.seed)
+    # One for both splits; a run that is gone on with keeps what was chosen.
+    files, threads = (*dataset.train.files, *dataset.val.files), config.fit.cpu_threads()
+    placement = place(config.aug, files, device, threads=threads, trial=config.fit.resume is None)
     return Learner(
         config.model.build(len(dataset.classes), config.aug.size),
-        make_loader(config, build_plan(config.aug, "train"), dataset.train),
-        make_loader(config, build_plan(config.aug, "val"), dataset.val),
+        make_loader(config, build_plan(config.aug, "train"), dataset.train, placement),
+        make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
         optimizer=config.fit.make_optimizer,
         epochs=config.fit.epochs,
         callbacks=callbacks,
@@ -179,6 +185,8 @@ def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
     if run is None:
         return Position()
     position = learner.load_state_dict(load(Path(run) / LAST, learner.device))
+    if isinstance(learner.train_loader, Loader) and isinstance(learner.val_loader, Loader):
+        learner.val_loader.placement = learner.train_loader.placement  # which has gone back to what was chosen then
     if (Path(run) / BEST).is_file():
         shutil.copy2(Path(run) / BEST, folder / BEST)
     return position
@@ -198,7 +206,7 @@ def check_resume(config: Config) -> None:
         raise UserError(
             f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
         )
-    loader = make_loader(config, build_plan(config.aug, "train"), load_dataset(config.data).train, trial=False)
+    loader = make_loader(config, build_plan(config.aug, "train"), load_dataset(config.data).train)
     check_state(state["loader"], loader.identity)
 
 
