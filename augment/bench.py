@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -28,6 +27,7 @@ from augment.bench_report import Report, Result, Timing, start_lines
 from augment.command import readable_errors
 from augment.contenders import Row, Setup, Stream, find_rows, op_rows, recipe_rows, whole_batches
 from augment.cpu_time import cores, machine_seconds, own_seconds
+from augment.files import installed_version
 from augment.memory import keep_freed_memory
 from augment.startup import measure_start
 
@@ -205,7 +205,7 @@ def _settings(options: Options, setup: Setup, files: Sequence[Path]) -> dict[str
         "half": options.half,
         "photos": _describe(files),
         "hardware": _hardware(),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in _PACKAGES}},
     }
 
 
@@ -231,13 +231,6 @@ def _hardware() -> dict[str, Any]:
 def _cpu_name() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 if __name__ == "__main__":

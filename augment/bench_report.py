@@ -1,19 +1,18 @@
 """What the benchmark found: figures of each row, a table, a JSON file and a bar chart."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
-from uuid import uuid4
 
 from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from augment.figures import save_figure
+from augment.files import write_whole
 
 _INK, _GRAY, _BLUE, _PALE = "0.15", "0.6", "#1f5a96", "0.82"
 _TITLE, _TEXT, _SMALL = 11, 10, 9  # points
@@ -180,8 +179,7 @@ class Report:
 
     def write(self, folder: Path) -> None:
         """Write bench.json and bench.png."""
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "bench.json", (json.dumps(self.plain(), indent=2) + "\n").encode())
+        write_whole(folder / "bench.json", json.dumps(self.plain(), indent=2) + "\n")
         save_figure(figure(self), folder / "bench.png", _DPI)
 
 
@@ -190,12 +188,6 @@ def _cells(row: Mapping[str, Any], on_gpu: bool) -> list[str]:
     speed, spread = f"{row['images_per_second']:,.0f}", f"{row['lowest']:,.0f}..{row['highest']:,.0f}"
     memory = [f"{row['gpu_memory_mib']:,}"] if on_gpu else []
     return [row["title"], speed, spread, *shares, *memory, f"{row['cpu_cores']:.1f}", f"{row['cpu_ms']:.2f}"]
-
-
-def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{uuid4().hex}.part")
-    beside.write_bytes(content)
-    os.replace(beside, path)
 
 
 def figure(report: Report) -> Figure:

@@ -60,25 +60,13 @@ def pinned_values(step: Step, place: Place) -> list[str]:
 
 
 def settings_of(step: Step) -> list[str]:
-    """Return a step's parameters as phrases, what it leaves at null not among them."""
-    shown = [
-        f"{name.removesuffix('_range')} {param.show(step.params[name])}"
-        for name, param in step.op.own_params.items()
-        if step.params[name] is not None
-    ]
-    if step.op.nests:
-        shown.append("of " + ", ".join(child.key for child in step.steps))
-    return shown
+    """Return a step's parameters as phrases, and what a policy chooses from."""
+    return step.settings + (["of " + ", ".join(child.key for child in step.steps)] if step.op.nests else [])
 
 
 def chance_of(step: Step) -> list[str]:
     """Return a step's probability as a phrase; a crop has none."""
     return [f"p {step.p:.4g}"] if "p" in step.op.params else []
-
-
-def title_of(step: Step) -> str:
-    """Return what a step is called: its key, and its op where that is another name."""
-    return step.key if step.key == step.op.name else f"{step.key} ({step.op.name})"
 
 
 def applied_steps(plan: Plan, draws: Mapping[str, Draws], sample: int) -> list[str]:

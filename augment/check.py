@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
-from uuid import uuid4
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
@@ -26,6 +25,7 @@ from rich.progress import MofNCompleteColumn, Progress
 
 from augment.dataset import Split
 from augment.errors import UserError
+from augment.files import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -273,13 +273,7 @@ def _read_cache(cache: Path) -> dict[str, str]:
 
 def _write_cache(cache: Path, verdicts: dict[str, str]) -> None:
     """Replace the cache in one step; a folder that cannot be written costs the next start its speed, nothing else."""
-    beside = cache.with_name(f".{cache.name}.{uuid4().hex}")
     try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            beside.write_text(json.dumps({"version": _CACHE_VERSION, "files": verdicts}))
-            beside.replace(cache)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(cache, json.dumps({"version": _CACHE_VERSION, "files": verdicts}))
     except OSError as error:
         logger.info("%s: not written (%s), so that the files are checked again next time", cache, error.strerror)

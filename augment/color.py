@@ -15,7 +15,7 @@ LUMA = (0.299, 0.587, 0.114)
 _YIQ = np.array([LUMA, (0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135)])
 _RGB = np.linalg.inv(_YIQ)
 
-# Contrast turns about the middle of the range and not about the picture's mean: a matrix cannot look at the picture.
+# What contrast turns about unless it is told to look at the picture, which costs a few operators more.
 _GRAY = 128.0
 
 

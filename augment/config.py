@@ -61,14 +61,22 @@ class Step:
         else:
             yield self
 
-    def __str__(self) -> str:
-        shown = [
-            f"{n.removesuffix('_range')} {p.show(self.params[n])}"
-            for n, p in self.op.own_params.items()
-            if not (p.optional and self.params[n] is None)
+    @property
+    def title(self) -> str:
+        """What it is called: its key, and its op where that is another name."""
+        return self.key if self.key == self.op.name else f"{self.key} ({self.op.name})"
+
+    @property
+    def settings(self) -> list[str]:
+        """Its own parameters as phrases, "angle -7..7 deg"; what is left at null is not among them."""
+        return [
+            f"{name.removesuffix('_range')} {param.show(self.params[name])}"
+            for name, param in self.op.own_params.items()
+            if self.params[name] is not None
         ]
-        name = self.key if self.key == self.op.name else f"{self.key} ({self.op.name})"
-        return f"{name}  p {self.p:.4g}  {', '.join(shown)}".rstrip(" ,")
+
+    def __str__(self) -> str:
+        return f"{self.title}  p {self.p:.4g}  {', '.join(self.settings)}".rstrip(" ,")
 
 
 @dataclass(frozen=True, kw_only=True)

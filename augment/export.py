@@ -24,17 +24,14 @@ at the edge of the picture, where DALI repeats the edge.
 """
 
 import json
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from uuid import uuid4
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -45,6 +42,7 @@ from augment.command import Parser, readable_errors
 from augment.compose import Recipe, compose_recipe, plain_values
 from augment.config import parse_aug
 from augment.errors import UserError
+from augment.files import installed_version, write_whole
 from augment.folder import find_pictures
 from augment.graph import Device
 from augment.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
@@ -86,16 +84,7 @@ def export_dali(plan: Plan, file: Path, device: Device) -> None:
     """
     require_fixed(plan)
     pipeline = build_transform(plan, device=device, batch_size=BATCH_SIZE, threads=THREADS)
-    _write(file, pipeline.serialize())
-
-
-def _write(file: Path, content: bytes | str) -> None:
-    part = file.with_name(f".{uuid4().hex}.part")
-    try:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(file, pipeline.serialize())
 
 
 # ---- the command line
@@ -118,7 +107,7 @@ def export(plan: Plan, folder: Path, files: Sequence[Path]) -> list[Parity]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, source in sources.items():
-            _write(folder / name, source)
+            write_whole(folder / name, source)
         for device, name in DALI_FILES.items():
             export_dali(plan, folder / name, device)
     except OSError as error:
@@ -132,7 +121,7 @@ def export(plan: Plan, folder: Path, files: Sequence[Path]) -> list[Parity]:
             forms.append(pillow_form(folder / name, _WHY[name]))
     loaders = [torch.device("cpu"), *([torch.device("cuda")] if has_gpu else [])]
     results = [result for loader in loaders for result in parity(plan, files, forms, loader)]
-    _write(folder / "parity.json", json.dumps(_report(plan, results), indent=2) + "\n")
+    write_whole(folder / "parity.json", json.dumps(_report(plan, results), indent=2) + "\n")
     worst = max(results, key=lambda result: result.mean_levels).worst
     draw_parity(plan, worst, forms, loaders[0], folder / "parity.png")
     return results
@@ -143,19 +132,12 @@ def _report(plan: Plan, results: Sequence[Parity]) -> dict[str, Any]:
     return {
         "plan": str(plan).splitlines(),
         "digest": plan.digest,
-        "versions": {name: _version(name) for name in packages},
+        "versions": {name: installed_version(name) for name in packages},
         "results": [
             {name: round(v, 6) if isinstance(v, float) else str(v) if isinstance(v, Path) else v for name, v in row}
             for row in (asdict(result).items() for result in results)
         ],
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _pictures(options: Namespace, own: Callable[[], Sequence[Path]]) -> list[Path]:

@@ -76,7 +76,7 @@ class Feed:
         neutral = stage.neutral and (self._neutral or stage.steps[0].op.random)
         masked = stage.is_gated and not neutral
         values = stage.values(draws, size, neutral=stage.is_gated and not masked)
-        plain = {name: _compact(value) for name, value in values.items()}
+        plain = {name: compact(value) for name, value in values.items()}
         return {"applied": stage.applied(draws), **plain} if masked else plain
 
 
@@ -90,11 +90,12 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, 
         there = np.array([[1, 0, middle], [0, 1, middle], [0, 0, 1]])
         back = np.array([[1, 0, -middle], [0, 1, -middle], [0, 0, 1]])
         # Halves of pixels are exact, so the identity stays the identity: a skipped sample is not resampled.
-        return {"matrix": _compact(there @ np.linalg.inv(matrix) @ back)}
+        return {"matrix": compact(there @ np.linalg.inv(matrix) @ back)}
     if stage.looks:
-        return {"matrix": _compact(matrix[..., :3]), "mean_matrix": _compact(matrix[..., 3:])}
-    return {"matrix": _compact(matrix)}
+        return {"matrix": compact(matrix[..., :3]), "mean_matrix": compact(matrix[..., 3:])}
+    return {"matrix": compact(matrix)}
 
 
-def _compact(values: Values) -> Values:
+def compact(values: Values) -> Values:
+    """Return values as they travel: in one piece, and float32 in place of float64."""
     return np.ascontiguousarray(values, np.float32 if values.dtype == np.float64 else values.dtype)

@@ -19,7 +19,6 @@ from augment.captions import (
     pinned_values,
     ranges_of,
     settings_of,
-    title_of,
 )
 from augment.config import Aug, SplitName, Step, Views, parse_steps
 from augment.crops import letterbox, resize
@@ -69,7 +68,7 @@ class Studio:
             for own, tile in zip(tiles, variant, strict=True):
                 own.append(tile)
         first, *others = map(tuple, tiles)
-        return [Row(first, title_of(step), tuple(lines)), *map(Row, others)]
+        return [Row(first, step.title, tuple(lines)), *map(Row, others)]
 
     def _variants(self, step: Step) -> Iterator[list[Tile]]:
         """Yield for each variant of a step a tile a photo."""
@@ -86,7 +85,7 @@ class Studio:
                 told = [_captioned(f"draw {epoch + 1}", _told(step, own[photo])) for photo in range(self.count)]
                 yield [Tile(own[photo].picture, caption) for photo, caption in enumerate(told)]
         else:
-            caption = tuple(pinned_values(step, "low")) or (title_of(step),)
+            caption = tuple(pinned_values(step, "low")) or (step.title,)
             yield [Tile(picture, caption) for picture in self._render(pin(step, "low"))]
 
     @cached_property
@@ -185,7 +184,7 @@ def _whole_recipe(plan: Plan, aug: Aug, files: Sequence[Path], seed: int) -> Blo
         rows.append(Row(tuple(tiles)))
     chance = ", its window drawn by DALI" if plan.crop.op.random else ""
     steps = ", then the steps named below each picture" if plan.tree else ""
-    return Block("The whole recipe", f"as the model is fed: {title_of(plan.crop)}{chance}{steps}", tuple(rows),
+    return Block("The whole recipe", f"as the model is fed: {plan.crop.title}{chance}{steps}", tuple(rows),
                  names="nowhere")  # fmt: skip
 
 

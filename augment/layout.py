@@ -106,21 +106,25 @@ def stages_of(places: list[Place], *, fuse: bool) -> Iterator[Stage]:
 
 
 def _parts(place: Place, *, fuse: bool) -> list[_Group]:
-    """Split the alternatives of a place into what one operator can do each; at p = 1 of one only, one part."""
+    """Split the alternatives of a place into what one operator can do each; without fusion, into single steps."""
+    if not fuse:
+        return [_Group(_kind_of(step), (step,)) for step in place]
     parts: dict[Any, list[Step]] = {}
-    for number, step in enumerate(place):
-        kind = step.op.kind
-        key: Any = (number,)
-        if (fuse and kind == "geometry") or (fuse and kind == "color"):
-            key = (kind,)
-        elif fuse:
-            key = (step.op.name, tuple(sorted(step.op.fixed(step.params).items())))
-        if kind == "geometry" and fuse and (border := _border(step)):
-            key = (kind, border)
-        parts.setdefault(key, []).append(step)
-    if ("geometry",) in parts and (bordered := [k for k in parts if k[0] == "geometry" and len(k) > 1]):
-        parts[bordered[0]] += parts.pop(("geometry",))  # what shows no border joins any
+    for step in place:
+        parts.setdefault(_operator(step), []).append(step)
+    bordered = [operator for operator in parts if operator[0] == "geometry" and operator[1] is not None]
+    if bordered and ("geometry", None) in parts:
+        parts[bordered[0]] += parts.pop(("geometry", None))  # what shows no border joins any
     return [_Group(_kind_of(steps[0]), tuple(steps)) for steps in parts.values()]
+
+
+def _operator(step: Step) -> tuple[Any, ...]:
+    """Return what tells the operators apart that carry out steps: a local op's fixed parameters are built into its."""
+    if step.op.kind == "geometry":
+        return "geometry", _border(step)
+    if step.op.kind == "color":
+        return ("color",)
+    return step.op.name, tuple(sorted(step.op.fixed(step.params).items()))
 
 
 def _kind_of(step: Step) -> StageKind:

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from augment.feed import compact
 from augment.plan import Plan
 from augment.registry import Array
 from augment.sampler import Sampler
@@ -59,5 +59,5 @@ class Mixer:
 
 def _to(values: Array, device: torch.device) -> Tensor:
     """Copy values to the device; nobody waits for it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(values, np.float32 if values.dtype == np.float64 else values.dtype))
+    tensor = torch.from_numpy(compact(values))
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,6 +1,5 @@
 """The plan: what will be done to the pictures of a split, grouped into stages. Pure data and NumPy, no DALI."""
 
-import sys
 from dataclasses import dataclass, field
 from hashlib import blake2b
 

@@ -311,10 +311,10 @@ def test_cache_is_written_beside_and_moved(tmp_path: Path, monkeypatch: pytest.M
     check_files([write(tmp_path, "a.jpg", b"")], cache=cache)
     before = cache.read_bytes()
 
-    def interrupt(self: Path, target: Path) -> None:
+    def interrupt(source: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", interrupt)
+    monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
         check_files([write(tmp_path, "b.jpg", b"")], cache=cache)
     assert cache.read_bytes() == before

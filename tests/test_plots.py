@@ -355,11 +355,12 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     plot_history(history(1), path)
     before = path.read_bytes()
 
-    def fail(self: Figure, part: Path, **options: object) -> None:
-        part.write_bytes(b"half a picture")
+    def fail(self: Path, content: bytes) -> int:
+        with self.open("wb") as stream:
+            stream.write(content[:20])
         raise OSError("disk full")
 
-    monkeypatch.setattr(Figure, "savefig", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(OSError, match="disk full"):
         plot_history(history(5), path)
     assert path.read_bytes() == before

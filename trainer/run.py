@@ -7,7 +7,6 @@ import platform
 import shutil
 import subprocess
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -19,6 +18,7 @@ from rich.console import Console
 
 from augment.dataset import Split
 from augment.errors import UserError
+from augment.files import installed_version
 from augment.graph import Placement
 from augment.loader import Loader, check_state
 from augment.memory import keep_freed_memory
@@ -222,12 +222,7 @@ def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Sum
 
 def environment() -> dict[str, Any]:
     """Return git revision, versions and devices: with the configuration, enough to run a run again."""
-    versions: dict[str, str | None] = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
+    versions = {package: installed_version(package) for package in _PACKAGES}
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}
 
