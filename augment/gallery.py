@@ -21,8 +21,8 @@ from augment.captions import (
     settings_of,
 )
 from augment.config import Aug, SplitName, Step, Views, parse_steps
-from augment.crops import letterbox, resize
 from augment.errors import UserError
+from augment.ops.crops import letterbox, resize
 from augment.pipeline import build_pipeline
 from augment.plan import Plan, build_plan
 from augment.registry import OPS, Kind, Op

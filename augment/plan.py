@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from augment.config import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, Step, Views, parse_steps
-from augment.crops import resize as _resize
 from augment.layout import places_of, stages_of
+from augment.ops.crops import resize as _resize
 from augment.stage import Stage
 
 

@@ -14,18 +14,18 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from augment.baselines import HAS_TORCHVISION, PilDataset, Recipe, TorchvisionDataset, obstacle, window
-from augment.bench import main, time_stream
-from augment.bench_report import Report, Result, Timing, ratio
+from augment.bench.baselines import HAS_TORCHVISION, PilDataset, Recipe, TorchvisionDataset, obstacle, window
+from augment.bench.contenders import ROWS, Setup, Stream, op_rows, whole_batches, without_steps
+from augment.bench.cpu_time import own_seconds
+from augment.bench.handwritten import TRANSLATIONS, Options, handwritten_pipeline, untranslated
+from augment.bench.report import Report, Result, Timing, ratio
+from augment.bench.run import main, time_stream
+from augment.bench.startup import measure_start
 from augment.config import Aug, parse_aug
-from augment.contenders import ROWS, Setup, Stream, op_rows, whole_batches, without_steps
-from augment.cpu_time import own_seconds
 from augment.dataset import Split
-from augment.handwritten import TRANSLATIONS, Options, handwritten_pipeline, untranslated
 from augment.loader import Loader
 from augment.plan import build_plan
 from augment.registry import _OPS, OPS
-from augment.startup import measure_start
 
 SETTINGS: dict[str, Any] = {
     "recipe_name": "mine",
@@ -203,7 +203,7 @@ def test_a_new_op_gets_a_row(monkeypatch):
 
 
 def test_the_start_of_a_process_is_measured(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("augment.bench.measure_start", lambda arguments: {"total": 2.0, "seen": len(arguments)})
+    monkeypatch.setattr("augment.bench.run.measure_start", lambda arguments: {"total": 2.0, "seen": len(arguments)})
     given = ["+aug=imagenette", "--start", "--photos", str(photos[0].parent), "--rows", "read"]
     assert main([*given, "--rounds", "1", "--seconds", "0.01", "--batch-size", "2", "--out", str(tmp_path)]) == 0
     start = json.loads((tmp_path / "bench.json").read_text())["start"]

@@ -23,7 +23,7 @@ from augment.config import parse_aug
 from augment.dataset import Split
 from augment.feed import Feed
 from augment.loader import Loader
-from augment.matrices import stack
+from augment.ops.matrices import stack
 from augment.params import Number, Range
 from augment.plan import Plan, build_plan
 from augment.registry import (

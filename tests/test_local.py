@@ -28,7 +28,7 @@ from rendering import (
     vivid_pictures,
 )
 
-from augment.local import _lines
+from augment.ops.local import _lines
 
 COUNT = 24
 

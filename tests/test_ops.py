@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.matrices import stack
+from augment.ops.matrices import stack
 from augment.registry import OPS, Array
 
 ORANGE = np.array([200.0, 100.0, 50.0])

@@ -11,7 +11,7 @@ from conftest import draw_photo
 from PIL import Image
 from rendering import SIZE, Pixels, chi_square, draws_of, plan_of, read, render, rounding, save
 
-from augment.papers import _FOUND, _RAND, _WIDE, _op, auto_augment, rand_augment, trivial_augment
+from augment.ops.papers import _FOUND, _RAND, _WIDE, _op, auto_augment, rand_augment, trivial_augment
 from augment.registry import BORDERS
 
 autoaugment = pytest.importorskip("torchvision.transforms.autoaugment")

@@ -225,9 +225,9 @@ def test_name_of_another_modules_op_is_refused_but_a_reload_is_fine() -> None:
     def rotate() -> None:
         """Do something else."""
 
-    with pytest.raises(ValueError, match=r"op 'rotate' exists already, in augment\.geometry"):
+    with pytest.raises(ValueError, match=r"op 'rotate' exists already, in augment\.ops\.geometry"):
         color()(rotate)
-    rotate.__module__ = "augment.geometry"
+    rotate.__module__ = "augment.ops.geometry"
     color()(rotate)
     assert OPS["rotate"].kind == "color"
 
@@ -254,7 +254,7 @@ PLUGIN = '''
 
 import numpy as np
 
-from augment.matrices import stack
+from augment.ops.matrices import stack
 from augment.params import Number, Range
 from augment.registry import color, geometry
 
@@ -333,7 +333,7 @@ def test_plugin_that_takes_a_name_that_is_taken(tmp_path: Path, monkeypatch: pyt
     expected = r"^aug\.plugins: clashing_ops: op 'contrast' exists already, in augment\.color$"
     with pytest.raises(UserError, match=expected):
         parse_aug({"plugins": ["clashing_ops"]})
-    assert OPS["contrast"].function.__module__ == "augment.color"
+    assert OPS["contrast"].function.__module__ == "augment.ops.color"
 
 
 @pytest.mark.usefixtures("clean_registry")

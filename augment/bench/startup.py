@@ -50,7 +50,7 @@ def _first_batch(arguments: Sequence[str]) -> dict[str, float]:
         import torch  # the imports are what is measured
 
         points["import torch"] = monotonic()
-        from augment.bench_options import parse_options
+        from augment.bench.options import parse_options
         from augment.dataset import Split
         from augment.loader import Loader
         from augment.plan import build_plan

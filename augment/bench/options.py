@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from augment.bench.cpu_time import cores
 from augment.command import Parser
 from augment.compose import compose_recipe
 from augment.config import Aug
-from augment.cpu_time import cores
 from augment.errors import UserError
 from augment.folder import find_pictures
 from augment.sources import Source, load_dataset

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from augment.matrices import stack
+from augment.ops.matrices import stack
 from augment.params import Choice, Range
 from augment.registry import Array, geometry
 

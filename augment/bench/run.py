@@ -22,14 +22,14 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from augment.bench_options import Options, parse_options
-from augment.bench_report import Report, Result, Timing, start_lines
+from augment.bench.contenders import Row, Setup, Stream, find_rows, op_rows, recipe_rows, whole_batches
+from augment.bench.cpu_time import cores, machine_seconds, own_seconds
+from augment.bench.options import Options, parse_options
+from augment.bench.report import Report, Result, Timing, start_lines
+from augment.bench.startup import measure_start
 from augment.command import readable_errors
-from augment.contenders import Row, Setup, Stream, find_rows, op_rows, recipe_rows, whole_batches
-from augment.cpu_time import cores, machine_seconds, own_seconds
 from augment.files import installed_version
 from augment.memory import keep_freed_memory
-from augment.startup import measure_start
 
 _OURS = ("fused", "cached")
 _PACKAGES = ("torch", "nvidia-dali-cuda120", "numpy", "pillow", "torchvision")
@@ -231,7 +231,3 @@ def _hardware() -> dict[str, Any]:
 def _cpu_name() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from nvidia.dali.pipeline import Pipeline
 
-from augment import baselines, handwritten
-from augment.baselines import PilDataset, Recipe, TorchvisionDataset, data_loader
+from augment.bench import baselines, handwritten
+from augment.bench.baselines import PilDataset, Recipe, TorchvisionDataset, data_loader
 from augment.config import Aug, parse_steps
 from augment.dataset import Split
 from augment.errors import UserError, suggest

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 
-from augment.matrices import stack
+from augment.ops.matrices import stack
 from augment.params import Choice, Range
 from augment.registry import Array, color
 
