@@ -330,7 +330,7 @@ def test_plugin_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_plugin_that_takes_a_name_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "clashing_ops.py").write_text(PLUGIN.replace("def fog(", "def contrast("))
     monkeypatch.syspath_prepend(str(tmp_path))
-    expected = r"^aug\.plugins: clashing_ops: op 'contrast' exists already, in augment\.color$"
+    expected = r"^aug\.plugins: clashing_ops: op 'contrast' exists already, in augment\.ops\.color$"
     with pytest.raises(UserError, match=expected):
         parse_aug({"plugins": ["clashing_ops"]})
     assert OPS["contrast"].function.__module__ == "augment.ops.color"
