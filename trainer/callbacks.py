@@ -17,6 +17,7 @@ from trainer.checkpoint import BEST, LAST, save
 from trainer.learner import Learner, Position
 from trainer.recorder import Recorder
 from trainer.schedule import Schedule, position
+from trainer.stepping import set_value
 
 C = TypeVar("C", bound=type[Callback])
 
@@ -75,9 +76,13 @@ class ParamScheduler(Callback):
     def before_batch(self, learner: Learner) -> None:
         """Set them, in training."""
         if learner.training:
-            now = position(learner.step, learner.total_steps)
-            for group in learner.optimizer.param_groups:
-                group.update({name: schedule(now) for name, schedule in self.schedules.items()})
+            # Of the first of the batches that make a step, so that it depends on the step alone.
+            ahead = learner.position.batch - 1 - learner.group.first
+            now = position(learner.step - ahead, learner.total_steps)
+            for name, schedule in self.schedules.items():
+                value = schedule(now)
+                for group in learner.optimizer.param_groups:
+                    set_value(group, name, value)
 
 
 class Interrupt(Callback):

@@ -45,7 +45,21 @@ class Fit:
     end_factor: float = setting(Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: last lr over the highest"))
     device: str = setting(Choice(default="auto", options=("auto", "cpu", "cuda"), doc="where to train"))
     precision: str = setting(
-        Choice(default="fp32", options=("fp32", "bf16"), doc="of the forward pass; bf16 is autocast")
+        Choice(
+            default="fp32",
+            options=("fp32", "tf32", "bf16"),
+            doc="of the forward pass; tf32: fp32, its matrix products rounded to TF32 on a GPU; bf16: autocast",
+        )
+    )
+    graph: bool = setting(
+        Flag(default=True, doc="on a GPU: record the work of a batch as CUDA graphs, which costs Python nothing")
+    )
+    compile: bool = setting(Flag(default=False, doc="compile the model with torch.compile"))
+    accumulate: int = setting(
+        Count(default=1, within=(1, 10**6), doc="batches whose gradients make one step of the optimizer, their mean")
+    )
+    label_smoothing: float = setting(
+        Number(default=0, within=(0, 0.999), doc="share of every target that is spread over all classes, in training")
     )
     limit_batches: int | None = setting(
         Count(optional=True, within=(1, 10**9), doc="batches of each pass at most, to try things out")

@@ -29,7 +29,9 @@ from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load
 from trainer.config import Config
 from trainer.dashboard import Wandb
+from trainer.graphs import runner
 from trainer.learner import Learner, Position
+from trainer.losses import CrossEntropy
 from trainer.models import count_parameters
 from trainer.recorder import Recorder
 
@@ -129,6 +131,7 @@ def make_loader(config: Config, plan: Plan, split: Split, placement: Placement |
 def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, ...]) -> Learner:
     """Make the learner of a configuration; the model's first weights depend on the seed alone."""
     dataset, device = load_dataset(config.data), config.fit.torch_device()
+    _set_precision(device, config.fit.precision)
     torch.manual_seed(config.seed)
     # One for both splits; a run that is gone on with keeps what was chosen.
     files, threads = (*dataset.train.files, *dataset.val.files), config.fit.cpu_threads()
@@ -139,13 +142,26 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
         make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
         optimizer=config.fit.make_optimizer,
         epochs=config.fit.epochs,
+        loss_function=CrossEntropy(config.fit.label_smoothing),
+        val_loss_function=CrossEntropy(),
         callbacks=callbacks,
         device=device,
         bf16=config.fit.precision == "bf16",
+        accumulate=config.fit.accumulate,
+        runner=runner(device, graph=config.fit.graph),
+        compile=config.fit.compile,
         limit_batches=config.fit.limit_batches,
         folder=folder,
         classes=dataset.classes,
     )
+
+
+def _set_precision(device: torch.device, precision: str) -> None:
+    # PyTorch's own default is exact matrix products, but TF32 in convolutions.
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    if device.type == "cuda":
+        # Batches have few shapes: what trying cuDNN's algorithms costs comes back within an epoch.
+        torch.backends.cudnn.benchmark = True
 
 
 def release_memory() -> None:
