@@ -8,6 +8,9 @@ from typing import Any
 import torch
 
 import trainer.dashboard
+import trainer.early_stopping
+import trainer.ema
+import trainer.freeze
 import trainer.pictures
 import trainer.progress  # noqa: F401  (each registers its callbacks)
 from augment.compose import TOP, check_keys
@@ -19,29 +22,29 @@ from augment.sources import SOURCES, Source, load_dataset, parse_data
 from trainer.callback import Callback
 from trainer.callbacks import complete_callbacks, parse_callbacks
 from trainer.models import MODELS, Model, check_model, parse_model
+from trainer.optimizers import OptimizerSettings, has_momentum, make_optimizer
 from trainer.schedule import Schedule, constant, flat_cos, one_cycle
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class Fit(OptimizerSettings):
     """How to train."""
 
     epochs: int = setting(Count(default=30, within=(1, 10**6), doc="passes over the training data"))
     batch_size: int = setting(Count(default=64, within=(1, 10**6), doc="pictures in a batch"))
-    lr: float = setting(
-        Number(default=0.02, within=(0, 1e6), above=0, doc="learning rate, the highest of the schedule")
-    )
-    optimizer: str = setting(Choice(default="sgd", options=("sgd", "adamw"), doc="what makes a step of the gradients"))
-    momentum: float = setting(Number(default=0.9, within=(0, 0.9999), doc="of SGD; AdamW's beta1"))
-    weight_decay: float = setting(Number(default=5e-4, within=(0, 10), doc="of the optimizer"))
     schedule: str = setting(
         Choice(default="one_cycle", options=("one_cycle", "flat_cos", "constant"), doc="of the learning rate")
     )
     warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
     flat: float = setting(Number(default=0.75, within=(0, 1), doc="flat_cos: share of the run before lr falls"))
     start_factor: float = setting(Number(default=0.04, within=(0, 1), doc="one_cycle: first lr over the highest"))
+    momentum_low: float | None = setting(
+        Number(
+            optional=True, within=(0, 0.9999), doc="one_cycle: momentum where lr is highest; null: it does not change"
+        )
+    )
     end_factor: float = setting(Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: last lr over the highest"))
     device: str = setting(Choice(default="auto", options=("auto", "cpu", "cuda"), doc="where to train"))
     precision: str = setting(
@@ -96,15 +99,25 @@ class Fit:
             return flat_cos(self.lr, end=end, flat=self.flat)
         return constant(self.lr)
 
+    def schedules(self) -> dict[str, Schedule]:
+        """Return the schedule of everything that changes during the run, by its name.
+
+        Raises:
+            UserError: the momentum cannot change as asked.
+        """
+        schedules = {"lr": self.lr_schedule()}
+        if self.momentum_low is not None:
+            if self.schedule != "one_cycle":
+                raise UserError(f"fit.momentum_low={self.momentum_low:g}: only fit.schedule=one_cycle changes it.")
+            if self.momentum_low > self.momentum:
+                raise UserError(f"fit.momentum_low={self.momentum_low:g}: allowed are numbers up to fit.momentum.")
+            high, low = self.momentum, self.momentum_low
+            schedules["momentum"] = one_cycle(low, start=high, end=high, warmup=self.warmup)
+        return schedules
+
     def make_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of a network."""
-        if self.optimizer == "sgd":
-            return torch.optim.SGD(
-                network.parameters(), self.lr, momentum=self.momentum, weight_decay=self.weight_decay
-            )
-        return torch.optim.AdamW(
-            network.parameters(), self.lr, betas=(self.momentum, 0.999), weight_decay=self.weight_decay
-        )
+        return make_optimizer(self, network)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +183,19 @@ def parse_config(given: Mapping[str, Any]) -> Config:
 
 
 def check_config(config: Config) -> None:
-    """Check what can only be found by trying, before anything is written: device, data, model.
+    """Check what can only be found by trying, before anything is written: device, data, model, optimizer.
 
     Raises:
         UserError: as `parse_config`.
     """
     config.fit.torch_device()
     classes = load_dataset(config.data).classes
-    check_model(config.model, len(classes), config.aug.size)
+    network = check_model(config.model, len(classes), config.aug.size)
+    optimizer = config.fit.make_optimizer(network)
+    if "momentum" in config.fit.schedules() and not has_momentum(optimizer):
+        raise UserError(f"fit.momentum_low: {config.fit.optimizer} has no momentum. Allowed: null.")
+    for make in config.callbacks:
+        make().check(network)
 
 
 def _name_of(settings: object, registry: Mapping[str, type]) -> str:

@@ -250,8 +250,9 @@ def capturable(optimizer: Optimizer) -> bool:
 
     It may where the step does the same to the same tensors each time, with the learning rate in a tensor. Of
     PyTorch's optimizers it is those that have the option `capturable`, and SGD, whose fused kernel takes such a rate.
-    Others say so: `capturable = True` as an attribute of the class, or among the optimizer's defaults.
+    Others say so by `capturable = True` as an attribute of the class; an option of that name says nothing, for timm's
+    have it and look at values in Python nevertheless.
     """
     if type(optimizer).__module__.startswith("torch.optim."):
         return type(optimizer) is SGD or "capturable" in optimizer.defaults
-    return bool(getattr(type(optimizer), "capturable", False) or optimizer.defaults.get("capturable", False))
+    return bool(getattr(type(optimizer), "capturable", False))

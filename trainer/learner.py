@@ -294,6 +294,11 @@ class Learner:
                 return callback
         raise LookupError(f"the learner has no {kind.__name__}")
 
+    def evaluated_state(self) -> dict[str, Tensor]:
+        """Return the state of the model that validation scores: of the first callback that has one, or its own."""
+        states = (callback.evaluated_state(self) for callback in self.callbacks)
+        return next((state for state in states if state is not None), self.model.state_dict())
+
     # --- saving ---
 
     def state_dict(self) -> dict[str, Any]:

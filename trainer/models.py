@@ -137,8 +137,8 @@ def count_parameters(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters() if p.requires_grad)
 
 
-def check_model(settings: Model, classes: int, size: int) -> None:
-    """Build the network without memory or weights, to find mistakes early.
+def check_model(settings: Model, classes: int, size: int) -> nn.Module:
+    """Build the network without memory or weights, to find mistakes early, and return it.
 
     Raises:
         UserError: as `Model.build`, or a picture of that size does not fit through it.
@@ -151,3 +151,4 @@ def check_model(settings: Model, classes: int, size: int) -> None:
             raise UserError(
                 f"aug.size={size}: the model cannot take pictures of that size ({first_line(error)})."
             ) from error
+    return network

@@ -29,6 +29,7 @@ from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load
 from trainer.config import Config
 from trainer.dashboard import Wandb
+from trainer.early_stopping import EarlyStopping
 from trainer.graphs import runner
 from trainer.learner import Learner, Position
 from trainer.losses import CrossEntropy
@@ -53,6 +54,7 @@ class Summary:
         best: row of the best epoch, by the checkpoint's monitor; empty if there is none.
         seconds: of this process's part of the run.
         error: what it failed of.
+        stopped: why a callback ended it before the last epoch.
     """
 
     status: str
@@ -61,6 +63,7 @@ class Summary:
     best: dict[str, float]
     seconds: float
     error: str = ""
+    stopped: str = ""
 
     def write(self) -> None:
         """Write summary.json."""
@@ -71,7 +74,10 @@ class Summary:
         accuracy = self.best.get("val_accuracy")
         score = "no val_accuracy" if accuracy is None else f"best val_accuracy {accuracy:.4f}"
         where = f" in epoch {int(self.best['epoch']) + 1}" if self.best else ""
-        return f"{self.status} after {self.epochs} epochs: {score}{where}, {self.seconds:.0f} s, in {self.folder}"
+        early = f" (stopped early: {self.stopped})" if self.stopped else ""
+        return (
+            f"{self.status} after {self.epochs} epochs{early}: {score}{where}, {self.seconds:.0f} s, in {self.folder}"
+        )
 
 
 def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
@@ -181,7 +187,7 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
     for callback in callbacks:
         if isinstance(callback, Wandb):
             callback.config, callback.group = dict(config.resolved), group
-    scheduler = ParamScheduler({"lr": config.fit.lr_schedule()})
+    scheduler = ParamScheduler(config.fit.schedules())
     learner = make_learner(config, folder, callbacks=(Recorder(), scheduler, Interrupt(), *callbacks))
     dataset = load_dataset(config.data)
     console.print(plans, highlight=False)
@@ -233,7 +239,8 @@ def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Sum
         checkpoints = [c for c in learner.callbacks if isinstance(c, Checkpoint)]
         epoch = checkpoints[0].best_epoch if checkpoints else None
         best = rows[epoch] if epoch is not None else max(rows, key=lambda row: row.get("val_accuracy", 0.0))
-    return Summary(status, folder, len(rows), best, seconds)
+    stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
+    return Summary(status, folder, len(rows), best, seconds, stopped=stopped)
 
 
 def environment() -> dict[str, Any]:
