@@ -48,7 +48,9 @@ class Summary:
         status: finished, interrupted or failed.
         folder: where the run lies.
         epochs: epochs that were finished.
-        best: row of the best epoch, by the checkpoint's monitor; empty if there is none.
+        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. It was chosen by looking at the
+            validation data, so its score there is too good.
+        last: row of the last epoch, which nothing was chosen by; empty if there is none.
         seconds: of this process's part of the run.
         error: what it failed of.
     """
@@ -57,6 +59,7 @@ class Summary:
     folder: Path
     epochs: int
     best: dict[str, float]
+    last: dict[str, float]
     seconds: float
     error: str = ""
 
@@ -69,7 +72,8 @@ class Summary:
         accuracy = self.best.get("val_accuracy")
         score = "no val_accuracy" if accuracy is None else f"best val_accuracy {accuracy:.4f}"
         where = f" in epoch {int(self.best['epoch']) + 1}" if self.best else ""
-        return f"{self.status} after {self.epochs} epochs: {score}{where}, {self.seconds:.0f} s, in {self.folder}"
+        final = f", last {self.last['val_accuracy']:.4f}" if "val_accuracy" in self.last else ""
+        return f"{self.status} after {self.epochs} epochs: {score}{where}{final}, {self.seconds:.0f} s, in {self.folder}"
 
 
 def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
@@ -97,7 +101,7 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         summary = _summary(learner, status, folder, monotonic() - begun)
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
-        Summary("failed", folder, 0, {}, monotonic() - begun, text).write()
+        Summary("failed", folder, 0, {}, {}, monotonic() - begun, text).write()
         log.exception("the run failed")
         raise
     finally:
@@ -217,7 +221,7 @@ def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Sum
         checkpoints = [c for c in learner.callbacks if isinstance(c, Checkpoint)]
         epoch = checkpoints[0].best_epoch if checkpoints else None
         best = rows[epoch] if epoch is not None else max(rows, key=lambda row: row.get("val_accuracy", 0.0))
-    return Summary(status, folder, len(rows), best, seconds)
+    return Summary(status, folder, len(rows), best, dict(rows[-1]) if rows else {}, seconds)
 
 
 def environment() -> dict[str, Any]:
