@@ -68,8 +68,10 @@ def test_declaration_is_complete(op: Op) -> None:
 @EVERY_OP
 def test_common_parameters_of_the_kind(op: Op) -> None:
     common = set(op.params) - set(op.own_params)
-    expected = {"crop": set(), "geometry": {"p", "border", "fill"}}.get(op.kind, {"p"})
-    assert common == (expected - {"border", "fill"} if op.moves_inside else expected)
+    expected = {"crop": set(), "geometry": {"p", "border", "fill", "draw"}}.get(op.kind, {"p"})
+    if op.moves_inside:
+        expected -= {"border", "fill"}
+    assert common == (expected if op.draws or op.uniforms else expected - {"draw"})
 
 
 @EVERY_OP

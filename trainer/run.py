@@ -51,7 +51,9 @@ class Summary:
         status: finished, interrupted or failed.
         folder: where the run lies.
         epochs: epochs that were finished.
-        best: row of the best epoch, by the checkpoint's monitor; empty if there is none.
+        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. It was chosen by looking at the
+            validation data, so its score there is too good.
+        last: row of the last epoch, which nothing was chosen by; empty if there is none.
         seconds: of this process's part of the run.
         error: what it failed of.
         stopped: why a callback ended it before the last epoch.
@@ -61,6 +63,7 @@ class Summary:
     folder: Path
     epochs: int
     best: dict[str, float]
+    last: dict[str, float]
     seconds: float
     error: str = ""
     stopped: str = ""
@@ -74,10 +77,10 @@ class Summary:
         accuracy = self.best.get("val_accuracy")
         score = "no val_accuracy" if accuracy is None else f"best val_accuracy {accuracy:.4f}"
         where = f" in epoch {int(self.best['epoch']) + 1}" if self.best else ""
+        final = f", last {self.last['val_accuracy']:.4f}" if "val_accuracy" in self.last else ""
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
-        return (
-            f"{self.status} after {self.epochs} epochs{early}: {score}{where}, {self.seconds:.0f} s, in {self.folder}"
-        )
+        took = f"{self.seconds:.0f} s, in {self.folder}"
+        return f"{self.status} after {self.epochs} epochs{early}: {score}{where}{final}, {took}"
 
 
 def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
@@ -105,7 +108,7 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         summary = _summary(learner, status, folder, monotonic() - begun)
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
-        Summary("failed", folder, 0, {}, monotonic() - begun, text).write()
+        Summary("failed", folder, 0, {}, {}, monotonic() - begun, text).write()
         log.exception("the run failed")
         raise
     finally:
@@ -240,7 +243,8 @@ def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Sum
         epoch = checkpoints[0].best_epoch if checkpoints else None
         best = rows[epoch] if epoch is not None else max(rows, key=lambda row: row.get("val_accuracy", 0.0))
     stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
-    return Summary(status, folder, len(rows), best, seconds, stopped=stopped)
+    last = dict(rows[-1]) if rows else {}
+    return Summary(status, folder, len(rows), best, last, seconds, stopped=stopped)
 
 
 def environment() -> dict[str, Any]:
