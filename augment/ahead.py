@@ -22,6 +22,7 @@ class Ahead(Generic[T]):
     def __init__(self, work: Callable[[], T]) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
         self._future = self._pool.submit(work)
+        self._pool.shutdown(wait=False)  # the thread ends with the work
 
     def result(self) -> T:
         """Wait for the result and return it, or raise what the function raised."""

@@ -118,6 +118,11 @@ class Loader:
         return self._built_at + self._consumed // self._per_epoch
 
     @property
+    def batch(self) -> int:
+        """Number, in its epoch, of the next batch, if the pass goes on; 0 after an epoch's last one."""
+        return self._consumed % self._per_epoch
+
+    @property
     def next_epoch(self) -> int:
         """The epoch that the next pass belongs to."""
         return self.epoch + (self._is_inside and not self._resuming)
@@ -147,7 +152,7 @@ class Loader:
             ahead, self._ahead = self._ahead, None
             self._pipeline, self._primed = ahead.result() if ahead else self._build(), True
         batches, samples = len(self), self.samples
-        for number in range(self._consumed % self._per_epoch, batches):
+        for number in range(self.batch, batches):
             epoch = self.epoch
             *views, index = self._run(self._pipeline)
             self._consumed += 1
@@ -231,7 +236,7 @@ class Loader:
     @property
     def _is_inside(self) -> bool:
         """Whether some of an epoch's batches were taken, and not all."""
-        return bool(self._consumed % self._per_epoch)
+        return self.batch > 0
 
     @property
     def _is_spent(self) -> bool:

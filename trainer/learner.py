@@ -3,6 +3,8 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -25,6 +27,10 @@ class BatchLoader(Protocol):
 
 class ResumableLoader(BatchLoader, Protocol):
     """What saving and resuming a fit need besides; see `augment.loader.Loader`."""
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the batches of an epoch."""
+        ...
 
     def end_pass(self) -> None:
         """Make the next pass start with the next epoch's first batch."""
@@ -127,7 +133,7 @@ class Learner:
         self._level("train", self._train_batches)
 
     def _train_batches(self) -> None:
-        done, count = self.position.batch, self.batches(self.train_loader)
+        done, count = self.position.batch, self.batches_in(self.epoch)
         # zip asks the range first: no batch is fetched beyond the limit, and an epoch with nothing left fetches none.
         for index, batch in zip(range(done, count), self.train_loader, strict=False):
             self._advance(Position(self.epoch, index + 1))
@@ -197,18 +203,30 @@ class Learner:
 
     def batches(self, loader: BatchLoader) -> int:
         """Return the batches of a pass over the loader, the limit considered."""
-        return len(loader) if self.limit_batches is None else min(self.limit_batches, len(loader))
+        return self._limited(len(loader))
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the training batches of an epoch, the limit considered."""
+        return self._limited(self.train_loader.batches_in(epoch))
 
     @property
     def total_steps(self) -> int:
         """Training batches of the whole fit."""
-        return self.epochs * self.batches(self.train_loader)
+        return self._steps_before[self.epochs]
 
     @property
     def step(self) -> int:
         """Number of the current training batch in the whole fit, from 0."""
         epoch, batch = self.position
-        return epoch * self.batches(self.train_loader) + batch - 1
+        return self._steps_before[epoch] + batch - 1
+
+    @cached_property
+    def _steps_before(self) -> tuple[int, ...]:
+        """Training batches before each epoch, and at last those of the whole fit."""
+        return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
+
+    def _limited(self, batches: int) -> int:
+        return batches if self.limit_batches is None else min(self.limit_batches, batches)
 
     def find(self, kind: type[C]) -> C:
         """Return the first callback of a kind.
@@ -244,7 +262,7 @@ class Learner:
                 callback.load_state_dict(state["callbacks"][name])
         _set_random_state(state["random"])
         position = Position(*state["position"])
-        if not 0 < position.batch < self.batches(self.train_loader):
+        if not 0 < position.batch < self.batches_in(position.epoch):
             self.train_loader.end_pass()
         return position
 

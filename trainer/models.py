@@ -137,17 +137,25 @@ def count_parameters(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters() if p.requires_grad)
 
 
-def check_model(settings: Model, classes: int, size: int) -> None:
+def check_model(settings: Model, classes: int, size: int, *, fed: int | None = None, key: str = "aug.size") -> None:
     """Build the network without memory or weights, to find mistakes early.
+
+    Args:
+        settings: of the model.
+        classes: number of classes.
+        size: side of the pictures that it is built for, in pixels.
+        fed: side of those that it is to take; None: the same.
+        key: where that was given, for the message.
 
     Raises:
         UserError: as `Model.build`, or a picture of that size does not fit through it.
     """
+    side = fed or size
     with torch.device("meta"):
         network = settings.untrained().build(classes, size).eval()
         try:
-            network(torch.empty(1, 3, size, size))
+            network(torch.empty(1, 3, side, side))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
-                f"aug.size={size}: the model cannot take pictures of that size ({first_line(error)})."
+                f"{key}={side}: the model cannot take pictures of that size ({first_line(error)})."
             ) from error
