@@ -105,7 +105,9 @@ def default_groups() -> dict[str, str | None]:
     """
     defaults = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
     assert isinstance(defaults, dict)
-    return {str(name): file for entry in defaults["defaults"] if isinstance(entry, dict) for name, file in entry.items()}
+    return {
+        str(name): file for entry in defaults["defaults"] if isinstance(entry, dict) for name, file in entry.items()
+    }
 
 
 def check_groups(overrides: Sequence[Override]) -> None:
@@ -141,7 +143,9 @@ def _check_experiment(overrides: Sequence[Override]) -> None:
         return
     settled = {key_of(override) for override in overrides}
     theirs = _values_in(EXPERIMENT, experiment)
-    files = [(group, name) for group, names in chosen.items() for name in (names if isinstance(names, list) else [names])]
+    files = [
+        (group, name) for group, names in chosen.items() for name in (names if isinstance(names, list) else [names])
+    ]
     for group, name in files:
         for key, value in _values_in(group, str(name)).items():
             path = f"{group}.{key}"

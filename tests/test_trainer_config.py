@@ -269,7 +269,7 @@ def test_defaults_are_written_down_too() -> None:
     ).resolved
     assert resolved["data"] == {"source": "sample", "dir": "outputs/data"}
     assert resolved["model"] == {"kind": "cnn"}
-    assert resolved["fit"] == {name: param.default for name, param in settings(Fit).items()}
+    assert resolved["fit"] == {name: param.default for name, param in settings(Fit).items()} | {"stages": {}}
     assert resolved["aug"]["train"] == {
         "rotate": {"op": "rotate", "p": 1.0, "angle_range": [-7, 7], "border": "reflect_101", "fill": 0, "draw": "each"}
     }

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -15,8 +15,8 @@ import trainer.pictures
 import trainer.progress  # noqa: F401  (each registers its callbacks)
 from augment.compose import TOP, check_keys
 from augment.config import Aug, parse_aug, plain_steps
-from augment.errors import UserError
-from augment.params import Choice, Count, Flag, Number, Text, parse_params, parse_settings, setting
+from augment.errors import UserError, suggest
+from augment.params import Choice, Count, Flag, Number, Text, parse_params, parse_settings, setting, settings
 from augment.registry import load_plugins
 from augment.sources import SOURCES, Source, load_dataset, parse_data
 from trainer.callback import Callback
@@ -24,13 +24,18 @@ from trainer.callbacks import complete_callbacks, parse_callbacks
 from trainer.models import MODELS, Model, check_model, parse_model
 from trainer.optimizers import OptimizerSettings, has_momentum, make_optimizer
 from trainer.schedule import Schedule, constant, flat_cos, one_cycle
+from trainer.stages import FullStage, Stage, complete_stages, parse_stages, plain_stages
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit(OptimizerSettings):
-    """How to train."""
+    """How to train.
+
+    Attributes:
+        stages: in which the size of pictures and batches changes; empty: it does not.
+    """
 
     epochs: int = setting(Count(default=30, within=(1, 10**6), doc="passes over the training data"))
     batch_size: int = setting(Count(default=64, within=(1, 10**6), doc="pictures in a batch"))
@@ -74,6 +79,7 @@ class Fit(OptimizerSettings):
         Count(optional=True, within=(1, 1024), doc="CPU threads of each input pipeline; null: one a core, at most 16")
     )
     resume: str | None = setting(Text(optional=True, doc="folder of a run to go on with"))
+    stages: tuple[Stage, ...] = field(default=())
 
     def torch_device(self) -> torch.device:
         """Return the device.
@@ -89,6 +95,16 @@ class Fit(OptimizerSettings):
     def cpu_threads(self) -> int:
         """Return the CPU threads of a pipeline."""
         return self.threads or min(16, len(os.sched_getaffinity(0)))
+
+    def full_stages(self, size: int) -> tuple[FullStage, ...]:
+        """Return the stages with nothing left open, for pictures of `size` px where a stage says nothing.
+
+        Raises:
+            UserError: they do not have as many epochs as the fit.
+        """
+        if not self.stages:
+            return ()
+        return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
 
     def lr_schedule(self) -> Schedule:
         """Return the schedule of the learning rate."""
@@ -159,7 +175,8 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     aug = parse_aug(given.get("aug"))
     if norm := model.normalization():
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
-    data, fit = parse_data(given.get("data")), parse_settings(Fit, given.get("fit"), "fit")
+    data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
+    fit.full_stages(aug.size)
     callbacks = given.get("callbacks") or {}
     return Config(
         data=data,
@@ -174,12 +191,28 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "aug": _plain(aug)
             | {"views": _plain(aug.views)}
             | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
-            "fit": _plain(fit),
+            "fit": _plain(fit) | {"stages": plain_stages(fit.stages)},
             "callbacks": complete_callbacks(callbacks),
             "seed": top["seed"],
             "plugins": list(top["plugins"]),
         },
     )
+
+
+def parse_fit(given: object, key: str = "fit") -> Fit:
+    """Check the `fit` section and return it typed.
+
+    Raises:
+        UserError: an unknown key, or a value that is not allowed.
+    """
+    if not isinstance(given, Mapping):
+        return parse_settings(Fit, given, key)
+    known = {**settings(Fit), "stages": None}
+    for name in given:
+        if name not in known:
+            raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), known)}")
+    fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, key)
+    return replace(fit, stages=parse_stages(given.get("stages"), f"{key}.stages"))
 
 
 def check_config(config: Config) -> None:
@@ -190,7 +223,11 @@ def check_config(config: Config) -> None:
     """
     config.fit.torch_device()
     classes = load_dataset(config.data).classes
-    network = check_model(config.model, len(classes), config.aug.size)
+    size = config.aug.size
+    network = check_model(config.model, len(classes), size)
+    for stage in config.fit.full_stages(size):
+        if stage.size != size:
+            check_model(config.model, len(classes), size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
     optimizer = config.fit.make_optimizer(network)
     if "momentum" in config.fit.schedules() and not has_momentum(optimizer):
         raise UserError(f"fit.momentum_low: {config.fit.optimizer} has no momentum. Allowed: null.")

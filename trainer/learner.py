@@ -3,6 +3,8 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -30,6 +32,10 @@ class BatchLoader(Protocol):
 
 class ResumableLoader(BatchLoader, Protocol):
     """What saving and resuming a fit need besides; see `augment.loader.Loader`."""
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the batches of an epoch."""
+        ...
 
     def end_pass(self) -> None:
         """Make the next pass start with the next epoch's first batch."""
@@ -160,7 +166,7 @@ class Learner:
         self._runner.enter("train", self.model)
         if self.accumulate > 1 and not self.position.batch:
             self._stepper.drop_gradients()  # of a step that the epoch before was left in
-        for index, batch in self._fetch(self.train_loader, self.position.batch):
+        for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
             self._advance(Position(self.epoch, index + 1))
             step = (self._step,) if index + 1 == sum(self.group) else ()
             self._batch(batch, self._pass, *step)
@@ -173,7 +179,7 @@ class Learner:
     @torch.inference_mode()
     def _validate_batches(self) -> None:
         self._runner.enter("validate", self.model)
-        for _, batch in self._fetch(self.val_loader):
+        for _, batch in self._fetch(self.val_loader, self.batches(self.val_loader)):
             self._batch(batch, self._pass)
 
     def _batch(self, batch: Batch, *bodies: Callable[[], None]) -> None:
@@ -230,11 +236,11 @@ class Learner:
             finally:
                 self._notify_all(event, callbacks[1:])
 
-    def _fetch(self, loader: BatchLoader, done: int = 0) -> Iterator[tuple[int, Batch]]:
+    def _fetch(self, loader: BatchLoader, count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield a pass's batches with their numbers; `waited` are the seconds that the last one took to come."""
         batches = iter(loader)
         # The limit is asked first: no batch is fetched beyond it, and an epoch with nothing left fetches none.
-        for index in range(done, self.batches(loader)):
+        for index in range(done, count):
             asked = monotonic()
             batch = next(batches, None)
             self.waited = monotonic() - asked
@@ -254,24 +260,36 @@ class Learner:
 
     def batches(self, loader: BatchLoader) -> int:
         """Return the batches of a pass over the loader, the limit considered."""
-        return len(loader) if self.limit_batches is None else min(self.limit_batches, len(loader))
+        return self._limited(len(loader))
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the training batches of an epoch, the limit considered."""
+        return self._limited(self.train_loader.batches_in(epoch))
 
     @property
     def total_steps(self) -> int:
         """Training batches of the whole fit."""
-        return self.epochs * self.batches(self.train_loader)
+        return self._steps_before[self.epochs]
 
     @property
     def step(self) -> int:
         """Number of the current training batch in the whole fit, from 0."""
         epoch, batch = self.position
-        return epoch * self.batches(self.train_loader) + batch - 1
+        return self._steps_before[epoch] + batch - 1
+
+    @cached_property
+    def _steps_before(self) -> tuple[int, ...]:
+        """Training batches before each epoch, and at last those of the whole fit."""
+        return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
+
+    def _limited(self, batches: int) -> int:
+        return batches if self.limit_batches is None else min(self.limit_batches, batches)
 
     @property
     def group(self) -> Group:
         """The batches that make one step with the current training batch."""
         first = (self.position.batch - 1) // self.accumulate * self.accumulate
-        return Group(first, min(self.accumulate, self.batches(self.train_loader) - first))
+        return Group(first, min(self.accumulate, self.batches_in(self.position.epoch) - first))
 
     def recapture(self) -> None:
         """Forget recorded work, after the model was changed within a pass: layers, what is trained, modes.
@@ -326,7 +344,7 @@ class Learner:
             gradient = state.get("gradients", {}).get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
         position = Position(*state["position"])
-        if not 0 < position.batch < self.batches(self.train_loader):
+        if not 0 < position.batch < self.batches_in(position.epoch):
             self.train_loader.end_pass()
         return position
 

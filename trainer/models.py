@@ -88,7 +88,9 @@ class Xresnet(Model):
     width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor of all channels"))
     groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))
     base_width: int = setting(
-        Count(default=64, within=(1, 1024), doc="channels of a group in the first stage; resnext50_32x4d: 32 groups of 4")
+        Count(
+            default=64, within=(1, 1024), doc="channels of a group in the first stage; resnext50_32x4d: 32 groups of 4"
+        )
     )
     activation: str = setting(Choice(default="relu", options=tuple(ACTIVATIONS), doc="after every batch norm"))
     attention: str = setting(
@@ -100,7 +102,9 @@ class Xresnet(Model):
     )
     stem_pool: bool = setting(Flag(default=True, doc="halve the picture once more after the three convolutions"))
     zero_init: bool = setting(Flag(default=True, doc="let every block begin as its shortcut"))
-    dropout: float = setting(Number(default=0.0, within=(0, 0.99), doc="share of the features left out before the head"))
+    dropout: float = setting(
+        Number(default=0.0, within=(0, 0.99), doc="share of the features left out before the head")
+    )
 
     def build(self, classes: int, size: int) -> nn.Module:
         """Build it; any size will do.
@@ -179,18 +183,28 @@ def count_parameters(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters() if p.requires_grad)
 
 
-def check_model(settings: Model, classes: int, size: int) -> nn.Module:
+def check_model(
+    settings: Model, classes: int, size: int, *, fed: int | None = None, key: str = "aug.size"
+) -> nn.Module:
     """Build the network without memory or weights, to find mistakes early, and return it.
+
+    Args:
+        settings: of the model.
+        classes: number of classes.
+        size: side of the pictures that it is built for, in pixels.
+        fed: side of those that it is to take; None: the same.
+        key: where that was given, for the message.
 
     Raises:
         UserError: as `Model.build`, or a picture of that size does not fit through it.
     """
+    side = fed or size
     with torch.device("meta"):
         network = settings.untrained().build(classes, size).eval()
         try:
-            network(torch.empty(1, 3, size, size))
+            network(torch.empty(1, 3, side, side))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
-                f"aug.size={size}: the model cannot take pictures of that size ({first_line(error)})."
+                f"{key}={side}: the model cannot take pictures of that size ({first_line(error)})."
             ) from error
     return network

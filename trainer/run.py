@@ -6,7 +6,7 @@ import logging
 import platform
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,7 +20,7 @@ from augment.dataset import Split
 from augment.errors import UserError
 from augment.files import installed_version
 from augment.graph import Placement
-from augment.loader import Loader, check_state
+from augment.loader import Loader
 from augment.memory import keep_freed_memory
 from augment.placement import place
 from augment.plan import Plan, build_plan
@@ -35,6 +35,7 @@ from trainer.learner import Learner, Position
 from trainer.losses import CrossEntropy
 from trainer.models import count_parameters
 from trainer.recorder import Recorder
+from trainer.stages import Prepare, StagedLoader, check_loader_state
 
 CONFIG_FILE, SUMMARY_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "summary.json", "environment.json", "plan.txt"
 
@@ -100,6 +101,7 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     folder.mkdir(parents=True, exist_ok=True)
     if config.fit.torch_device().type == "cpu":
         keep_freed_memory()
+    learner: Learner | None = None
     try:
         learner = _prepare(config, folder, console, group)
         start = _resume(learner, config.fit.resume, folder)
@@ -112,6 +114,8 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         log.exception("the run failed")
         raise
     finally:
+        if learner is not None:
+            _close(learner)
         release_memory()
     summary.write()
     log.info("%s", summary)
@@ -137,6 +141,19 @@ def make_loader(config: Config, plan: Plan, split: Split, placement: Placement |
     )
 
 
+def make_train_loader(config: Config, split: Split, placement: Placement | None = None) -> Loader | StagedLoader:
+    """Make the loader of the train split, with the stages that are configured."""
+    stages = config.fit.full_stages(config.aug.size)
+    if not stages:
+        return make_loader(config, build_plan(config.aug, "train"), split, placement)
+    loaders = []
+    for stage in stages:
+        plan = build_plan(replace(config.aug, size=stage.size), "train")
+        staged = replace(config, fit=replace(config.fit, batch_size=stage.batch_size))
+        loaders.append(make_loader(staged, plan, split, placement))
+    return StagedLoader(stages, loaders, config.fit.limit_batches)
+
+
 def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, ...]) -> Learner:
     """Make the learner of a configuration; the model's first weights depend on the seed alone."""
     dataset, device = load_dataset(config.data), config.fit.torch_device()
@@ -145,9 +162,12 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     # One for both splits; a run that is gone on with keeps what was chosen.
     files, threads = (*dataset.train.files, *dataset.val.files), config.fit.cpu_threads()
     placement = place(config.aug, files, device, threads=threads, trial=config.fit.resume is None)
+    train_loader = make_train_loader(config, dataset.train, placement)
+    if config.fit.resume is None:
+        train_loader.prepare()  # while the model is built
     return Learner(
         config.model.build(len(dataset.classes), config.aug.size),
-        make_loader(config, build_plan(config.aug, "train"), dataset.train, placement),
+        train_loader,
         make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
         optimizer=config.fit.make_optimizer,
         epochs=config.fit.epochs,
@@ -190,11 +210,20 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
     for callback in callbacks:
         if isinstance(callback, Wandb):
             callback.config, callback.group = dict(config.resolved), group
-    scheduler = ParamScheduler(config.fit.schedules())
-    learner = make_learner(config, folder, callbacks=(Recorder(), scheduler, Interrupt(), *callbacks))
+    callbacks = [Recorder(), ParamScheduler(config.fit.schedules()), Interrupt(), Prepare(), *callbacks]
+    learner = make_learner(config, folder, callbacks=tuple(callbacks))
     dataset = load_dataset(config.data)
     console.print(plans, highlight=False)
-    if isinstance(learner.train_loader, Loader) and (reason := learner.train_loader.placement.reason):
+    train_loader = learner.train_loader
+    assert isinstance(train_loader, Loader | StagedLoader)
+    if isinstance(train_loader, StagedLoader):
+        console.print(
+            "stages:",
+            "; ".join(f"{s.name} {s.epochs} epochs at {s}" for s in train_loader.stages),
+            highlight=False,
+            soft_wrap=True,
+        )
+    if reason := train_loader.placement.reason:
         console.print(reason, highlight=False, soft_wrap=True)
     console.print(
         f"{config.resolved['data']['source']}: {len(dataset.train)} + {len(dataset.val)} pictures, "
@@ -210,7 +239,7 @@ def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
     if run is None:
         return Position()
     position = learner.load_state_dict(load(Path(run) / LAST, learner.device))
-    if isinstance(learner.train_loader, Loader) and isinstance(learner.val_loader, Loader):
+    if isinstance(learner.train_loader, Loader | StagedLoader) and isinstance(learner.val_loader, Loader):
         learner.val_loader.placement = learner.train_loader.placement  # which has gone back to what was chosen then
     if (Path(run) / BEST).is_file():
         shutil.copy2(Path(run) / BEST, folder / BEST)
@@ -231,8 +260,14 @@ def check_resume(config: Config) -> None:
         raise UserError(
             f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
         )
-    loader = make_loader(config, build_plan(config.aug, "train"), load_dataset(config.data).train)
-    check_state(state["loader"], loader.identity)
+    check_loader_state(state["loader"], make_train_loader(config, load_dataset(config.data).train))
+
+
+def _close(learner: Learner) -> None:
+    """End the threads of the loaders' pipelines, also of those that were only prepared."""
+    for loader in (learner.train_loader, learner.val_loader):
+        if isinstance(loader, Loader | StagedLoader):
+            loader.close()
 
 
 def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Summary:
