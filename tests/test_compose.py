@@ -169,12 +169,18 @@ def test_files_that_are_there(tokens: list[str]) -> None:
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        ("data=foldr", "data: unknown name 'foldr'. Did you mean 'folder'? Allowed: folder, imagenette, imagenette_320, "),
+        (
+            "data=foldr",
+            "data: unknown name 'foldr'. Did you mean 'folder'? Allowed: folder, imagenette, imagenette_320, ",
+        ),
         (
             "+aug=imagenete",
             "aug: unknown name 'imagenete'. Did you mean 'imagenette'? Allowed: auto_augment, finetune, imagenette,",
         ),
-        ("model=resnet18", "model: unknown name 'resnet18'. Did you mean 'xresnet'? Allowed: cnn, timm, xresnet, xse_resnext50."),
+        (
+            "model=resnet18",
+            "model: unknown name 'resnet18'. Did you mean 'xresnet'? Allowed: cnn, timm, xresnet, xse_resnext50.",
+        ),
         ("callbacks=[default,wandbb]", "callbacks: unknown name 'wandbb'. Did you mean 'wandb'?"),
     ],
 )
@@ -283,7 +289,9 @@ def test_config_files_of_ones_own(how: str, tmp_path: Path) -> None:
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("token", ["experiment=imagenette_5", "+experiment=imagenette_5", "experiment=imagenette_5.yaml"])
+@pytest.mark.parametrize(
+    "token", ["experiment=imagenette_5", "+experiment=imagenette_5", "experiment=imagenette_5.yaml"]
+)
 def test_an_experiment_chooses_files_and_sets_keys(token: str) -> None:
     config = compose([token])
     assert set(config) == {"data", "model", "aug", "fit", "callbacks"}
@@ -331,7 +339,10 @@ def test_a_file_whose_values_the_experiment_would_overrule_is_refused() -> None:
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        ("experiment=imagenete_5", "experiment: unknown name 'imagenete_5'. Did you mean 'imagenette_5'? Allowed: article"),
+        (
+            "experiment=imagenete_5",
+            "experiment: unknown name 'imagenete_5'. Did you mean 'imagenette_5'? Allowed: article",
+        ),
         ("imagenete_5", "'imagenete_5' is no override. Did you mean '+experiment=imagenette_5'?"),
         ("+experiment={fit: 3}", "experiment: unknown key."),
         ("experiment=glob(image*)", "experiment=glob(image*): several values make a sweep"),
@@ -352,7 +363,12 @@ def test_jobs_of_a_sweep() -> None:
     assert jobs == [
         ["experiment=imagenette_5", f"++fit.lr={lr}", f"++seed={seed}"] for lr in ("0.1", "0.2") for seed in range(3)
     ]
-    assert [(job["fit"]["lr"], job["seed"]) for job in compose_jobs(jobs)][:4] == [(0.1, 0), (0.1, 1), (0.1, 2), (0.2, 0)]
+    assert [(job["fit"]["lr"], job["seed"]) for job in compose_jobs(jobs)][:4] == [
+        (0.1, 0),
+        (0.1, 1),
+        (0.1, 2),
+        (0.2, 0),
+    ]
 
 
 def test_a_glob_stands_for_the_files_of_a_group() -> None:

@@ -238,7 +238,10 @@ FLIP_ROTATE: dict[str, Any] = {"flip": {}, "rotate": {}}
             "one_of.steps.flip.weight: 0 is not allowed. Allowed: a number from 0 to 1e+06, above 0.",
         ),
         ({"one_of": {"steps": {"flip": {"weight": None}}}}, "one_of.steps.flip.weight: None is not allowed."),
-        ({"rotate": {"steps": {"flip": {}}}}, "rotate.steps: unknown key. Allowed: angle_range, border, draw, fill, op, p."),
+        (
+            {"rotate": {"steps": {"flip": {}}}},
+            "rotate.steps: unknown key. Allowed: angle_range, border, draw, fill, op, p.",
+        ),
         ({"center_crop": {"steps": {"flip": {}}}}, "center_crop.steps: unknown key. Allowed: op, scale."),
         (
             {"trivial_augment": {"steps": FLIP_ROTATE}},

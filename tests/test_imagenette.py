@@ -16,7 +16,15 @@ import pytest
 from augment import imagenette
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
-from augment.imagenette import CLASS_NAMES, IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_archive, prepare_imagenette
+from augment.imagenette import (
+    CLASS_NAMES,
+    IMAGENETTE,
+    IMAGEWOOF,
+    Archive,
+    name_classes,
+    prepare_archive,
+    prepare_imagenette,
+)
 from augment.sources import Imagenette, Imagewoof
 
 

@@ -236,7 +236,11 @@ def test_drawing_once_changes_neither_what_is_applied_nor_other_steps() -> None:
 
 
 def test_a_step_drawn_once_has_the_same_values_in_every_slot_of_a_policy() -> None:
-    steps = {"turn": {"op": "rotate", "draw": "once"}, "tilt": {"op": "shear"}, "look": {"op": "perspective", "draw": "once"}}
+    steps = {
+        "turn": {"op": "rotate", "draw": "once"},
+        "tilt": {"op": "shear"},
+        "look": {"op": "perspective", "draw": "once"},
+    }
     drawn = sampler({"some_of": {"count_range": [2, 3], "order": "random", "steps": steps}}).draw(0, 0, 30)
     turns = [path for path in drawn if path.endswith(".turn")]
     assert len(turns) == 3

@@ -88,7 +88,9 @@ class Xresnet(Model):
     width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor of all channels"))
     groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))
     base_width: int = setting(
-        Count(default=64, within=(1, 1024), doc="channels of a group in the first stage; resnext50_32x4d: 32 groups of 4")
+        Count(
+            default=64, within=(1, 1024), doc="channels of a group in the first stage; resnext50_32x4d: 32 groups of 4"
+        )
     )
     activation: str = setting(Choice(default="relu", options=tuple(ACTIVATIONS), doc="after every batch norm"))
     attention: str = setting(
@@ -100,7 +102,9 @@ class Xresnet(Model):
     )
     stem_pool: bool = setting(Flag(default=True, doc="halve the picture once more after the three convolutions"))
     zero_init: bool = setting(Flag(default=True, doc="let every block begin as its shortcut"))
-    dropout: float = setting(Number(default=0.0, within=(0, 0.99), doc="share of the features left out before the head"))
+    dropout: float = setting(
+        Number(default=0.0, within=(0, 0.99), doc="share of the features left out before the head")
+    )
 
     def build(self, classes: int, size: int) -> nn.Module:
         """Build it; any size will do.
@@ -112,8 +116,8 @@ class Xresnet(Model):
         if not bottleneck and (self.groups, self.base_width) != (1, 64):
             deep = ", ".join(depth for depth, (has, _) in LAYOUTS.items() if has)
             raise UserError(
-                f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no bottlenecks, "
-                f"whose they are. Allowed: 1 and 64, or a depth of {deep}."
+                f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no "
+                f"bottlenecks, whose they are. Allowed: 1 and 64, or a depth of {deep}."
             )
         return XResNet(classes, **asdict(self))
 

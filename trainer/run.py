@@ -48,8 +48,8 @@ class Summary:
         status: finished, interrupted or failed.
         folder: where the run lies.
         epochs: epochs that were finished.
-        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. It was chosen by looking at the
-            validation data, so its score there is too good.
+        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. It was chosen by its score on
+            the validation data, which is therefore too good.
         last: row of the last epoch, which nothing was chosen by; empty if there is none.
         seconds: of this process's part of the run.
         error: what it failed of.
@@ -73,7 +73,9 @@ class Summary:
         score = "no val_accuracy" if accuracy is None else f"best val_accuracy {accuracy:.4f}"
         where = f" in epoch {int(self.best['epoch']) + 1}" if self.best else ""
         final = f", last {self.last['val_accuracy']:.4f}" if "val_accuracy" in self.last else ""
-        return f"{self.status} after {self.epochs} epochs: {score}{where}{final}, {self.seconds:.0f} s, in {self.folder}"
+        return (
+            f"{self.status} after {self.epochs} epochs: {score}{where}{final}, {self.seconds:.0f} s, in {self.folder}"
+        )
 
 
 def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
