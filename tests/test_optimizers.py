@@ -13,7 +13,7 @@ from torch import nn
 from augment.errors import UserError
 from trainer.models import Cnn
 from trainer.muon import Muon
-from trainer.optimizers import OptimizerSettings, is_capturable, make_optimizer, parameter_groups
+from trainer.optimizers import OptimizerSettings, make_optimizer, parameter_groups, set_value
 
 SMALL = {"lr": 0.01, "weight_decay": 0.02}
 
@@ -203,11 +203,30 @@ def test_mistakes_are_named(settings: dict[str, Any], message: str) -> None:
 # --- capturing ---
 
 
-def test_what_can_be_captured() -> None:
-    assert is_capturable(made(optimizer="muon"))
-    assert not is_capturable(made(optimizer="muon"), ("lr", "momentum"))
-    for name in ("sgd", "adamw", "lookahead_muon", "nadamw"):  # not on a CPU, not with Python's counters
-        assert not is_capturable(made(optimizer=name)), name
+def test_who_says_that_steps_can_be_captured() -> None:
+    assert made(optimizer="muon").defaults["capturable"]
+    for name in ("lookahead_muon", "lookahead_adamw", "nadamw", "lamb"):  # these count their steps in Python
+        assert not made(optimizer=name).defaults.get("capturable", False), name
+
+
+def test_lookahead_tells_when_a_state_was_loaded() -> None:
+    optimizer = made(optimizer="lookahead_adamw")
+    loaded: list[object] = []
+    optimizer.register_load_state_dict_post_hook(loaded.append)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert len(loaded) == 1
+
+
+def test_a_scheduled_value_reaches_tensors_shares_and_betas() -> None:
+    rate = torch.tensor(0.0)
+    group: dict[str, Any] = {"lr": rate, "lr_scale": 0.5, "betas": (0.9, 0.99)}
+    for name, value in (("lr", 0.25), ("momentum", 0.8), ("weight_decay", 0.1)):
+        set_value(group, name, value)
+    assert group == {"lr": rate, "lr_scale": 0.5, "betas": (0.8, 0.99), "weight_decay": 0.1}
+    assert rate.item() == 0.125
+    group = {"lr": 0.0, "momentum": 0.9, "betas": (0.5, 0.99)}
+    set_value(group, "momentum", 0.8)
+    assert group == {"lr": 0.0, "momentum": 0.8, "betas": (0.5, 0.99)}
 
 
 def test_a_checkpoint_of_another_device_does_not_say_how_steps_are_made() -> None:
@@ -225,10 +244,11 @@ def test_a_checkpoint_of_another_device_does_not_say_how_steps_are_made() -> Non
 
 @needs_gpu
 @pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
-def test_on_a_gpu_steps_can_be_captured_and_are_the_same(name: str) -> None:
+def test_on_a_gpu_steps_are_the_same(name: str) -> None:
     networks = [tiny_model(), tiny_model().cuda()]
     optimizers = [made(network, optimizer=name) for network in networks]
-    assert is_capturable(optimizers[1])
+    for group in optimizers[1].param_groups:
+        assert group.get("capturable") or group["fused"]
     for _ in range(3):
         for network, optimizer in zip(networks, optimizers, strict=True):
             step(network, optimizer)
