@@ -15,10 +15,9 @@ from augment.params import Choice, Number, parse_params, setting, settings
 from trainer.callback import Callback, CancelFit
 from trainer.checkpoint import BEST, LAST, save
 from trainer.learner import Learner, Position
-from trainer.optimizers import set_momentum
+from trainer.optimizers import set_value
 from trainer.recorder import Recorder
 from trainer.schedule import Schedule, position
-from trainer.stepping import set_value
 
 C = TypeVar("C", bound=type[Callback])
 
@@ -69,8 +68,8 @@ class ParamScheduler(Callback):
     """Sets hyperparameters of the optimizer before every step, from the position in the whole fit.
 
     Args:
-        schedules: for each key of the optimizer's parameter groups, as "lr", its schedule. The learning rate of a group
-            is multiplied by its `lr_scale`, if it has one; "momentum" is also the first of Adam's betas.
+        schedules: for each key of the optimizer's parameter groups, as "lr", its schedule. See
+            `trainer.optimizers.set_value`.
     """
 
     order = -5
@@ -86,10 +85,7 @@ class ParamScheduler(Callback):
             now = position(learner.step - ahead, learner.total_steps)
             for group in learner.optimizer.param_groups:
                 for name, schedule in self.schedules.items():
-                    if name == "momentum":
-                        set_momentum(group, schedule(now))
-                    else:
-                        set_value(group, name, schedule(now) * (group.get("lr_scale", 1.0) if name == "lr" else 1.0))
+                    set_value(group, name, schedule(now))
 
 
 class Interrupt(Callback):

@@ -250,7 +250,7 @@ def check_resume(config: Config) -> None:
     """Check, before anything is written, that the run to resume can be gone on with.
 
     Raises:
-        UserError: it has no checkpoint, has finished, or had another plan.
+        UserError: it has no checkpoint, has finished, or had another plan or other groups of parameters.
     """
     if config.fit.resume is None:
         return
@@ -261,6 +261,15 @@ def check_resume(config: Config) -> None:
             f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
         )
     check_loader_state(state["loader"], make_train_loader(config, load_dataset(config.data).train))
+    with torch.device("meta"):
+        network = config.model.untrained().build(len(load_dataset(config.data).classes), config.aug.size)
+    groups = config.fit.make_optimizer(network).param_groups
+    if [len(g["params"]) for g in groups] != [len(g["params"]) for g in state["optimizer"]["param_groups"]]:
+        raise UserError(
+            f"fit.resume={config.fit.resume}: its optimizer sorted the parameters in another way. Allowed: the "
+            "optimizer, weight_decay, decay_norms and layer_decay of that run; one of "
+            "version 0.2 had fit.decay_norms=true."
+        )
 
 
 def _close(learner: Learner) -> None:

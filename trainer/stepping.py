@@ -17,8 +17,9 @@ class Stepper:
     """Makes the optimizer's steps and clears the gradients.
 
     If work is recorded and the optimizer can be, the learning rate of each group is a tensor of no dimensions from
-    here on, which is filled and not replaced (`set_value`); a number put there all the same is taken over. The step is
-    recorded once the other settings have stayed the same for some steps; one that is scheduled keeps it eager.
+    here on, which is filled and not replaced (`trainer.optimizers.set_value`); a number put there all the same is taken
+    over. The step is recorded once the other settings have stayed the same for some steps; one that is scheduled keeps
+    it eager.
 
     Args:
         optimizer: whose steps to make.
@@ -112,14 +113,6 @@ class Stepper:
         if gradients:
             torch._foreach_zero_(gradients)  # one launch for all
         return ()
-
-
-def set_value(group: dict[str, Any], name: str, value: float) -> None:
-    """Set a setting of a parameter group: in place where it is a tensor, for a recorded step reads that one."""
-    if isinstance(group[name], Tensor):
-        group[name].fill_(value)
-    else:
-        group[name] = value
 
 
 def _settings(optimizer: Optimizer) -> Hashable:
