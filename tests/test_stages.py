@@ -5,6 +5,7 @@ import io
 import threading
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from fakes import CLASSES, frozen, needs_gpu, on, tiny_model
 from nvidia.dali import backend
 from nvidia.dali.pipeline import Pipeline
+from rich.console import Console
 
 import augment.loader
 from augment.compose import compose
@@ -358,6 +360,17 @@ def test_validation_is_prepared_while_the_first_epoch_trains(data: Split, alive:
     learner.fit(Position(4, 0))  # no other stage comes after it
     # One for training and one for validation.
     assert counts == [2]
+
+
+@pytest.mark.slow
+def test_a_run_with_stages(
+    data: Split, tmp_path: Path, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "keep_freed_memory", lambda: None)  # it is for good
+    summary = run.train(config_of(drop_last=True), tmp_path, console=Console(file=io.StringIO()))
+    assert (summary.status, summary.epochs) == ("finished", 5)
+    assert len(alive) == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
 
 
 # --- configuration ---
