@@ -157,6 +157,24 @@ def test_one_pipeline_is_alive_and_the_next_one_only_at_the_end_of_a_stage(
     assert len(alive) == 0
 
 
+def test_a_resumed_pass_knows_when_its_stage_ends(
+    data: Split, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr("trainer.stages.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trainer.stages._LEAD", 2.5)
+    config = config_of({"small": {"epochs": 1, "batch_size": 1}, "last": {}}, epochs=2)
+    loader, resumed = staged(config, data), staged(config, data)
+    take(loader, 3)
+    resumed.load_state_dict(loader.state_dict())
+    loader.close()
+    counts = []
+    for _ in resumed:
+        wait_for_threads()
+        counts.append(len(alive))
+    assert counts == [1, 2, 2, 2]
+
+
 def wait_for_threads() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("ahead"):
