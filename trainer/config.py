@@ -20,6 +20,7 @@ from trainer.callback import Callback
 from trainer.callbacks import complete_callbacks, parse_callbacks
 from trainer.models import MODELS, Model, check_model, parse_model
 from trainer.schedule import Schedule, constant, flat_cos, one_cycle
+from trainer.tta import TTA
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
 
@@ -55,6 +56,9 @@ class Fit:
     )
     threads: int | None = setting(
         Count(optional=True, within=(1, 1024), doc="CPU threads of each input pipeline; null: one a core, at most 16")
+    )
+    tta: str = setting(
+        Choice(default="none", options=tuple(TTA), doc="views of a picture whose probabilities validation averages")
     )
     resume: str | None = setting(Text(optional=True, doc="folder of a run to go on with"))
 

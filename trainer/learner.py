@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from augment.loader import Batch
 from trainer.callback import CANCELS, Callback, CancelFit, in_order, loop_text
+from trainer.tta import average
 
 C = TypeVar("C", bound=Callback)
 
@@ -61,6 +62,7 @@ class Learner:
         device: where to train.
         bf16: run the forward pass in bfloat16 autocast.
         limit_batches: batches of each pass at most.
+        tta: views of each picture that validation averages, a name of `trainer.tta.TTA`.
         folder: where callbacks write; None: nowhere.
         classes: class names, for pictures and tables.
 
@@ -81,6 +83,7 @@ class Learner:
         device: torch.device | None = None,
         bf16: bool = False,
         limit_batches: int | None = None,
+        tta: str = "none",
         folder: Path | None = None,
         classes: tuple[str, ...] = (),
     ) -> None:
@@ -94,6 +97,7 @@ class Learner:
         self.epochs = epochs
         self.bf16 = bf16
         self.limit_batches = limit_batches
+        self.tta = tta
         self.folder = folder
         self.classes = classes
 
@@ -149,7 +153,7 @@ class Learner:
 
     def _forward(self) -> None:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            self.output = self.model(self.batch.images)
+            self.output = average(self.model, self.batch.images, "none" if self.training else self.tta)
         self.loss = self.loss_function(self.output.float(), self.batch.targets)
 
     def _backward(self) -> None:
