@@ -194,6 +194,7 @@ def test_a_configuration_is_tried_and_its_model_left_alone(folder, tmp_path, mon
     assert not list(tmp_path.glob("outputs/2*"))
 
 
+@pytest.mark.slow
 def test_the_command_writes_and_says_what_to_type(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*small(folder), "--steps", "30", "--to", "1"]) == 0

@@ -218,6 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _write(text(predictions), file, flag)
         if not options.csv and not options.json:
             _print(predictions, Console())
+        elif STDOUT not in (options.csv, options.json):
+            sys.stdout.write(f"{len(predictions) - len(bad)} pictures; {options.csv or options.json}\n")
         for prediction in bad:
             sys.stderr.write(f"{prediction.file} {prediction.error}\n")
         if bad:
