@@ -130,8 +130,12 @@ def test_the_rate_rises_exponentially_over_the_steps_and_the_fit_ends():
     assert lrs == pytest.approx([10 ** (-8 + i / 10) for i in range(21)])
     assert list(finder.curve().lrs) == pytest.approx(lrs)
     assert passes == list(range(6))  # of four batches
-    with pytest.raises(ValueError, match="8 steps, for a test of 100"):
-        learner(LRFinder(), epochs=2).fit()
+
+
+def test_a_shorter_fit_is_used_up():
+    finder = LRFinder(1e-8, 1e-6)
+    learner(finder, epochs=2).fit()
+    assert (len(finder.curve().lrs), finder.curve().lrs[-1]) == (8, pytest.approx(1e-6))
 
 
 def test_it_stops_soon_after_the_loss_explodes_and_the_curve_ends_there():

@@ -15,12 +15,12 @@ class Bar(Callback):
 
     Args:
         description: what is going on.
-        total: batches in all.
+        total: batches in all, if that is known.
     """
 
     order: ClassVar[int] = 80
 
-    def __init__(self, description: str, total: int) -> None:
+    def __init__(self, description: str = "batches", total: int | None = None) -> None:
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),

@@ -53,20 +53,20 @@ class LRFinder(ParamScheduler):
     Args:
         start: learning rate of the first step.
         end: that of the last one.
-        steps: how many; the learner must have as many or more.
+        steps: how many, or all of the learner's if these are fewer.
     """
 
     def __init__(self, start: float = START, end: float = END, steps: int = STEPS) -> None:
         super().__init__({})
-        self._rise, self._steps = exp(start, end), steps
+        self._rise, self._wanted = exp(start, end), steps
+        self._steps = 0
         self._losses = torch.empty(0)
         self._done = 0
 
     def before_fit(self, learner: Learner) -> None:
         """Stretch the rise over the steps, of which the learner may have more."""
-        if learner.total_steps < self._steps:
-            raise ValueError(f"the learner has {learner.total_steps} steps, for a test of {self._steps}")
-        stretch = learner.total_steps / (self._steps - 1)
+        self._steps = min(self._wanted, learner.total_steps)
+        stretch = learner.total_steps / max(1, self._steps - 1)
         self.schedules = {"lr": lambda position: self._rise(position * stretch)}
         self._losses = torch.full((self._steps,), math.nan, device=learner.device)
         self._done = 0
@@ -76,6 +76,8 @@ class LRFinder(ParamScheduler):
         # Copied, as the learner may write the next batch's loss into the same memory.
         self._losses[self._done] = learner.loss.detach()
         self._done += 1
+        if self._done == learner.total_steps:
+            return  # the fit ends by itself
         if self._done == self._steps or (self._done % _EVERY == 0 and self._exploded()):
             raise CancelFit
 
@@ -90,7 +92,9 @@ class LRFinder(ParamScheduler):
             UserError: the loss was not finite from the beginning.
         """
         losses: list[float] = self._losses[: self._done].tolist()
-        curve = read_curve([self._rise(step / (self._steps - 1)) for step in range(self._done)], losses, self._steps)
+        curve = read_curve(
+            [self._rise(step / max(1, self._steps - 1)) for step in range(self._done)], losses, self._steps
+        )
         if len(curve.losses) < 2:
             raise UserError(f"the training loss is {losses[0]} in the first steps. Allowed: a smaller --from.")
         return curve
