@@ -5,9 +5,10 @@ import math
 
 import pytest
 import torch
-from fakes import MemoryLoader, make_learner
+from fakes import CPU, MemoryLoader, make_learner, needs_gpu
 from PIL import Image
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from augment.compose import compose
 from augment.errors import UserError
@@ -69,21 +70,23 @@ def test_a_loss_that_does_not_fall_suggests_nothing(losses):
 WIDTH = 48  # values of a picture of 4 x 4 px
 
 
-def regression():
+def regression(device=CPU):
     """Pictures of which a linear function is to be found; no noise."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(64, 3, 4, 4, generator=generator)
-    return MemoryLoader(images, images.flatten(1) @ torch.randn(WIDTH, 1, generator=generator), batch_size=16)
+    targets = images.flatten(1) @ torch.randn(WIDTH, 1, generator=generator)
+    return MemoryLoader(images.to(device), targets.to(device), batch_size=16)
 
 
-def learner(*callbacks, lr=0.1, epochs=60, loss=nn.functional.mse_loss, loader=None):
+def learner(*callbacks, lr=0.1, epochs=60, loss=nn.functional.mse_loss, device=CPU):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(WIDTH, 1, bias=False))
     return make_learner(
         *callbacks,
         model=model,
-        train=loader or regression(),
-        val=regression(),
+        train=regression(device),
+        val=regression(device),
+        device=device,
         loss_function=loss,
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr),
         epochs=epochs,
@@ -91,14 +94,11 @@ def learner(*callbacks, lr=0.1, epochs=60, loss=nn.functional.mse_loss, loader=N
 
 
 def final_loss(lr):
-    losses = []
     trained = learner(lr=lr, epochs=10)
-    trained.callbacks = ()
     trained.fit()
     with torch.no_grad():
         loader = regression()
-        losses.append(nn.functional.mse_loss(trained.model(loader.images), loader.targets).item())
-    return losses[0]
+        return nn.functional.mse_loss(trained.model(loader.images), loader.targets).item()
 
 
 def test_the_suggested_rate_learns_and_a_hundred_times_as_much_diverges():
@@ -145,6 +145,31 @@ def test_it_stops_soon_after_the_loss_explodes_and_the_curve_ends_there():
     curve = finder.curve()
     assert len(curve.losses) <= ended.step + 1 < len(curve.losses) + 11 < 200
     assert max(curve.smoothed) <= 4 * min(curve.smoothed) * 4
+
+
+def test_the_losses_come_to_the_host_every_ten_steps():
+    seen = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func.__name__ in {"item", "tolist", "cpu", "numpy", "__bool__", "__float__"}:
+                seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        learner(LRFinder(1e-8, 1e-6, 40)).fit()
+    assert seen == ["tolist"] * 3
+
+
+@needs_gpu
+def test_the_curve_of_the_gpu():
+    curves = []
+    for device in (CPU, torch.device("cuda")):
+        finder = LRFinder(1e-4, 0.1, 60)
+        learner(finder, device=device).fit()
+        curves.append(finder.curve())
+    assert curves[1].losses == pytest.approx(curves[0].losses, rel=1e-2)
+    assert curves[1].suggestion == pytest.approx(curves[0].suggestion, rel=0.5)
 
 
 def test_a_loss_that_becomes_nan_ends_the_curve():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes import needs_gpu
 from PIL import Image
 
 from augment.dataset import Split
@@ -93,6 +94,15 @@ def test_a_bad_picture_keeps_its_place(finished_run, photos, bad):
 def test_nothing_but_bad_pictures(finished_run, bad):
     with pytest.raises(UserError, match=r"none of 2 pictures can be used; the first: .*bad.jpg is empty"):
         predict(finished_run, [bad, bad])
+
+
+@needs_gpu
+def test_the_gpu_says_the_same(finished_run, photos):
+    options = ["fit.device=cuda", "fit.precision=bf16", "fit.batch_size=4"]
+    on_gpu = predict(finished_run, photos, tta="flip_shift", overrides=options)
+    for ours, theirs in zip(on_gpu, predict(finished_run, photos, tta="flip_shift"), strict=True):
+        assert ours.file == theirs.file
+        assert dict(ours.classes) == pytest.approx(dict(theirs.classes), abs=0.05)
 
 
 # --- the command line ---
