@@ -18,6 +18,7 @@ from trainer.callback import CANCELS, Callback, CancelFit, in_order, loop_text
 from trainer.checkpoint import random_state, set_random_state
 from trainer.graphs import Eager, Runner, Tensors
 from trainer.stepping import Stepper
+from trainer.tta import average
 
 C = TypeVar("C", bound=Callback)
 
@@ -87,6 +88,7 @@ class Learner:
         runner: how a batch's work is run, see `trainer.graphs.runner`; None: eagerly.
         compile: compile the model with `torch.compile`, in place.
         limit_batches: batches of each pass at most.
+        tta: views of each picture that validation averages, a name of `trainer.tta.TTA`.
         folder: where callbacks write; None: nowhere.
         classes: class names, for pictures and tables.
 
@@ -111,6 +113,7 @@ class Learner:
         runner: Runner | None = None,
         compile: bool = False,
         limit_batches: int | None = None,
+        tta: str = "none",
         folder: Path | None = None,
         classes: tuple[str, ...] = (),
     ) -> None:
@@ -128,6 +131,7 @@ class Learner:
         self.bf16 = bf16
         self.accumulate = accumulate
         self.limit_batches = limit_batches
+        self.tta = tta
         self.folder = folder
         self.classes = classes
         self._runner = runner or Eager()
@@ -199,7 +203,7 @@ class Learner:
         # What autocast keeps of one pass must not be found by the recording of another.
         cache = not self._runner.captures
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=cache):
-            output = self.model(images)
+            output = average(self.model, images, "none" if self.training else self.tta)
         loss_function = self.loss_function if self.training else self.val_loss_function
         return output, loss_function(output.float(), targets)
 
