@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from augment.sources import load_dataset
 from trainer.checkpoint import BEST, load
 from trainer.config import Config, parse_config
 from trainer.learner import Learner
+from trainer.metrics import wilson_interval
 from trainer.plots import plot_confusion
 from trainer.progress import ProgressBar
 from trainer.recorder import Recorder
@@ -60,9 +60,7 @@ class Score:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the accuracy (Wilson 1927): what another set of as many pictures might give."""
-        n, p, z = self.pictures, self.accuracy, 1.96
-        middle, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+        return wilson_interval(int(self.confusion.diagonal().sum()), self.pictures)
 
     def per_class(self) -> dict[str, tuple[int, int]]:
         """Return for each class how many of its pictures are right, and how many there are."""

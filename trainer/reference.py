@@ -28,6 +28,7 @@ python -m trainer [+aug=NAME] [data=NAME] [model=NAME] [fit=NAME] [key=value ...
 python -m trainer -m key=value,value ...                                              sweep: a run for each
 python -m trainer fit.resume=RUN_FOLDER                                               go on with a run
 python -m trainer.evaluate RUN_FOLDER [data=folder data.root=DIR]                     score its best model
+python -m trainer.report RUN_FOLDER                                                   write its report anew
 python -m trainer --cfg job ...                                                       show what is composed
 python -m augment.plan +aug=NAME [--against NAME]                                     show, or compare, recipes
 python -m augment.preview +aug=NAME | --op NAME|all                                   draw what they do
