@@ -71,7 +71,17 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
 
 def test_all_callbacks_are_found() -> None:
     assert {cls.__name__ for cls in ALL} >= {
-        *("Recorder", "ParamScheduler", "Interrupt", "GradClip", "Checkpoint", "ProgressBar", "Plots", "Wandb")
+        *(
+            "Recorder",
+            "ParamScheduler",
+            "Interrupt",
+            "GradClip",
+            "Checkpoint",
+            "ProgressBar",
+            "Plots",
+            "Report",
+            "Wandb",
+        )
     }
     assert {cls for cls in CALLBACKS.values() if cls.__module__.startswith("trainer.")} <= set(ALL)
 
@@ -155,6 +165,7 @@ def test_names_are_those_of_the_classes() -> None:
         "checkpoint": "Checkpoint",
         "plots": "Plots",
         "progress_bar": "ProgressBar",
+        "report": "Report",
         "wandb": "Wandb",
     }
 

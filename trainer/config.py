@@ -83,6 +83,10 @@ class Fit:
             return flat_cos(self.lr, end=end, flat=self.flat)
         return constant(self.lr)
 
+    def schedules(self) -> dict[str, Schedule]:
+        """Return the schedule of everything that changes during the run, by its name."""
+        return {"lr": self.lr_schedule()}
+
     def make_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of a network."""
         if self.optimizer == "sgd":

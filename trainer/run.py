@@ -165,7 +165,7 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
     for callback in callbacks:
         if isinstance(callback, Wandb):
             callback.config, callback.group = dict(config.resolved), group
-    scheduler = ParamScheduler({"lr": config.fit.lr_schedule()})
+    scheduler = ParamScheduler(config.fit.schedules())
     learner = make_learner(config, folder, callbacks=(Recorder(), scheduler, Interrupt(), *callbacks))
     dataset = load_dataset(config.data)
     console.print(plans, highlight=False)

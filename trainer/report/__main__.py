@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if given else USAGE
     with readable_errors():
         for token in given:
-            if token.startswith("-") or "=" in token and not Path(token).is_dir():
+            if token.startswith("-") or ("=" in token and not Path(token).is_dir()):
                 raise UserError(f"{token}: not allowed here. Allowed: the folders of runs.")
         folders = [Path(token) for token in given]
         for folder in folders:

@@ -1,7 +1,7 @@
 """Curves of a run as SVG pictures that stand in the page itself."""
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -18,7 +18,7 @@ from trainer.report.record import Record
 from trainer.schedule import Schedule
 
 _COLORS = dict(SPLITS)
-_FAINT, _BAND = "0.8", "0.9"
+_FAINT = "0.75"
 _POINTS = 1000  # that a line is drawn with at most; more cannot be seen
 
 
@@ -77,7 +77,9 @@ def _draw_splits(axes: Axes, record: Record, epochs: NDArray[np.float64], quanti
     if record.best:
         axes.axvline(record.best["epoch"] + 1, color=_FAINT, linewidth=1, linestyle=":", zorder=0)
     if any(drawn):
-        axes.legend(frameon=False, fontsize=9)
+        handles, labels = axes.get_legend_handles_labels()
+        order = sorted(range(len(labels)), key=lambda i: "," in labels[i])  # what is faint comes last
+        axes.legend([handles[i] for i in order], [labels[i] for i in order], frameon=False, fontsize=9)
     return any(drawn)
 
 
@@ -94,19 +96,10 @@ def _schedules(record: Record) -> list[Chart]:
     if record.config is None:
         return []
     made = []
-    for name, schedule in scheduled(record.config.fit).items():
+    for name, schedule in record.config.fit.schedules().items():
         title = {"lr": "Learning rate"}.get(name, name.capitalize())
         made.append(_schedule(record, title, schedule, record.config.fit.epochs))
     return made
-
-
-def scheduled(fit: object) -> Mapping[str, Schedule]:
-    """Return the schedules of a fit by the optimizer's key, as `ParamScheduler` has them: every `<key>_schedule()`."""
-    found: dict[str, Callable[[], Schedule | None]] = {
-        name.removesuffix("_schedule"): getattr(fit, name) for name in dir(fit) if name.endswith("_schedule")
-    }
-    made = {name: make() for name, make in sorted(found.items())}
-    return {name: schedule for name, schedule in made.items() if schedule is not None}
 
 
 def _schedule(record: Record, title: str, schedule: Schedule, epochs: int) -> Chart:
@@ -189,5 +182,7 @@ def _svg(figure: Figure) -> str:
     # Letters become outlines, which look the same everywhere; the same figure becomes the same file.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "report"}):
         svg = BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        # Without a ground of its own, so that the page's shows, light or dark.
+        figure.savefig(svg, format="svg", metadata=metadata, transparent=True)
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}"

@@ -1,4 +1,4 @@
-"""What the figures of a run say, in plain sentences: each rule looks at the data and has a sentence or nothing to say."""
+"""What the figures of a run say, in plain sentences: each rule looks at the data and has something to say or not."""
 
 import math
 from collections.abc import Iterator, Sequence

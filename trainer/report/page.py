@@ -12,6 +12,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from augment.files import write_whole
+from trainer.checkpoint import LAST
 from trainer.metrics import wilson_interval
 from trainer.pictures import BATCH, CONFUSION
 from trainer.plots import plot_confusion
@@ -24,8 +25,9 @@ from trainer.report.images import UnfitError, inline_picture, mistakes
 from trainer.report.record import Record, read_record
 from trainer.run import CONFIG_FILE, PLAN_FILE
 
-# Classes up to which the confusion matrix is a table, and pairs that are listed in its place beyond.
-MATRIX, PAIRS = 20, 20
+# Classes up to which the confusion matrix has room beside the bars; beyond, the most confused pairs are listed there,
+# and it stands below, up to so many classes as a table and then as a picture.
+_BESIDE, MATRIX, PAIRS = 12, 20, 20
 
 # Classes that are shown before the rest is folded away.
 _BARS = 30
@@ -74,6 +76,7 @@ def render(record: Record) -> str:
         plan=record.texts.get(PLAN_FILE, ""),
         config=record.texts.get(CONFIG_FILE, ""),
         command=shlex.join(["python", "-m", "trainer", *record.overrides]),
+        resume=_resume(record),
         facts=_facts(record),
         table=_table(record.rows),
         notes=record.notes,
@@ -103,28 +106,32 @@ def _headline(record: Record) -> dict[str, Any]:
     tiles = []
     if record.best:
         of = f" of {record.epochs}" if record.epochs else ""
-        tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", _chosen_by(record)))
+        tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}"))
     if record.ending.seconds is not None:
         resumed = record.config is not None and record.config.fit.resume
         tiles.append(("time", _duration(record.ending.seconds), "since it was resumed" if resumed else ""))
     rates = [row["images_per_second"] for row in record.rows if isfinite(row.get("images_per_second", float("nan")))]
     if rates:
         tail = rates[1:] or rates
-        tiles.append(("training speed", f"{median(tail):,.0f} img/s", "median of the epochs after the first"[: 99 if rates[1:] else 0]))
-    tiles.append(("model", _model(record), "" if record.parameters is None else f"{_count(record.parameters)} parameters"))
+        tiles.append(("training speed", f"{median(tail):,.0f} img/s", "median after epoch 1" if rates[1:] else ""))
+    parameters = "" if record.parameters is None else f"{_count(record.parameters)} parameters"
+    tiles.append(("model", _model(record), parameters))
     tiles.append(("data", _source(record), _sizes(record)))
     tiles.append(("device", _device(record), ""))
     accuracy, interval, total = record.best.get("val_accuracy"), None, 0
     if record.confusion is not None:
         right, total = int(np.trace(record.confusion)), int(record.confusion.sum())
         accuracy, interval = right / total, wilson_interval(right, total)
-    return {"accuracy": accuracy, "interval": interval, "total": total, "tiles": tiles}
+    if accuracy is not None and not isfinite(accuracy):
+        accuracy = None
+    by_accuracy = _monitor(record) == "val_accuracy"
+    label = "best validation accuracy" if by_accuracy else "validation accuracy of the best epoch"
+    return {"accuracy": accuracy, "interval": interval, "total": total, "tiles": tiles, "label": label}
 
 
-def _chosen_by(record: Record) -> str:
+def _monitor(record: Record) -> str:
     given = record.config.resolved["callbacks"].get("checkpoint") if record.config else None
-    monitor = given["monitor"] if given else "val_accuracy"
-    return f"by {monitor}"
+    return str(given["monitor"]) if given else "val_accuracy"
 
 
 def _model(record: Record) -> str:
@@ -163,7 +170,7 @@ def _classes(record: Record) -> dict[str, Any]:
         "folded": scores[bars:],
         "classes": classes,
         "matrix": _matrix(record) if small else [],
-        "pairs": most_confused(confusion, classes, 5 if small else PAIRS),
+        "pairs": [] if len(classes) <= _BESIDE else most_confused(confusion, classes, PAIRS),
         "confusion_picture": "" if small else _confusion_picture(record),
     }
 
@@ -200,6 +207,12 @@ def _mistakes(record: Record) -> dict[str, Any]:
     except UnfitError as error:
         return {"mistakes": [], "no_mistakes": str(error)}
     return {"mistakes": wrong, "no_mistakes": "" if wrong or not count else "There is none: every picture is right."}
+
+
+def _resume(record: Record) -> str:
+    if record.ending.status == "finished" or not (record.folder / LAST).is_file():
+        return ""
+    return shlex.join(["python", "-m", "trainer", f"fit.resume={record.folder}"])
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:

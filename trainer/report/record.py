@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from augment.dataset import Dataset
 from augment.errors import UserError, first_line
@@ -23,6 +25,12 @@ from trainer.report import Ending
 from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE, SUMMARY_FILE
 
 STEPS_FILE = "steps.jsonl"
+
+# What reading a file that is broken, or one of another version of this program, may end in.
+_UNREADABLE = (
+    *(UserError, OSError, OmegaConfBaseException, YAMLError),
+    *(AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+)
 
 T = TypeVar("T")
 
@@ -89,8 +97,8 @@ class Record:
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Training batches of an epoch, as the loader and the learner count them."""
-        if self.config is None or self.dataset is None:
+        """Training batches of an epoch, as the learner counts them; None if that is not known, or not the same."""
+        if self.config is None or self.dataset is None or self.config.resolved["fit"].get("stages"):
             return None
         fit, count = self.config.fit, len(self.dataset.train)
         full, rest = divmod(count, fit.batch_size)
@@ -111,7 +119,7 @@ def read_record(folder: Path, ending: Ending | None = None) -> Record:
     def attempt(name: str, read: Callable[[], T], otherwise: T) -> T:
         try:
             return read()
-        except (UserError, OSError, LookupError, TypeError, ValueError) as error:
+        except _UNREADABLE as error:
             record.notes[name] = first_line(error)
             return otherwise
 
@@ -126,8 +134,7 @@ def read_record(folder: Path, ending: Ending | None = None) -> Record:
         source = record.config.data
         record.dataset = attempt("data", lambda: load_dataset(source), None)
     if (folder / BEST).is_file():
-        best = attempt(BEST, lambda: load(folder / BEST), {})
-        attempt(BEST, lambda: _take_best(record, best), None)
+        attempt(BEST, lambda: _take_best(record, load(folder / BEST)), None)
     if not record.classes and record.dataset is not None:
         record.classes = record.dataset.classes
     if not record.best:
