@@ -15,7 +15,6 @@ from fakes import CLASSES, make_learner, on, raises
 from omegaconf import OmegaConf
 from PIL import Image
 
-from augment.errors import UserError
 from trainer.callback import Callback, CancelFit
 from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load, save
@@ -73,8 +72,9 @@ def samples(index: list[int], target: list[int], prediction: list[int], confiden
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run's folder as a fit leaves it, with pictures; of six, class 0 has one wrong, class 1 two."""
+    monkeypatch.chdir(tmp_path)  # below which the check of the pictures is kept
     for split in ("train", "val"):
         for label, name in enumerate(NAMES):
             folder = tmp_path / "data" / split / name.replace("/", "_")
@@ -181,7 +181,7 @@ def test_the_confusion_matrix_by_the_number_of_classes(
     assert ("most confused pairs" in text) is listed
     assert text.count("Confusion matrix of 21 classes") == pictures
     if table:
-        assert text.count("<td class=") - text.count("<td class=") % 1 >= classes * classes
+        assert len(re.findall(r' title="class \d+ taken for class \d+: ', text)) == classes * classes
         assert "class 0 taken for class 1: 1 of 6" in text
 
 
@@ -491,6 +491,5 @@ def test_a_configuration_that_is_not_allowed_any_more_is_noted(run: Path) -> Non
     text = (run / CONFIG_FILE).read_text().replace("epochs: 4", "epochs: -4")
     (run / CONFIG_FILE).write_text(text)
     read = read_record(run)
-    with pytest.raises(UserError, match=re.escape("fit.epochs")):
-        raise UserError(read.notes[CONFIG_FILE])
+    assert read.notes[CONFIG_FILE].startswith("fit.epochs: -4 is not allowed.")
     assert "What could not be read for this page" in Page(render(read)).text
