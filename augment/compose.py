@@ -7,15 +7,17 @@ taken care of: `aug.val.center_crop.scale=.9` works whether or not the YAML ment
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 SECTIONS = ("data", "model", "aug", "fit", "callbacks")
+
+# The group whose files choose files of the others and set keys of any section.
+EXPERIMENT = "experiment"
 
 # The keys outside of the sections.
 TOP: dict[str, Param[Any]] = {
@@ -52,7 +57,7 @@ def normalize(tokens: Sequence[str]) -> list[str]:
     return [token if token.startswith("-") else _normalize(token, groups, defaults) for token in tokens]
 
 
-def _normalize(token: str, groups: Sequence[str], defaults: Sequence[str]) -> str:
+def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> str:
     if not _is_override(token):
         return token
     override = parse(token)
@@ -93,11 +98,16 @@ def group_names() -> list[str]:
     return sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
 
 
-def default_groups() -> list[str]:
-    """Return the groups of which a file is used even if the command line names none."""
+def default_groups() -> dict[str, str | None]:
+    """Return the groups that conf/config.yaml lists, each with the file that is used if none is named, or None.
+
+    All of them can be chosen without a plus sign, and what an experiment chooses gives way to the command line.
+    """
     defaults = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
     assert isinstance(defaults, dict)
-    return [name for entry in defaults["defaults"] if isinstance(entry, dict) for name in entry]
+    return {
+        str(name): file for entry in defaults["defaults"] if isinstance(entry, dict) for name, file in entry.items()
+    }
 
 
 def check_groups(overrides: Sequence[Override]) -> None:
@@ -115,13 +125,58 @@ def check_groups(overrides: Sequence[Override]) -> None:
 
 
 def _check_added_once(overrides: Sequence[Override]) -> None:
-    """Check that no group beyond the defaults is chosen twice; of the others Hydra takes the last choice."""
+    """Check that no group without a default is chosen twice; of the others Hydra takes the last choice."""
     added: dict[str, object] = {}
+    defaults = default_groups()
     for group, value in _chosen(overrides):
         if group in added:
             raise UserError(f"{group}: chosen twice, {added[group]} and {value}. Allowed: once.")
-        if group not in default_groups():
+        if defaults.get(group) is None:
             added[group] = value
+
+
+def _check_experiment(overrides: Sequence[Override]) -> None:
+    """Check that no file of the command line sets what the experiment sets otherwise, which would win in silence."""
+    chosen = dict(_chosen(overrides))
+    experiment = chosen.pop(EXPERIMENT, None)
+    if not isinstance(experiment, str):
+        return
+    settled = {key_of(override) for override in overrides}
+    theirs = _values_in(EXPERIMENT, experiment)
+    files = [
+        (group, name) for group, names in chosen.items() for name in (names if isinstance(names, list) else [names])
+    ]
+    for group, name in files:
+        for key, value in _values_in(group, str(name)).items():
+            path = f"{group}.{key}"
+            if path not in settled and theirs.get(path, value) != value:
+                raise UserError(
+                    f"{group}={name}: has {path}={value}, and the experiment {experiment} sets {path}={theirs[path]}. "
+                    f"Allowed: {path}=... beside it, which decides, or {group}={name} without the experiment."
+                )
+
+
+def _values_in(group: str, name: str) -> dict[str, object]:
+    """Return what a file of conf/ and those it inherits from set, by key path; nothing for a file from elsewhere."""
+    file = CONF / group / f"{name.removesuffix('.yaml')}.yaml"
+    if not file.is_file():
+        return {}
+    given = OmegaConf.to_container(OmegaConf.load(file))
+    values: dict[str, object] = {}
+    if isinstance(given, dict):
+        for entry in given.pop("defaults", []):
+            if isinstance(entry, str) and entry != "_self_":
+                values |= _values_in(group, entry)
+        values |= dict(_leaves(given, ""))
+    return values
+
+
+def _leaves(given: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in given.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _chosen(overrides: Sequence[Override]) -> Iterator[tuple[str, object]]:
@@ -131,6 +186,31 @@ def _chosen(overrides: Sequence[Override]) -> Iterator[tuple[str, object]]:
         group = key_of(override)
         if group in groups and override.type != OverrideType.DEL and not isinstance(override.value(), dict):
             yield group, override.value()
+
+
+def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each job of a sweep, in the order in which Hydra runs them.
+
+    Args:
+        tokens: normalized overrides, of which some have several values: `a,b`, `range(3)`, `glob(a*)`.
+
+    Raises:
+        UserError: an override that cannot be parsed, or a glob that no file matches.
+    """
+    overrides = [parse(token) for token in tokens]
+    with _hydra():
+        loader = GlobalHydra.instance().config_loader()
+        for override in overrides:
+            override.config_loader = loader  # which knows the files that a glob may mean
+            if override.is_sweep_override() and isinstance(glob := override.value(), Glob):
+                known = loader.get_group_options(key_of(override))
+                if not glob.filter(known):
+                    raise UserError(
+                        f"{key_of(override)}: glob({', '.join(glob.include)}) matches no file. "
+                        f"Allowed: {', '.join(known) or 'globs of files of conf/ only'}."
+                    )
+        jobs: list[list[str]] = BasicSweeper.split_arguments(overrides, None)[0]
+    return jobs
 
 
 # --- composing ---
@@ -161,9 +241,9 @@ def compose(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _meant(token: str) -> str:
-    recipes = [file.stem for file in sorted((CONF / "aug").glob("*.yaml"))]
-    near = get_close_matches(token.removesuffix(".yaml"), recipes, n=1)
-    return f" Did you mean '+aug={near[0]}'?" if near else ""
+    files = {file.stem: group for group in (EXPERIMENT, "aug") for file in sorted((CONF / group).glob("*.yaml"))}
+    near = get_close_matches(token.removesuffix(".yaml"), files, n=1)
+    return f" Did you mean '+{files[near[0]]}={near[0]}'?" if near else ""
 
 
 def compose_jobs(
@@ -177,9 +257,15 @@ def compose_jobs(
         config_dir: folder with more config files; the names of files are then left to Hydra.
     """
     search = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+    with _hydra():
         return [_compose(config_name, [*search, *job]) for job in jobs]
+
+
+def _hydra() -> AbstractContextManager[None]:
+    """Initialize Hydra with the files of conf/."""
+    GlobalHydra.instance().clear()
+    context: AbstractContextManager[None] = hydra.initialize_config_dir(str(CONF), version_base="1.3")
+    return context
 
 
 def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
@@ -187,6 +273,7 @@ def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
     _check_added_once(overrides)
     if not any(key_of(override) == "hydra.searchpath" for override in overrides):
         check_groups(overrides)
+    _check_experiment(overrides)
     try:
         return plain_values(hydra.compose(config_name, tokens))
     except HydraException as error:

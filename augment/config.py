@@ -69,11 +69,17 @@ class Step:
     @property
     def settings(self) -> list[str]:
         """Its own parameters as phrases, "angle -7..7 deg"; what is left at null is not among them."""
-        return [
+        own = [
             f"{name.removesuffix('_range')} {param.show(self.params[name])}"
             for name, param in self.op.own_params.items()
             if self.params[name] is not None
         ]
+        return [*own, "drawn once"] if self.drawn_once else own
+
+    @property
+    def drawn_once(self) -> bool:
+        """Whether its values are the same for every sample of a run."""
+        return self.params.get("draw") == "once"
 
     def __str__(self) -> str:
         return f"{self.title}  p {self.p:.4g}  {', '.join(self.settings)}".rstrip(" ,")

@@ -1,4 +1,4 @@
-"""The `imagenette` source: fast.ai's ten easy classes of ImageNet, downloaded, checked and unpacked once."""
+"""The sources `imagenette` and `imagewoof`: ten easy and ten hard classes of ImageNet, downloaded and unpacked once."""
 
 import fcntl
 import hashlib
@@ -8,7 +8,7 @@ import shutil
 import tarfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,14 +56,20 @@ class Archive:
 _HOST = "https://s3.amazonaws.com/fast-ai-imageclas"
 
 # By variant: the length of a picture's short side in pixels, "full" for the original size.
-ARCHIVES = {
+IMAGENETTE = {
     "full": Archive(f"{_HOST}/imagenette2.tgz", "fe2fc210e6bb7c5664d602c3cd71e612"),
     "320": Archive(f"{_HOST}/imagenette2-320.tgz", "3df6f0d01a2c9592104656642f5e78a3"),
     "160": Archive(f"{_HOST}/imagenette2-160.tgz", "e793b78cc4c9e9a4ccc0c1155377a412"),
 }
+IMAGEWOOF = {
+    "full": Archive(f"{_HOST}/imagewoof2.tgz", None),
+    "320": Archive(f"{_HOST}/imagewoof2-320.tgz", None),
+    "160": Archive(f"{_HOST}/imagewoof2-160.tgz", None),
+}
 
-# The folders are named by WordNet's numbers.
+# The folders of both are named by WordNet's numbers.
 CLASS_NAMES = {
+    # Imagenette
     "n01440764": "tench",
     "n02102040": "English springer",
     "n02979186": "cassette player",
@@ -74,6 +80,17 @@ CLASS_NAMES = {
     "n03425413": "gas pump",
     "n03445777": "golf ball",
     "n03888257": "parachute",
+    # Imagewoof
+    "n02086240": "Shih-Tzu",
+    "n02087394": "Rhodesian ridgeback",
+    "n02088364": "beagle",
+    "n02089973": "English foxhound",
+    "n02093754": "Border terrier",
+    "n02096294": "Australian terrier",
+    "n02099601": "golden retriever",
+    "n02105641": "Old English sheepdog",
+    "n02111889": "Samoyed",
+    "n02115641": "dingo",
 }
 
 
@@ -82,23 +99,31 @@ def name_classes(dataset: Dataset) -> Dataset:
     return replace(dataset, classes=tuple(CLASS_NAMES.get(name, name) for name in dataset.classes))
 
 
-def prepare_imagenette(variant: str, directory: Path, url: str | None = None, md5: str | None = None) -> Path:
-    """Return the folder that holds Imagenette's train and val; make it at the first call.
+def prepare_imagenette(
+    variant: str,
+    directory: Path,
+    url: str | None = None,
+    md5: str | None = None,
+    *,
+    archives: Mapping[str, Archive] = IMAGENETTE,
+) -> Path:
+    """Return the folder that holds train and val of Imagenette, or of its like; make it at the first call.
 
     Args:
-        variant: one of `ARCHIVES`: "full", "320" or "160".
+        variant: one of `archives`: "full", "320" or "160".
         directory: where the archive and the folder go. An archive of the right name that lies there already is used.
         url: another place to download from, of this archive or of one that is laid out alike.
         md5: the checksum to expect there. Without it the official one counts where the file name is the official one,
             as on a mirror, and an archive of another name goes unchecked.
+        archives: the set's by variant: `IMAGENETTE` or `IMAGEWOOF`.
 
     Raises:
         UserError: the variant is unknown, the archive cannot be had, its checksum differs, or it does not hold a data
             set.
     """
-    if variant not in ARCHIVES:
-        raise UserError(f"data.variant: unknown variant '{variant}'.{suggest(variant, ARCHIVES)}")
-    archive = ARCHIVES[variant]
+    if variant not in archives:
+        raise UserError(f"data.variant: unknown variant '{variant}'.{suggest(variant, archives)}")
+    archive = archives[variant]
     if url is not None:
         given = Archive(url, md5)
         archive = replace(given, md5=md5 or (archive.md5 if given.name == archive.name else None))

@@ -10,6 +10,7 @@ from nvidia.dali.pipeline import Pipeline
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from augment.ahead import Ahead
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.graph import Placement
@@ -105,6 +106,8 @@ class Loader:
             assert classes is not None, "to mix targets, the number of classes is needed"
             self._mixer = Mixer(plan, seed=seed, rank=self._shard.rank, classes=classes)
         self._pipeline: Pipeline | None = None
+        self._primed = False  # whether the next batch has been asked for already
+        self._ahead: Ahead[Pipeline] | None = None
         self._built_at = 0  # the epoch in which the pipeline was built
         self._consumed = 0  # DALI batches taken from it since
         self._resuming = False
@@ -113,6 +116,16 @@ class Loader:
     def epoch(self) -> int:
         """The epoch that the next batch belongs to, if the pass goes on."""
         return self._built_at + self._consumed // self._per_epoch
+
+    @property
+    def batch(self) -> int:
+        """Number, in its epoch, of the next batch, if the pass goes on; 0 after an epoch's last one."""
+        return self._consumed % self._per_epoch
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next pass belongs to."""
+        return self.epoch + (self._is_inside and not self._resuming)
 
     @property
     def samples(self) -> int:
@@ -125,17 +138,21 @@ class Loader:
         full, rest = divmod(self.samples, self.batch_size)
         return full + (1 if rest and not (self._drop_last and full) else 0)
 
+    def batches_in(self, epoch: int) -> int:
+        """Batches of this rank in an epoch, the same in all."""
+        return len(self)
+
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
-        inside = bool(self._consumed % self._per_epoch)
         # A state of an epoch's end is resumed as the pass goes on that was not interrupted.
-        if (inside and not self._resuming) or (self._one_pass and not inside):
-            self._restart(self.epoch + inside)
+        if (self._is_inside and not self._resuming) or self._is_spent:
+            self._restart(self.next_epoch)
         self._resuming = False
         if self._pipeline is None:
-            self._pipeline = self._build()
+            ahead, self._ahead = self._ahead, None
+            self._pipeline, self._primed = ahead.result() if ahead else self._build(), True
         batches, samples = len(self), self.samples
-        for number in range(self._consumed % self._per_epoch, batches):
+        for number in range(self.batch, batches):
             epoch = self.epoch
             *views, index = self._run(self._pipeline)
             self._consumed += 1
@@ -147,6 +164,22 @@ class Loader:
                     self._consumed += 1
             valid = min(self.batch_size, samples - number * self.batch_size)
             yield self._batch([view[:valid] for view in views], index[:valid], epoch, number * self.batch_size)
+
+    def prepare(self) -> None:
+        """Build the pipeline of the next pass in the background, if it is not there: that pass then begins at once.
+
+        Returns at once, and does nothing in the middle of a pass. What goes wrong is raised by the next pass.
+        """
+        if self._is_spent:
+            self._restart(self.epoch)
+        if self._pipeline is None and self._ahead is None:
+            self._ahead = Ahead(self._build)
+
+    def start_at(self, epoch: int) -> None:
+        """Make the next pass that of an epoch, whatever came before; validation always draws epoch 0."""
+        self._resuming = False
+        if self._consumed or self._built_at != epoch:
+            self._restart(epoch)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -188,7 +221,8 @@ class Loader:
             cache = self.placement.cache if state["decode"] == "mixed" else 0
             self.placement = replace(self.placement, decode=state["decode"], cache=cache)
         self._restart(state["built_at"])
-        self._pipeline = self._build(state["pipeline"]) if state["consumed"] else None
+        if state["consumed"]:
+            self._pipeline, self._primed = self._build(state["pipeline"]), True
         if state["pipeline"] is None:
             for _ in range(state["consumed"]):
                 self._run(self._pipeline)
@@ -197,15 +231,27 @@ class Loader:
 
     def close(self) -> None:
         """Give the pipeline's threads and memory back; the next pass builds a new one."""
-        self._restart(self.epoch + bool(self._consumed % self._per_epoch))
+        self._restart(self.epoch + self._is_inside)
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether some of an epoch's batches were taken, and not all."""
+        return self.batch > 0
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether the pipeline was good for one pass, and that is over."""
+        return self._one_pass and self._consumed > 0 and not self._is_inside
 
     def _restart(self, epoch: int) -> None:
-        self._pipeline = None
+        if self._ahead is not None:
+            self._ahead.drop()
+        self._pipeline, self._ahead = None, None
         # Validation always draws epoch 0.
         self._built_at, self._consumed = epoch if self.plan.split == "train" else 0, 0
 
     def _build(self, checkpoint: str | None = None) -> Pipeline:
-        return build_pipeline(
+        pipeline = build_pipeline(
             self.plan,
             self.split.files,
             batch_size=self.batch_size,
@@ -216,6 +262,9 @@ class Loader:
             checkpoint=checkpoint,
             **self._options,
         )
+        pipeline.build()
+        pipeline.schedule_run()  # the first time, as many batches as are prepared ahead
+        return pipeline
 
     @property
     def _decoding(self) -> list[str | float | bool] | None:
@@ -233,7 +282,11 @@ class Loader:
     def _run(self, pipeline: Pipeline) -> list[Tensor]:
         # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
         stream = torch.cuda.current_stream() if self._on_gpu else None
-        return [from_dlpack(output.as_tensor()) for output in pipeline.run(stream)]
+        if self._primed:
+            self._primed = False
+        else:
+            pipeline.schedule_run()
+        return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
 
     def _batch(self, outputs: list[Tensor], index: Tensor, epoch: int, start: int) -> Batch:
         indices = index.flatten().long()

@@ -192,6 +192,19 @@ class Texts(Param[tuple[str, ...]]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Options(Param[Mapping[str, Any]]):
+    """A mapping from names to whatever whoever gets it can take."""
+
+    def _convert(self, value: object) -> Mapping[str, Any] | None:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            return None
+        return dict(value)
+
+    def _allowed(self) -> str:
+        return "a mapping of names to values"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CacheSize(Param[int | str]):
     """Memory in MiB, "gpu" for as much as is reasonable, or "off"."""
 

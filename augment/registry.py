@@ -25,13 +25,19 @@ _P = Number(default=1.0, within=(0, 1), doc="probability of applying the step, d
 _BORDER = Choice(default="reflect_101", options=BORDERS, doc="what lies beyond the edge of the picture")
 _FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edge with border constant")
 
+_DRAW = Choice(
+    default="each",
+    options=("each", "once"),
+    doc="values anew for each sample, or once for the whole run, from its seed; p is drawn for each sample anyway",
+)
+
 # What YAML gives a step for itself: no op can have a parameter of such a name.
 _RESERVED = ("op", "p", "steps", "weight")
 
 # What every op of a kind takes besides its own parameters.
 _COMMON: dict[Kind, dict[str, Param[Any]]] = {
     "crop": {},
-    "geometry": {"p": _P, "border": _BORDER, "fill": _FILL},
+    "geometry": {"p": _P, "border": _BORDER, "fill": _FILL, "draw": _DRAW},
     "color": {"p": _P},
     "local": {"p": _P},
     "batch": {"p": _P},
@@ -125,6 +131,8 @@ def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Calla
     common = dict(_COMMON[kind])
     if traits.get("moves_inside"):
         del common["border"], common["fill"]
+    if "draw" in common and not (traits.get("uniforms") or any(isinstance(param, Range) for param in params.values())):
+        del common["draw"]
 
     def decorate(function: Function) -> Function:
         name = function.__name__

@@ -28,7 +28,8 @@ class Sampler:
 
     Each step has a stream of its own, keyed by (seed, split, rank, step key, epoch), and each sample of the epoch a
     fixed place in it. Hence the same draws on every device and for any batch size, and adding a step changes no other
-    step's draws. Source: counter-based generators, Salmon et al. 2011 (Philox).
+    step's draws. The values of a step with `draw: once` come from a stream keyed by (seed, step path) alone: one row,
+    the same for every sample, epoch, rank, view and split; whether it applies is drawn for each sample. Source: counter-based generators, Salmon et al. 2011 (Philox).
 
     Attributes:
         plan: whose steps.
@@ -52,16 +53,24 @@ class Sampler:
         draws: dict[str, Draws] = {}
         everybody = np.ones(count, dtype=bool)
         for step in self.plan.tree:
-            self._draw(draws, step, step.key, everybody, (epoch, start, count))
+            self._draw(draws, step, (step.key, step.key), everybody, (epoch, start, count))
         return draws
 
-    def _draw(self, draws: dict[str, Draws], step: Step, path: str, reached: Mask, where: tuple[int, int, int]) -> None:
-        """Draw for a step and all within it, of the samples that it is reached for."""
+    def _draw(
+        self, draws: dict[str, Draws], step: Step, paths: tuple[str, str], reached: Mask, where: tuple[int, int, int]
+    ) -> None:
+        """Draw for a step and all within it, of the samples that it is reached for.
+
+        Of the two paths the first one tells the slots of a policy apart in which a step may run, the second does not.
+        """
+        path, whole = paths
         op = step.op
         own = len(op.draws) + len(op.uniforms)
         # One column decides whether the step applies, also at p = 1: changing p moves no other draw.
         uniform = self._uniform(path, where, 1 + own)
         drawn: dict[str, Any] = {"applied": reached & (uniform[:, 0] < step.p)}
+        if step.drawn_once:
+            uniform[:, 1:] = _generator(derive_seed(self.seed, "once", whole)).random(own)
         for column, (value, name) in enumerate(op.draws.items(), 1):
             param = op.params[name]
             assert isinstance(param, Range)
@@ -80,7 +89,8 @@ class Sampler:
             for i in slot:
                 child = step.steps[i]
                 reached_child = drawn["applied"] & (chosen[:, number] == i)
-                self._draw(draws, child, child_path(path, number, slots, child, i), reached_child, where)
+                paths = child_path(path, number, slots, child, i), f"{whole}.{child.key}"
+                self._draw(draws, child, paths, reached_child, where)
 
     def _uniform(self, key: str, where: tuple[int, int, int], columns: int) -> Array:
         """Cut (count, columns) out of the step's endless table of numbers in [0, 1)."""
@@ -88,5 +98,8 @@ class Sampler:
         counter, skip = divmod(start * columns, _DOUBLES)
         view = (self.view,) if self.view else ()
         stream = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
-        generator = np.random.Generator(np.random.Philox(key=stream, counter=counter))
-        return generator.random(skip + count * columns)[skip:].reshape(count, columns)
+        return _generator(stream, counter).random(skip + count * columns)[skip:].reshape(count, columns)
+
+
+def _generator(key: int, counter: int = 0) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))

@@ -6,12 +6,12 @@ from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from augment.check import require_readable
 from augment.dataset import Dataset
 from augment.folder import scan_folder
-from augment.imagenette import name_classes, prepare_imagenette
+from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
 from augment.params import Choice, Flag, Text, parse_named, setting
 from augment.sample import make_sample
 
@@ -98,6 +98,8 @@ class Folder(Source):
 class Imagenette(Source):
     """Imagenette, ten easy classes of ImageNet (Howard 2019), downloaded once."""
 
+    archives: ClassVar[Mapping[str, Archive]] = IMAGENETTE
+
     variant: str = setting(
         Choice(default="160", options=("full", "320", "160"), doc="short side of the photos in px, or full size")
     )
@@ -106,4 +108,13 @@ class Imagenette(Source):
 
     def load(self) -> Dataset:
         """Download and unpack what is missing."""
-        return name_classes(scan_folder(prepare_imagenette(self.variant, Path(self.dir), self.url)))
+        folder = prepare_imagenette(self.variant, Path(self.dir), self.url, archives=self.archives)
+        return name_classes(scan_folder(folder))
+
+
+@source("imagewoof")
+@dataclass(frozen=True, kw_only=True)
+class Imagewoof(Imagenette):
+    """Imagewoof, ten breeds of dogs in ImageNet (Howard 2019), downloaded once; its checksums are not known here."""
+
+    archives: ClassVar[Mapping[str, Archive]] = IMAGEWOOF

@@ -46,6 +46,9 @@ class MemoryLoader:
     def __len__(self) -> int:
         return -(-len(self.targets) // self.batch_size)
 
+    def batches_in(self, epoch: int) -> int:
+        return len(self)
+
     def __iter__(self) -> Iterator[Batch]:
         if self._consumed % len(self) and not self._resuming:
             self._consumed += len(self) - self._consumed % len(self)

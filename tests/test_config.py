@@ -48,9 +48,11 @@ def test_whole_section() -> None:
         {"area_range": (0.5, 1.0), "aspect_range": (0.75, 4 / 3)},
     )
     assert (flip.p, dict(flip.params)) == (0.5, {"direction": "vertical"})
-    assert (rotate.p, dict(rotate.params)) == (0.1, {"angle_range": (-30, 30), "border": "constant", "fill": 9})
+    assert (rotate.p, dict(rotate.params)) == (
+        *(0.1, {"angle_range": (-30, 30), "border": "constant", "fill": 9, "draw": "each"}),
+    )
     assert (again.key, again.op, again.p) == ("rotate_2", OPS["rotate"], 0.0)
-    assert dict(again.params) == {"angle_range": (-7, 7), "border": "reflect_101", "fill": 0}
+    assert dict(again.params) == {"angle_range": (-7, 7), "border": "reflect_101", "fill": 0, "draw": "each"}
     assert (hue.p, dict(hue.params)) == (1.0, {"angle_range": (-18, 18)})
     assert [(step.key, dict(step.params)) for step in aug.val] == [("center_crop", {"scale": 0.9})]
 
@@ -79,6 +81,7 @@ def test_plain_steps_is_the_way_back() -> None:
         "angle_range": [-30, 30],
         "border": "constant",
         "fill": 9,
+        "draw": "each",
     }
 
 
@@ -235,7 +238,10 @@ FLIP_ROTATE: dict[str, Any] = {"flip": {}, "rotate": {}}
             "one_of.steps.flip.weight: 0 is not allowed. Allowed: a number from 0 to 1e+06, above 0.",
         ),
         ({"one_of": {"steps": {"flip": {"weight": None}}}}, "one_of.steps.flip.weight: None is not allowed."),
-        ({"rotate": {"steps": {"flip": {}}}}, "rotate.steps: unknown key. Allowed: angle_range, border, fill, op, p."),
+        (
+            {"rotate": {"steps": {"flip": {}}}},
+            "rotate.steps: unknown key. Allowed: angle_range, border, draw, fill, op, p.",
+        ),
         ({"center_crop": {"steps": {"flip": {}}}}, "center_crop.steps: unknown key. Allowed: op, scale."),
         (
             {"trivial_augment": {"steps": FLIP_ROTATE}},

@@ -16,7 +16,16 @@ import pytest
 from augment import imagenette
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
-from augment.imagenette import ARCHIVES, CLASS_NAMES, Archive, name_classes, prepare_archive, prepare_imagenette
+from augment.imagenette import (
+    CLASS_NAMES,
+    IMAGENETTE,
+    IMAGEWOOF,
+    Archive,
+    name_classes,
+    prepare_archive,
+    prepare_imagenette,
+)
+from augment.sources import Imagenette, Imagewoof
 
 
 @dataclass
@@ -184,7 +193,7 @@ def test_wrong_md5_removes_the_part(server: Server, tmp_path: Path) -> None:
 
 
 def test_mirror_under_the_official_name_must_have_the_official_md5(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"md5 is not {ARCHIVES['160'].md5}"):
+    with pytest.raises(UserError, match=f"md5 is not {IMAGENETTE['160'].md5}"):
         prepare_imagenette("160", tmp_path, server.url("imagenette2-160.tgz"))
 
 
@@ -280,7 +289,7 @@ def test_no_network_names_url_folder_and_alternative(monkeypatch: pytest.MonkeyP
     message = str(caught.value)
     assert f"{url} cannot be downloaded" in message
     assert "Connection refused" in message
-    assert f"put imagenette2-160.tgz (md5 {ARCHIVES['160'].md5}) into {tmp_path}" in message
+    assert f"put imagenette2-160.tgz (md5 {IMAGENETTE['160'].md5}) into {tmp_path}" in message
     assert "data=sample" in message
     assert names_in(tmp_path) == []
 
@@ -355,16 +364,40 @@ def test_url_that_names_no_archive(tmp_path: Path, url: str) -> None:
 
 
 def test_official_archives_are_told_apart() -> None:
-    assert {variant: archive.name for variant, archive in ARCHIVES.items()} == {
-        "full": "imagenette2.tgz",
-        "320": "imagenette2-320.tgz",
-        "160": "imagenette2-160.tgz",
-    }
-    assert len({archive.md5 for archive in ARCHIVES.values()}) == 3
+    for name, archives in (("imagenette2", IMAGENETTE), ("imagewoof2", IMAGEWOOF)):
+        assert {variant: archive.name for variant, archive in archives.items()} == {
+            "full": f"{name}.tgz",
+            "320": f"{name}-320.tgz",
+            "160": f"{name}-160.tgz",
+        }
+    assert len({archive.md5 for archive in IMAGENETTE.values()}) == 3
+    assert len({archive.url for archive in (*IMAGENETTE.values(), *IMAGEWOOF.values())}) == 6
+
+
+@pytest.mark.parametrize(("source", "name"), [(Imagenette, "imagenette2"), (Imagewoof, "imagewoof2")])
+def test_each_source_has_archives_of_its_own(
+    source: type[Imagenette], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that an archive would be unpacked to is there already, so that nothing is asked for."""
+    for split in ("train", "val"):
+        for wnid in ("n02086240", "n01440764"):
+            (tmp_path / f"{name}-320" / split / wnid).mkdir(parents=True)
+            (tmp_path / f"{name}-320" / split / wnid / "a.JPEG").touch()
+    monkeypatch.setattr(imagenette, "urlopen", None)
+    assert source(dir=str(tmp_path), variant="320").load().classes == ("tench", "Shih-Tzu")
+    assert source(dir=str(tmp_path)) != {Imagenette: Imagewoof, Imagewoof: Imagenette}[source](dir=str(tmp_path))
+
+
+def test_an_archive_of_unknown_checksum_says_so(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server.url("imagewoof2-160.tgz")
+    assert prepare_imagenette("160", tmp_path, url, archives=IMAGEWOOF) == tmp_path / "imagewoof2-160"
+    assert f"{url}: its md5 is not known" in caplog.text
 
 
 def test_name_classes_keeps_targets_and_unknown_names() -> None:
     split = Split((Path("a.jpg"), Path("b.jpg"), Path("c.jpg")), (0, 1, 2))
-    named = name_classes(Dataset(("n01440764", "n03888257", "owl"), split, split))
-    assert named == Dataset(("tench", "parachute", "owl"), split, split)
-    assert len(set(CLASS_NAMES.values())) == 10
+    named = name_classes(Dataset(("n01440764", "n02115641", "owl"), split, split))
+    assert named == Dataset(("tench", "dingo", "owl"), split, split)
+    assert len(set(CLASS_NAMES.values())) == 20

@@ -91,6 +91,7 @@ def test_a_run_writes_everything(finished):
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "finished"
     assert summary["best"]["val_accuracy"] == max(row["val_accuracy"] for row in rows)
+    assert summary["last"] == rows[-1]
     assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
 
 

@@ -68,8 +68,10 @@ def test_declaration_is_complete(op: Op) -> None:
 @EVERY_OP
 def test_common_parameters_of_the_kind(op: Op) -> None:
     common = set(op.params) - set(op.own_params)
-    expected = {"crop": set(), "geometry": {"p", "border", "fill"}}.get(op.kind, {"p"})
-    assert common == (expected - {"border", "fill"} if op.moves_inside else expected)
+    expected = {"crop": set(), "geometry": {"p", "border", "fill", "draw"}}.get(op.kind, {"p"})
+    if op.moves_inside:
+        expected -= {"border", "fill"}
+    assert common == (expected if op.draws or op.uniforms else expected - {"draw"})
 
 
 @EVERY_OP
@@ -330,7 +332,7 @@ def test_plugin_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_plugin_that_takes_a_name_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "clashing_ops.py").write_text(PLUGIN.replace("def fog(", "def contrast("))
     monkeypatch.syspath_prepend(str(tmp_path))
-    expected = r"^aug\.plugins: clashing_ops: op 'contrast' exists already, in augment\.color$"
+    expected = r"^aug\.plugins: clashing_ops: op 'contrast' exists already, in augment\.ops\.color$"
     with pytest.raises(UserError, match=expected):
         parse_aug({"plugins": ["clashing_ops"]})
     assert OPS["contrast"].function.__module__ == "augment.ops.color"

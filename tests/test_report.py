@@ -136,7 +136,7 @@ def test_all_sections_are_there_in_order(run: Path) -> None:
         "torch2.15.0",
         "train: 128 x 128 px <b>",
         "batch_size: 2",
-        "12 steps, 3 an epoch",
+        "12 training batches",
     ):
         assert part in text.text.replace("\n", ""), part
     assert file.stat().st_size < 500_000

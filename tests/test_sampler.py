@@ -193,6 +193,70 @@ def test_epochs_splits_ranks_seeds_and_keys_differ() -> None:
     assert len(np.unique([drawn["u"] for drawn in draws] + [drawn["v"] for drawn in draws])) == 2 * 30 * len(draws)
 
 
+# --- drawn once ---
+
+ONCE: dict[str, Any] = {"warp": {"p": 0.5, "draw": "once"}, "again": {"op": "warp", "p": 0.5, "draw": "once"}}
+GOLDEN_ONCE = (-0.09200503480534272, 0.09491582900676371)  # drawn once, in another process
+
+
+def fixed_values(drawn: Draws, *names: str) -> tuple[float, ...]:
+    """Return the values that all samples have in common."""
+    assert all(len(np.unique(drawn[name])) == 1 for name in names)
+    return tuple(float(drawn[name][0]) for name in names)
+
+
+def test_values_drawn_once_are_those_of_the_seed_and_the_path() -> None:
+    draws = [
+        sampler(ONCE).draw(0, 0, 40),
+        sampler(ONCE).draw(3, 1000, 40),
+        sampler(ONCE, rank=1).draw(0, 0, 40),
+        sampler(ONCE, split="val").draw(0, 0, 40),
+        Sampler(sampler(ONCE).plan, 7, view=1).draw(0, 0, 40),
+        sampler({"flip": {}, **ONCE}).draw(0, 0, 40),
+    ]
+    assert len({fixed_values(drawn["warp"], "u", "v") for drawn in draws}) == 1
+    assert len({drawn["warp"]["applied"].tobytes() for drawn in draws[:5]}) == 5, "still drawn for each sample"
+    others = {
+        fixed_values(sampler(ONCE, seed=8).draw(0, 0, 40)["warp"], "u", "v"),
+        fixed_values(draws[0]["again"], "u", "v"),
+    }
+    assert len(others | {fixed_values(draws[0]["warp"], "u", "v")}) == 3
+
+
+def test_values_drawn_once_are_the_same_in_every_process() -> None:
+    assert fixed_values(sampler(ONCE).draw(0, 0, 3)["warp"], "u", "v") == GOLDEN_ONCE
+
+
+def test_drawing_once_changes_neither_what_is_applied_nor_other_steps() -> None:
+    each, once = sampler(THREE), sampler(THREE | {"warp": THREE["warp"] | {"draw": "once"}})
+    one, other = each.draw(2, 5, 60), once.draw(2, 5, 60)
+    assert np.array_equal(one["warp"]["applied"], other["warp"]["applied"])
+    assert equal(one["rotate"], other["rotate"])
+    assert equal(one["hue"], other["hue"])
+
+
+def test_a_step_drawn_once_has_the_same_values_in_every_slot_of_a_policy() -> None:
+    steps = {
+        "turn": {"op": "rotate", "draw": "once"},
+        "tilt": {"op": "shear"},
+        "look": {"op": "perspective", "draw": "once"},
+    }
+    drawn = sampler({"some_of": {"count_range": [2, 3], "order": "random", "steps": steps}}).draw(0, 0, 30)
+    turns = [path for path in drawn if path.endswith(".turn")]
+    assert len(turns) == 3
+    assert len({fixed_values(drawn[path], "angle") for path in turns}) == 1
+    corners = [fixed_values(drawn[path], "x0", "y0", "x1") for path in drawn if path.endswith(".look")]
+    assert len(set(corners)) == 1
+    assert len(set(corners[0])) == 3
+
+
+def test_values_drawn_once_are_spread_over_their_range() -> None:
+    """Over seeds they are what they would be over samples."""
+    drawn = [sampler(ONCE, seed=seed).draw(0, 0, 1)["warp"] for seed in range(2000)]
+    for name in ("u", "v"):
+        assert chi_square((np.array([one[name][0] for one in drawn]) + 0.1) / 0.2) < critical(20)
+
+
 # --- statistics: with a fixed seed, so never by chance; bounds that 9,999 of 10,000 fair draws keep
 
 

@@ -14,14 +14,20 @@ from trainer import sweep
 from trainer.sweep import Job, SweepFolder, print_table, read_jobs
 
 
+BETTER = 0.0625  # by how much the best epoch of a job is better than its last one
+
+
 def write_job(folder: Path, name: str, overrides: list[str], accuracy: float | None = None, **summary: Any) -> None:
-    """Write what a run leaves behind; without an accuracy or a status only what Hydra does."""
+    """Write what a run leaves behind, of that accuracy in the last epoch; without it or a status only what Hydra does."""
     run = folder / name
     (run / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(overrides), run / ".hydra" / "overrides.yaml")
     if accuracy is not None or summary:
-        best = {} if accuracy is None else {"epoch": 1, "val_accuracy": accuracy}
-        values = {"status": "finished", "folder": str(run), "epochs": 2, "best": best, "seconds": 3.4, "error": ""}
+        best, last = {}, {}
+        if accuracy is not None:
+            best, last = {"epoch": 0, "val_accuracy": accuracy + BETTER}, {"epoch": 1, "val_accuracy": accuracy}
+        values = {"status": "finished", "folder": str(run), "epochs": 2, "best": best, "last": last}
+        values |= {"seconds": 3.4, "error": ""}
         (run / "summary.json").write_text(json.dumps(values | summary))
 
 
@@ -37,7 +43,7 @@ def printed(folder: Path) -> tuple[list[str], bool]:
 
 def test_jobs_are_read(tmp_path: Path) -> None:
     write_job(tmp_path, "0", ["+aug=imagenette", "++seed=3"], 0.5, seconds=12.5)
-    assert read_jobs(tmp_path) == [Job("0", ("aug=imagenette", "seed=3"), "finished", 0.5, 12.5, "")]
+    assert read_jobs(tmp_path) == [Job("0", ("aug=imagenette", "seed=3"), "finished", 0.5, 0.5625, 12.5, "")]
 
 
 def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> None:
@@ -47,7 +53,7 @@ def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> 
     write_job(tmp_path, "5", ["++fit.lr=5"])
     jobs = read_jobs(tmp_path)
     assert [job.name for job in jobs] == ["1", "4", "2", "0", "6", "3", "5"]
-    assert [(job.status, job.accuracy) for job in jobs[-2:]] == [("failed", None), ("missing", None)]
+    assert [(job.status, job.last) for job in jobs[-2:]] == [("failed", None), ("missing", None)]
     assert jobs[-2].error == "ValueError: bad"
 
 
@@ -84,10 +90,10 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     write_job(tmp_path, "1", ["+aug=imagenette", "++fit.lr=0.2"], 0.9, seconds=100.4)
     lines, finished = printed(tmp_path)
     assert lines == [
-        "2 jobs, the best first",
-        "job | what it varies | best val_accuracy | seconds | status",
-        "1 | fit.lr=0.2 | 0.9000 | 100 | finished",
-        "0 | fit.lr=0.1 | 0.8123 | 10 | finished",
+        "2 jobs, the best last epoch first",
+        "job | what it varies | last val_accuracy | best val_accuracy | seconds | status",
+        "1 | fit.lr=0.2 | 0.9000 | 0.9625 | 100 | finished",
+        "0 | fit.lr=0.1 | 0.8123 | 0.8748 | 10 | finished",
         str(tmp_path),
     ]
     assert finished
@@ -101,9 +107,9 @@ def test_a_job_that_did_not_finish_is_named_and_tells(status: str | None, tmp_pa
     lines, finished = printed(tmp_path)
     assert not finished
     if status is None:
-        assert "1 | fit.lr=9 | | 0 | missing" in lines
+        assert "1 | fit.lr=9 | | | 0 | missing" in lines
     else:
-        assert f"1 | fit.lr=9 | | 3 | {status}: NonFiniteLossError: nan at step 3" in lines
+        assert f"1 | fit.lr=9 | | | 3 | {status}: NonFiniteLossError: nan at step 3" in lines
 
 
 def test_brackets_are_text(tmp_path: Path) -> None:
@@ -112,8 +118,8 @@ def test_brackets_are_text(tmp_path: Path) -> None:
     write_job(folder, "0", ["callbacks=[default,wandb]"], 0.5)
     write_job(folder, "1", ["callbacks=[default]"], status="failed", error="UserError: Allowed: [low, high] or [/x]")
     lines, _ = printed(folder)
-    assert "0 | callbacks=[default,wandb] | 0.5000 | 3 | finished" in lines
-    assert "1 | callbacks=[default] | | 3 | failed: UserError: Allowed: [low, high] or [/x]" in lines
+    assert "0 | callbacks=[default,wandb] | 0.5000 | 0.5625 | 3 | finished" in lines
+    assert "1 | callbacks=[default] | | | 3 | failed: UserError: Allowed: [low, high] or [/x]" in lines
     assert lines[-1] == str(folder)
 
 
@@ -122,12 +128,13 @@ def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
     for number, ((p, seed), accuracy) in enumerate(scores.items()):
         write_job(tmp_path, str(number), ["++fit.epochs=2", f"++aug.train.rotate.p={p}", f"++seed={seed}"], accuracy)
     lines, _ = printed(tmp_path)
-    assert "3 | aug.train.rotate.p=0.2 seed=0 | 0.9000 | 3 | finished" in lines
+    assert "3 | aug.train.rotate.p=0.2 seed=0 | 0.9000 | 0.9625 | 3 | finished" in lines
     assert lines[-5:] == [
-        "over seeds",
-        "what it varies | n | mean | std",
-        "aug.train.rotate.p=0.2 | 3 | 0.8000 | 0.1000",
-        "aug.train.rotate.p=0 | 3 | 0.6000 | 0.1000",
+        "last val_accuracy over seeds",
+        "what it varies | n | mean | std | 95 % interval of the mean",
+        # 4.3027 is Student's t for two degrees of freedom: 4.3027 * 0.1 / 3 ** 0.5 = 0.2484.
+        "aug.train.rotate.p=0.2 | 3 | 0.8000 | 0.1000 | 0.5516..1.0484",
+        "aug.train.rotate.p=0 | 3 | 0.6000 | 0.1000 | 0.3516..0.8484",
         str(tmp_path),
     ]
 
@@ -136,14 +143,14 @@ def test_seeds_alone(tmp_path: Path) -> None:
     for seed, accuracy in enumerate([0.5, 0.6]):
         write_job(tmp_path, str(seed), ["++fit.lr=1", f"++seed={seed}"], accuracy)
     lines, _ = printed(tmp_path)
-    assert lines[-2] == "2 | 0.5500 | 0.0707"
+    assert lines[-2] == "2 | 0.5500 | 0.0707 | -0.0853..1.1853"
 
 
 def test_jobs_without_a_score_are_not_in_the_mean(tmp_path: Path) -> None:
     for seed, accuracy in enumerate([0.5, None, 0.7]):
         summary: dict[str, Any] = {} if accuracy else {"status": "failed", "error": "boom"}
         write_job(tmp_path, str(seed), [f"++seed={seed}", "++fit.lr=1"], accuracy, **summary)
-    assert "2 | 0.6000 | 0.1414" in printed(tmp_path)[0]
+    assert "2 | 0.6000 | 0.1414 | -0.6706..1.8706" in printed(tmp_path)[0]
 
 
 def test_there_is_no_mean_of_single_seeds(tmp_path: Path) -> None:
@@ -154,7 +161,35 @@ def test_there_is_no_mean_of_single_seeds(tmp_path: Path) -> None:
 
 def test_no_jobs(tmp_path: Path) -> None:
     lines, _ = printed(tmp_path)
-    assert lines[0] == "0 jobs, the best first"
+    assert lines[0] == "0 jobs, the best last epoch first"
+
+
+def test_the_tables_are_written_down(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate([0.5, 0.6]):
+        write_job(tmp_path, str(seed), [f"++seed={seed}"], accuracy)
+    write_job(tmp_path, "2", ["++seed=2"], status="failed", error="ValueError: a | b\nc")
+    printed(tmp_path)
+    assert (tmp_path / "sweep.md").read_text().splitlines() == [
+        "3 jobs, the best last epoch first",
+        "",
+        "| job | what it varies | last val_accuracy | best val_accuracy | seconds | status |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
+        "| 1 | seed=1 | 0.6000 | 0.6625 | 3 | finished |",
+        "| 0 | seed=0 | 0.5000 | 0.5625 | 3 | finished |",
+        r"| 2 | seed=2 |  |  | 3 | failed: ValueError: a \| b c |",
+        "",
+        "last val_accuracy over seeds",
+        "",
+        "| what it varies | n | mean | std | 95 % interval of the mean |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "|  | 2 | 0.5500 | 0.0707 | -0.0853..1.1853 |",
+    ]
+    values = json.loads((tmp_path / "sweep.json").read_text())
+    assert [(job["name"], job["last"], job["best"]) for job in values["jobs"]] == [
+        *(("1", 0.6, 0.6625), ("0", 0.5, 0.5625), ("2", None, None))
+    ]
+    (means,) = values["means"]
+    assert (means["n"], means["scores"], means["mean"]) == (2, [0.6, 0.5], 0.55)
 
 
 def test_the_folder_of_a_sweep_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from augment.config import Aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.params import settings
-from augment.sources import Folder, Imagenette, Sample
+from augment.sources import Folder, Imagenette, Imagewoof, Sample
 from trainer import callbacks
 from trainer.callback import Callback
 from trainer.callbacks import Checkpoint, GradClip
@@ -154,9 +154,9 @@ def test_an_unknown_name_is_refused_with_the_nearest(key: str, given: str, messa
         ({"data": {"source": "folder"}}, "data.root: missing. Allowed: text (folder with train/"),
         ({"data": {"source": "folder", "root": None}}, "data.root: missing."),
         ({"data": {"source": "folder", "root": ""}}, "data.root: '' is not allowed."),
-        ({"data": None}, "data.source: missing. Allowed: sample, folder, imagenette"),
+        ({"data": None}, "data.source: missing. Allowed: sample, folder, imagenette, imagewoof"),
         ({"data": {}}, "data.source: missing."),
-        ({"model": None}, "model.kind: missing. Allowed: cnn, timm."),
+        ({"model": None}, "model.kind: missing. Allowed: cnn, xresnet, timm."),
         ({"model": {"kind": "timm"}}, "model.name: missing."),
     ],
 )
@@ -239,6 +239,8 @@ CONFIGURATIONS: dict[str, Mapping[str, Any]] = {
     "least": LEAST,
     "full": FULL,
     "imagenette": LEAST | {"data": {"source": "imagenette", "variant": "320"}},
+    "imagewoof": LEAST | {"data": {"source": "imagewoof"}},
+    "xresnet": LEAST | {"model": {"kind": "xresnet", "depth": 26, "groups": 4, "pool": "max"}},
     "callbacks": LEAST | {"callbacks": {"plots": {}, "wandb": None, "checkpoint": None, "progress_bar": {}}},
     "recipe": LEAST | {"aug": OmegaConf.to_container(OmegaConf.load(CONF / "aug" / "imagenette.yaml"))},
 }
@@ -267,9 +269,9 @@ def test_defaults_are_written_down_too() -> None:
     ).resolved
     assert resolved["data"] == {"source": "sample", "dir": "outputs/data"}
     assert resolved["model"] == {"kind": "cnn"}
-    assert resolved["fit"] == {name: param.default for name, param in settings(Fit).items()}
+    assert resolved["fit"] == {name: param.default for name, param in settings(Fit).items()} | {"stages": {}}
     assert resolved["aug"]["train"] == {
-        "rotate": {"op": "rotate", "p": 1.0, "angle_range": [-7, 7], "border": "reflect_101", "fill": 0}
+        "rotate": {"op": "rotate", "p": 1.0, "angle_range": [-7, 7], "border": "reflect_101", "fill": 0, "draw": "each"}
     }
     assert resolved["aug"]["val"] == {}
     assert (resolved["aug"]["size"], resolved["aug"]["fuse"], resolved["aug"]["mean"]) == (128, True, None)
@@ -419,5 +421,5 @@ def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:
 def test_every_source_is_one_of_these() -> None:
     """The table above knows them all."""
     assert {type(config(data=given["data"]).data) for given in CONFIGURATIONS.values()} == {
-        *(Sample, Folder, Imagenette)
+        *(Sample, Folder, Imagenette, Imagewoof)
     }

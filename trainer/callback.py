@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from augment.errors import UserError, suggest
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from trainer.learner import Learner
 
 
@@ -96,6 +98,17 @@ class Callback:
 
     def after_fit(self, learner: "Learner") -> None:
         """After everything, once, also if the fit failed; `learner.error` says whether it did."""
+
+    def check(self, model: "nn.Module") -> None:
+        """Say before anything is written that the callback cannot work with a model, which has no memory yet.
+
+        Raises:
+            UserError: names the key path, what was given and what is allowed.
+        """
+
+    def evaluated_state(self, learner: "Learner") -> "dict[str, Tensor] | None":
+        """Return the state of the model that validation scores, if that is not the one which is trained."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, as plain values and tensors."""

@@ -15,10 +15,15 @@ from augment.params import Choice, Number, parse_params, setting, settings
 from trainer.callback import Callback, CancelFit
 from trainer.checkpoint import BEST, LAST, save
 from trainer.learner import Learner, Position
+from trainer.optimizers import set_momentum
 from trainer.recorder import Recorder
 from trainer.schedule import Schedule, position
+from trainer.stepping import set_value
 
 C = TypeVar("C", bound=type[Callback])
+
+# The values of a recorder's row that a callback may go by; those that end with loss are better when smaller.
+MONITORED = ("val_accuracy", "val_loss", "train_accuracy", "train_loss")
 
 _CALLBACKS: dict[str, type[Callback]] = {}
 
@@ -64,7 +69,8 @@ class ParamScheduler(Callback):
     """Sets hyperparameters of the optimizer before every step, from the position in the whole fit.
 
     Args:
-        schedules: for each key of the optimizer's parameter groups, as "lr", its schedule.
+        schedules: for each key of the optimizer's parameter groups, as "lr", its schedule. The learning rate of a group
+            is multiplied by its `lr_scale`, if it has one; "momentum" is also the first of Adam's betas.
     """
 
     order = -5
@@ -75,9 +81,15 @@ class ParamScheduler(Callback):
     def before_batch(self, learner: Learner) -> None:
         """Set them, in training."""
         if learner.training:
-            now = position(learner.step, learner.total_steps)
+            # Of the first of the batches that make a step, so that it depends on the step alone.
+            ahead = learner.position.batch - 1 - learner.group.first
+            now = position(learner.step - ahead, learner.total_steps)
             for group in learner.optimizer.param_groups:
-                group.update({name: schedule(now) for name, schedule in self.schedules.items()})
+                for name, schedule in self.schedules.items():
+                    if name == "momentum":
+                        set_momentum(group, schedule(now))
+                    else:
+                        set_value(group, name, schedule(now) * (group.get("lr_scale", 1.0) if name == "lr" else 1.0))
 
 
 class Interrupt(Callback):
@@ -135,13 +147,13 @@ class GradClip(Callback):
 class Checkpoint(Callback):
     """Saves `last.pt` after each epoch and on interruption, and `best.pt` when the monitored value improves.
 
-    `last.pt` is all that a resumed run needs, `best.pt` the model and its figures.
+    `last.pt` is all that a resumed run needs, `best.pt` the model that was validated and its figures.
     """
 
     monitor: str = setting(
         Choice(
             default="val_accuracy",
-            options=("val_accuracy", "val_loss", "train_accuracy", "train_loss"),
+            options=MONITORED,
             doc="whose best value makes the best model",
         )
     )
@@ -159,7 +171,7 @@ class Checkpoint(Callback):
         if value is not None and self._improves(value):
             self.best, self.best_epoch = value, learner.epoch
             row, confusion = dict(recorder.rows[-1]), recorder.confusion
-            best = {"model": learner.model.state_dict(), "row": row, "confusion": confusion}
+            best = {"model": learner.evaluated_state(), "row": row, "confusion": confusion}
             save(best | {"classes": list(learner.classes)}, learner.folder / BEST)
         self._save_last(learner)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import hydra
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -15,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from augment.command import INTERRUPTED, readable_errors
-from augment.compose import CONF, compose_jobs, group_names, normalize, parse, plain_values
+from augment.compose import CONF, compose_jobs, group_names, normalize, plain_values, split_sweep
 from trainer import sweep
 from trainer.config import check_config, parse_config
 from trainer.overrides import with_resumed
@@ -60,8 +59,7 @@ def _main(arguments: list[str]) -> int:
 
 def _check_all(tokens: list[str], config_name: str, config_dir: str | None, *, multirun: bool) -> None:
     """Compose and check the run, or every job of a sweep, before anything is written."""
-    overrides = [parse(token) for token in tokens]
-    jobs = BasicSweeper.split_arguments(overrides, None)[0] if multirun else [tokens]
+    jobs = split_sweep(tokens) if multirun else [tokens]
     for composed in compose_jobs(jobs, config_name=config_name, config_dir=config_dir):
         config = parse_config(composed)
         check_config(config)

@@ -2,51 +2,73 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 
 import trainer.dashboard
+import trainer.early_stopping
+import trainer.ema
+import trainer.freeze
 import trainer.pictures
 import trainer.progress
 import trainer.report  # noqa: F401  (each registers its callbacks)
 from augment.compose import TOP, check_keys
 from augment.config import Aug, parse_aug, plain_steps
-from augment.errors import UserError
-from augment.params import Choice, Count, Flag, Number, Text, parse_params, parse_settings, setting
+from augment.errors import UserError, suggest
+from augment.params import Choice, Count, Flag, Number, Text, parse_params, parse_settings, setting, settings
 from augment.registry import load_plugins
 from augment.sources import SOURCES, Source, load_dataset, parse_data
 from trainer.callback import Callback
 from trainer.callbacks import complete_callbacks, parse_callbacks
 from trainer.models import MODELS, Model, check_model, parse_model
+from trainer.optimizers import OptimizerSettings, has_momentum, make_optimizer
 from trainer.schedule import Schedule, constant, flat_cos, one_cycle
+from trainer.stages import FullStage, Stage, complete_stages, parse_stages, plain_stages
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
-    """How to train."""
+class Fit(OptimizerSettings):
+    """How to train.
+
+    Attributes:
+        stages: in which the size of pictures and batches changes; empty: it does not.
+    """
 
     epochs: int = setting(Count(default=30, within=(1, 10**6), doc="passes over the training data"))
     batch_size: int = setting(Count(default=64, within=(1, 10**6), doc="pictures in a batch"))
-    lr: float = setting(
-        Number(default=0.02, within=(0, 1e6), above=0, doc="learning rate, the highest of the schedule")
-    )
-    optimizer: str = setting(Choice(default="sgd", options=("sgd", "adamw"), doc="what makes a step of the gradients"))
-    momentum: float = setting(Number(default=0.9, within=(0, 0.9999), doc="of SGD; AdamW's beta1"))
-    weight_decay: float = setting(Number(default=5e-4, within=(0, 10), doc="of the optimizer"))
     schedule: str = setting(
         Choice(default="one_cycle", options=("one_cycle", "flat_cos", "constant"), doc="of the learning rate")
     )
     warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
     flat: float = setting(Number(default=0.75, within=(0, 1), doc="flat_cos: share of the run before lr falls"))
     start_factor: float = setting(Number(default=0.04, within=(0, 1), doc="one_cycle: first lr over the highest"))
+    momentum_low: float | None = setting(
+        Number(
+            optional=True, within=(0, 0.9999), doc="one_cycle: momentum where lr is highest; null: it does not change"
+        )
+    )
     end_factor: float = setting(Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: last lr over the highest"))
     device: str = setting(Choice(default="auto", options=("auto", "cpu", "cuda"), doc="where to train"))
     precision: str = setting(
-        Choice(default="fp32", options=("fp32", "bf16"), doc="of the forward pass; bf16 is autocast")
+        Choice(
+            default="fp32",
+            options=("fp32", "tf32", "bf16"),
+            doc="of the forward pass; tf32: fp32, its matrix products rounded to TF32 on a GPU; bf16: autocast",
+        )
+    )
+    graph: bool = setting(
+        Flag(default=True, doc="on a GPU: record the work of a batch as CUDA graphs, which costs Python nothing")
+    )
+    compile: bool = setting(Flag(default=False, doc="compile the model with torch.compile"))
+    accumulate: int = setting(
+        Count(default=1, within=(1, 10**6), doc="batches whose gradients make one step of the optimizer, their mean")
+    )
+    label_smoothing: float = setting(
+        Number(default=0, within=(0, 0.999), doc="share of every target that is spread over all classes, in training")
     )
     limit_batches: int | None = setting(
         Count(optional=True, within=(1, 10**9), doc="batches of each pass at most, to try things out")
@@ -58,6 +80,7 @@ class Fit:
         Count(optional=True, within=(1, 1024), doc="CPU threads of each input pipeline; null: one a core, at most 16")
     )
     resume: str | None = setting(Text(optional=True, doc="folder of a run to go on with"))
+    stages: tuple[Stage, ...] = field(default=())
 
     def torch_device(self) -> torch.device:
         """Return the device.
@@ -74,6 +97,16 @@ class Fit:
         """Return the CPU threads of a pipeline."""
         return self.threads or min(16, len(os.sched_getaffinity(0)))
 
+    def full_stages(self, size: int) -> tuple[FullStage, ...]:
+        """Return the stages with nothing left open, for pictures of `size` px where a stage says nothing.
+
+        Raises:
+            UserError: they do not have as many epochs as the fit.
+        """
+        if not self.stages:
+            return ()
+        return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
+
     def lr_schedule(self) -> Schedule:
         """Return the schedule of the learning rate."""
         start, end = self.lr * self.start_factor, self.lr * self.end_factor
@@ -84,18 +117,24 @@ class Fit:
         return constant(self.lr)
 
     def schedules(self) -> dict[str, Schedule]:
-        """Return the schedule of everything that changes during the run, by its name."""
-        return {"lr": self.lr_schedule()}
+        """Return the schedule of everything that changes during the run, by its name.
+
+        Raises:
+            UserError: the momentum cannot change as asked.
+        """
+        schedules = {"lr": self.lr_schedule()}
+        if self.momentum_low is not None:
+            if self.schedule != "one_cycle":
+                raise UserError(f"fit.momentum_low={self.momentum_low:g}: only fit.schedule=one_cycle changes it.")
+            if self.momentum_low > self.momentum:
+                raise UserError(f"fit.momentum_low={self.momentum_low:g}: allowed are numbers up to fit.momentum.")
+            high, low = self.momentum, self.momentum_low
+            schedules["momentum"] = one_cycle(low, start=high, end=high, warmup=self.warmup)
+        return schedules
 
     def make_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of a network."""
-        if self.optimizer == "sgd":
-            return torch.optim.SGD(
-                network.parameters(), self.lr, momentum=self.momentum, weight_decay=self.weight_decay
-            )
-        return torch.optim.AdamW(
-            network.parameters(), self.lr, betas=(self.momentum, 0.999), weight_decay=self.weight_decay
-        )
+        return make_optimizer(self, network)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +176,8 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     aug = parse_aug(given.get("aug"))
     if norm := model.normalization():
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
-    data, fit = parse_data(given.get("data")), parse_settings(Fit, given.get("fit"), "fit")
+    data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
+    fit.full_stages(aug.size)
     callbacks = given.get("callbacks") or {}
     return Config(
         data=data,
@@ -152,7 +192,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "aug": _plain(aug)
             | {"views": _plain(aug.views)}
             | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
-            "fit": _plain(fit),
+            "fit": _plain(fit) | {"stages": plain_stages(fit.stages)},
             "callbacks": complete_callbacks(callbacks),
             "seed": top["seed"],
             "plugins": list(top["plugins"]),
@@ -160,15 +200,40 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     )
 
 
+def parse_fit(given: object, key: str = "fit") -> Fit:
+    """Check the `fit` section and return it typed.
+
+    Raises:
+        UserError: an unknown key, or a value that is not allowed.
+    """
+    if not isinstance(given, Mapping):
+        return parse_settings(Fit, given, key)
+    known = {**settings(Fit), "stages": None}
+    for name in given:
+        if name not in known:
+            raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), known)}")
+    fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, key)
+    return replace(fit, stages=parse_stages(given.get("stages"), f"{key}.stages"))
+
+
 def check_config(config: Config) -> None:
-    """Check what can only be found by trying, before anything is written: device, data, model.
+    """Check what can only be found by trying, before anything is written: device, data, model, optimizer.
 
     Raises:
         UserError: as `parse_config`.
     """
     config.fit.torch_device()
     classes = load_dataset(config.data).classes
-    check_model(config.model, len(classes), config.aug.size)
+    size = config.aug.size
+    network = check_model(config.model, len(classes), size)
+    for stage in config.fit.full_stages(size):
+        if stage.size != size:
+            check_model(config.model, len(classes), size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
+    optimizer = config.fit.make_optimizer(network)
+    if "momentum" in config.fit.schedules() and not has_momentum(optimizer):
+        raise UserError(f"fit.momentum_low: {config.fit.optimizer} has no momentum. Allowed: null.")
+    for make in config.callbacks:
+        make().check(network)
 
 
 def _name_of(settings: object, registry: Mapping[str, type]) -> str:

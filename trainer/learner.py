@@ -3,7 +3,10 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -12,8 +15,12 @@ from torch.optim import Optimizer
 
 from augment.loader import Batch
 from trainer.callback import CANCELS, Callback, CancelFit, in_order, loop_text
+from trainer.graphs import Eager, Runner, Tensors
+from trainer.stepping import Stepper
 
 C = TypeVar("C", bound=Callback)
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class BatchLoader(Protocol):
@@ -25,6 +32,10 @@ class BatchLoader(Protocol):
 
 class ResumableLoader(BatchLoader, Protocol):
     """What saving and resuming a fit need besides; see `augment.loader.Loader`."""
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the batches of an epoch."""
+        ...
 
     def end_pass(self) -> None:
         """Make the next pass start with the next epoch's first batch."""
@@ -47,8 +58,18 @@ class Position(NamedTuple):
 _START = Position()
 
 
+class Group(NamedTuple):
+    """The batches whose gradients make one step: the first one's number in the epoch, from 0, and how many they are."""
+
+    first: int
+    batches: int
+
+
 class Learner:
     """Trains a model. Each attribute is assigned in one method only, so that one knows where it comes from.
+
+    Where work is recorded (`trainer.graphs`), `output`, `loss` and the gradients are written over with the next batch:
+    a callback that keeps one clones it. `batch` is always the loader's own.
 
     Args:
         model: maps (N, 3, size, size) images to (N, classes) outputs; is moved to the device, in channels_last memory.
@@ -56,10 +77,14 @@ class Learner:
         val_loader: validation batches.
         optimizer: makes the optimizer from the model, after it was moved.
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
+        val_loss_function: the same for validation; None: the same one.
         epochs: passes over the training data.
         callbacks: see `trainer.callback`.
         device: where to train.
         bf16: run the forward pass in bfloat16 autocast.
+        accumulate: batches whose gradients make one step, their mean; an epoch's last step may have fewer.
+        runner: how a batch's work is run, see `trainer.graphs.runner`; None: eagerly.
+        compile: compile the model with `torch.compile`, in place.
         limit_batches: batches of each pass at most.
         folder: where callbacks write; None: nowhere.
         classes: class names, for pictures and tables.
@@ -76,10 +101,14 @@ class Learner:
         *,
         optimizer: Callable[[nn.Module], Optimizer],
         epochs: int,
-        loss_function: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy,
+        loss_function: LossFunction = nn.functional.cross_entropy,
+        val_loss_function: LossFunction | None = None,
         callbacks: Iterable[Callback] = (),
         device: torch.device | None = None,
         bf16: bool = False,
+        accumulate: int = 1,
+        runner: Runner | None = None,
+        compile: bool = False,
         limit_batches: int | None = None,
         folder: Path | None = None,
         classes: tuple[str, ...] = (),
@@ -87,15 +116,22 @@ class Learner:
         self.callbacks = in_order(callbacks)
         self.device = device or torch.device("cpu")
         self.model: nn.Module = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if compile:
+            self.model.compile(dynamic=False)
         self.optimizer = optimizer(self.model)
         self.loss_function = loss_function
+        self.val_loss_function = val_loss_function or loss_function
         self.train_loader = train_loader
         self.val_loader = val_loader
         self.epochs = epochs
         self.bf16 = bf16
+        self.accumulate = accumulate
         self.limit_batches = limit_batches
         self.folder = folder
         self.classes = classes
+        self._runner = runner or Eager()
+        self._stepper = Stepper(self.optimizer, self._runner)
+        self._share = torch.ones((), device=self.device)  # of a batch in the loss of its step
 
     # --- the loop ---
 
@@ -127,11 +163,13 @@ class Learner:
         self._level("train", self._train_batches)
 
     def _train_batches(self) -> None:
-        done, count = self.position.batch, self.batches(self.train_loader)
-        # zip asks the range first: no batch is fetched beyond the limit, and an epoch with nothing left fetches none.
-        for index, batch in zip(range(done, count), self.train_loader, strict=False):
+        self._runner.enter("train", self.model)
+        if self.accumulate > 1 and not self.position.batch:
+            self._stepper.drop_gradients()  # of a step that the epoch before was left in
+        for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
             self._advance(Position(self.epoch, index + 1))
-            self._batch(batch, self._forward, self._backward)
+            step = (self._step,) if index + 1 == sum(self.group) else ()
+            self._batch(batch, self._pass, *step)
 
     def validate(self) -> None:
         """Make one pass over the validation data; on its own it needs no fit around it."""
@@ -140,25 +178,38 @@ class Learner:
 
     @torch.inference_mode()
     def _validate_batches(self) -> None:
-        for _, batch in zip(range(self.batches(self.val_loader)), self.val_loader, strict=False):
-            self._batch(batch, self._forward)
+        self._runner.enter("validate", self.model)
+        for _, batch in self._fetch(self.val_loader, self.batches(self.val_loader)):
+            self._batch(batch, self._pass)
 
-    def _batch(self, batch: Batch, *passes: Callable[[], None]) -> None:
+    def _batch(self, batch: Batch, *bodies: Callable[[], None]) -> None:
         self.batch = batch
-        self._level("batch", *passes)
+        self._level("batch", *bodies)
 
-    def _forward(self) -> None:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            self.output = self.model(self.batch.images)
-        self.loss = self.loss_function(self.output.float(), self.batch.targets)
+    def _pass(self) -> None:
+        kind, work = ("train", self._forward_backward) if self.training else ("validate", self._forward)
+        if self.training:
+            self._stepper.check_gradients()
+            if self.accumulate > 1:
+                self._share.fill_(1 / self.group.batches)
+        self.output, self.loss = self._runner.run(kind, work, self.batch.images, self.batch.targets)
 
-    def _backward(self) -> None:
-        self.loss.backward()  # type: ignore[no-untyped-call]
-        self._level("step", self._step)
+    def _forward(self, images: Tensor, targets: Tensor) -> Tensors:
+        # What autocast keeps of one pass must not be found by the recording of another.
+        cache = not self._runner.captures
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=cache):
+            output = self.model(images)
+        loss_function = self.loss_function if self.training else self.val_loss_function
+        return output, loss_function(output.float(), targets)
+
+    def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
+        output, loss = self._forward(images, targets)
+        scaled = loss * self._share if self.accumulate > 1 else loss
+        scaled.backward()  # type: ignore[no-untyped-call]
+        return output, loss
 
     def _step(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self._level("step", self._stepper.step)
 
     # --- what the loop is made of ---
 
@@ -185,6 +236,18 @@ class Learner:
             finally:
                 self._notify_all(event, callbacks[1:])
 
+    def _fetch(self, loader: BatchLoader, count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
+        """Yield a pass's batches with their numbers; `waited` are the seconds that the last one took to come."""
+        batches = iter(loader)
+        # The limit is asked first: no batch is fetched beyond it, and an epoch with nothing left fetches none.
+        for index in range(done, count):
+            asked = monotonic()
+            batch = next(batches, None)
+            self.waited = monotonic() - asked
+            if batch is None:
+                return
+            yield index, batch
+
     def _mode(self, *, training: bool) -> None:
         self.training = training
         self.model.train(training)
@@ -197,18 +260,46 @@ class Learner:
 
     def batches(self, loader: BatchLoader) -> int:
         """Return the batches of a pass over the loader, the limit considered."""
-        return len(loader) if self.limit_batches is None else min(self.limit_batches, len(loader))
+        return self._limited(len(loader))
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the training batches of an epoch, the limit considered."""
+        return self._limited(self.train_loader.batches_in(epoch))
 
     @property
     def total_steps(self) -> int:
         """Training batches of the whole fit."""
-        return self.epochs * self.batches(self.train_loader)
+        return self._steps_before[self.epochs]
 
     @property
     def step(self) -> int:
         """Number of the current training batch in the whole fit, from 0."""
         epoch, batch = self.position
-        return epoch * self.batches(self.train_loader) + batch - 1
+        return self._steps_before[epoch] + batch - 1
+
+    @cached_property
+    def _steps_before(self) -> tuple[int, ...]:
+        """Training batches before each epoch, and at last those of the whole fit."""
+        return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
+
+    def _limited(self, batches: int) -> int:
+        return batches if self.limit_batches is None else min(self.limit_batches, batches)
+
+    @property
+    def group(self) -> Group:
+        """The batches that make one step with the current training batch."""
+        first = (self.position.batch - 1) // self.accumulate * self.accumulate
+        return Group(first, min(self.accumulate, self.batches_in(self.position.epoch) - first))
+
+    def recapture(self) -> None:
+        """Forget recorded work, after the model was changed within a pass: layers, what is trained, modes.
+
+        Between passes the learner notices by itself. Values that change in place never need it.
+        """
+        self._runner.forget()
+        for parameter in self.model.parameters():
+            if not parameter.requires_grad:
+                parameter.grad = None  # else the optimizer would go on with it, by momentum and decay
 
     def find(self, kind: type[C]) -> C:
         """Return the first callback of a kind.
@@ -221,6 +312,11 @@ class Learner:
                 return callback
         raise LookupError(f"the learner has no {kind.__name__}")
 
+    def evaluated_state(self) -> dict[str, Tensor]:
+        """Return the state of the model that validation scores: of the first callback that has one, or its own."""
+        states = (callback.evaluated_state(self) for callback in self.callbacks)
+        return next((state for state in states if state is not None), self.model.state_dict())
+
     # --- saving ---
 
     def state_dict(self) -> dict[str, Any]:
@@ -228,7 +324,8 @@ class Learner:
         return {
             "position": tuple(self.position),
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self._stepper.state_dict(),
+            "gradients": self._gradients(),
             "loader": self.train_loader.state_dict(),
             "callbacks": {name: callback.state_dict() for name, callback in self._named_callbacks()},
             "random": _random_state(),
@@ -237,16 +334,27 @@ class Learner:
     def load_state_dict(self, state: dict[str, Any]) -> Position:
         """Take back what `state_dict` returned; return the position to give to `fit`."""
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._stepper.load_state_dict(state["optimizer"])
         self.train_loader.load_state_dict(state["loader"])
         for name, callback in self._named_callbacks():
             if name in state["callbacks"]:  # one that the saved run had not starts afresh
                 callback.load_state_dict(state["callbacks"][name])
         _set_random_state(state["random"])
+        for name, parameter in self.model.named_parameters():
+            gradient = state.get("gradients", {}).get(name)
+            parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
         position = Position(*state["position"])
-        if not 0 < position.batch < self.batches(self.train_loader):
+        if not 0 < position.batch < self.batches_in(position.epoch):
             self.train_loader.end_pass()
         return position
+
+    def _gradients(self) -> dict[str, Tensor]:
+        """Return those of a step that is not complete yet."""
+        done = self.position.batch
+        if done % self.accumulate == 0 or done >= self.batches(self.train_loader):
+            return {}
+        parameters = self.model.named_parameters()
+        return {name: p.grad.detach().clone() for name, p in parameters if p.grad is not None}
 
     def _named_callbacks(self) -> Iterator[tuple[str, Callback]]:
         """Yield the callbacks by class name, a second one of a class as Name_2."""

@@ -1,7 +1,7 @@
 """Models by name: the small network of the quick start, and everything that timm has."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from augment.errors import UserError, first_line, suggest
-from augment.params import Flag, Text, parse_named, setting
+from augment.params import Choice, Count, Flag, Number, Text, parse_named, setting
+from trainer.xresnet import ACTIVATIONS, LAYOUTS, POOLS, XResNet
 
 Channels = tuple[float, float, float]
 
@@ -76,6 +77,51 @@ class Cnn(Model):
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
 
 
+@model("xresnet")
+@dataclass(frozen=True, kw_only=True)
+class Xresnet(Model):
+    """A residual network with the changes that fastai's leaderboard is won with, each of them a choice."""
+
+    depth: str = setting(
+        Choice(default="50", options=tuple(LAYOUTS), doc="layers; 26 and 50 have bottlenecks, 18 and 34 basic blocks")
+    )
+    width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor of all channels"))
+    groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))
+    base_width: int = setting(
+        Count(
+            default=64, within=(1, 1024), doc="channels of a group in the first stage; resnext50_32x4d: 32 groups of 4"
+        )
+    )
+    activation: str = setting(Choice(default="relu", options=tuple(ACTIVATIONS), doc="after every batch norm"))
+    attention: str = setting(
+        Choice(default="none", options=("none", "se", "eca"), doc="how a block weighs its channels at its end")
+    )
+    self_attention: bool = setting(Flag(default=False, doc="let all places look at each other, after the first stage"))
+    pool: str = setting(
+        Choice(default="avg", options=tuple(POOLS), doc="how shortcuts halve the picture; blur: max, without aliasing")
+    )
+    stem_pool: bool = setting(Flag(default=True, doc="halve the picture once more after the three convolutions"))
+    zero_init: bool = setting(Flag(default=True, doc="let every block begin as its shortcut"))
+    dropout: float = setting(
+        Number(default=0.0, within=(0, 0.99), doc="share of the features left out before the head")
+    )
+
+    def build(self, classes: int, size: int) -> nn.Module:
+        """Build it; any size will do.
+
+        Raises:
+            UserError: groups without bottlenecks.
+        """
+        bottleneck = LAYOUTS[self.depth][0]
+        if not bottleneck and (self.groups, self.base_width) != (1, 64):
+            deep = ", ".join(depth for depth, (has, _) in LAYOUTS.items() if has)
+            raise UserError(
+                f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no bottlenecks, "
+                f"whose they are. Allowed: 1 and 64, or a depth of {deep}."
+            )
+        return XResNet(classes, **asdict(self))
+
+
 @model("timm")
 @dataclass(frozen=True, kw_only=True)
 class Timm(Model):
@@ -137,17 +183,28 @@ def count_parameters(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters() if p.requires_grad)
 
 
-def check_model(settings: Model, classes: int, size: int) -> None:
-    """Build the network without memory or weights, to find mistakes early.
+def check_model(
+    settings: Model, classes: int, size: int, *, fed: int | None = None, key: str = "aug.size"
+) -> nn.Module:
+    """Build the network without memory or weights, to find mistakes early, and return it.
+
+    Args:
+        settings: of the model.
+        classes: number of classes.
+        size: side of the pictures that it is built for, in pixels.
+        fed: side of those that it is to take; None: the same.
+        key: where that was given, for the message.
 
     Raises:
         UserError: as `Model.build`, or a picture of that size does not fit through it.
     """
+    side = fed or size
     with torch.device("meta"):
         network = settings.untrained().build(classes, size).eval()
         try:
-            network(torch.empty(1, 3, size, size))
+            network(torch.empty(1, 3, side, side))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
-                f"aug.size={size}: the model cannot take pictures of that size ({first_line(error)})."
+                f"{key}={side}: the model cannot take pictures of that size ({first_line(error)})."
             ) from error
+    return network

@@ -17,6 +17,7 @@ from trainer.learner import Learner
 from trainer.plots import plot_batch, plot_confusion, plot_history, plot_schedule
 from trainer.recorder import Recorder
 from trainer.schedule import position
+from trainer.stages import StagedLoader
 
 BATCH, HISTORY, CONFUSION, SCHEDULE = "batch.png", "history.png", "confusion.png", "schedule.png"
 
@@ -96,7 +97,7 @@ def _label(target: int | list[float], classes: tuple[str, ...]) -> str:
 
 def _normalization(loader: Any, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and std, (3, 1, 1) in 0..1, that undo the loader's normalization."""
-    if not isinstance(loader, Loader):
+    if not isinstance(loader, Loader | StagedLoader):
         return images.new_zeros(3, 1, 1), images.new_ones(3, 1, 1)
     mean, std = (images.new_tensor(v).view(3, 1, 1) for v in (loader.plan.mean, loader.plan.std))
     return mean, std

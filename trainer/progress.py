@@ -10,6 +10,7 @@ from trainer.callback import Callback
 from trainer.callbacks import configurable
 from trainer.learner import Learner
 from trainer.recorder import Recorder, Row
+from trainer.stages import StagedLoader
 
 # Column of the line an epoch: title, width, and how the row says it.
 _COLUMNS = (
@@ -56,8 +57,10 @@ class ProgressBar(Callback):
         self._bar.start()
 
     def before_train(self, learner: Learner) -> None:
-        """Start the bar of the pass."""
-        self._start(learner, "train", learner.batches(learner.train_loader), learner.position.batch)
+        """Start the bar of the pass; say which size it has if another stage begins."""
+        if isinstance(learner.train_loader, StagedLoader) and (stage := learner.train_loader.begins(learner.epoch)):
+            self.console.print(f"epoch {learner.epoch + 1}: {stage}", highlight=False)
+        self._start(learner, "train", learner.batches_in(learner.epoch), learner.position.batch)
 
     def before_validate(self, learner: Learner) -> None:
         """Start the bar of the pass."""

@@ -20,6 +20,7 @@ from trainer.callbacks import CALLBACKS, Interrupt, ParamScheduler, parse_callba
 from trainer.config import Fit
 from trainer.models import MODELS
 from trainer.recorder import Recorder
+from trainer.stages import Prepare, Stage
 
 README = CONF.parent / "README.md"
 
@@ -46,6 +47,7 @@ def help_text(groups: Sequence[str]) -> str:
     lines = [_USAGE, f"Groups of files in conf/: {', '.join(groups)}", ""]
     lines += [*_rows(TOP), ""]
     lines += _section("fit", settings(Fit))
+    lines += _section("fit.stages.<stage>", settings(Stage), head="fit.stages.<stage>: sizes that change over epochs")
     lines += _section("aug", settings(Aug))
     for title, registry in (("data", SOURCES), ("model", MODELS), ("callbacks", CALLBACKS)):
         for name, cls in registry.items():
@@ -71,7 +73,7 @@ def default_loop() -> str:
     """Return the loop with the callbacks of the default configuration."""
     configured = OmegaConf.to_container(OmegaConf.load(CONF / "callbacks" / "default.yaml"))
     callbacks = [make() for make in parse_callbacks(configured)]
-    return loop_text(in_order([Recorder(), ParamScheduler({}), Interrupt(), *callbacks]))
+    return loop_text(in_order([Recorder(), ParamScheduler({}), Interrupt(), Prepare(), *callbacks]))
 
 
 def derived_parts() -> dict[str, str]:

@@ -6,7 +6,7 @@ import logging
 import platform
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,7 +20,7 @@ from augment.dataset import Split
 from augment.errors import UserError
 from augment.files import installed_version
 from augment.graph import Placement
-from augment.loader import Loader, check_state
+from augment.loader import Loader
 from augment.memory import keep_freed_memory
 from augment.placement import place
 from augment.plan import Plan, build_plan
@@ -29,9 +29,13 @@ from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load
 from trainer.config import Config
 from trainer.dashboard import Wandb
+from trainer.early_stopping import EarlyStopping
+from trainer.graphs import runner
 from trainer.learner import Learner, Position
+from trainer.losses import CrossEntropy
 from trainer.models import count_parameters
 from trainer.recorder import Recorder
+from trainer.stages import Prepare, StagedLoader, check_loader_state
 
 CONFIG_FILE, SUMMARY_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "summary.json", "environment.json", "plan.txt"
 
@@ -48,17 +52,22 @@ class Summary:
         status: finished, interrupted or failed.
         folder: where the run lies.
         epochs: epochs that were finished.
-        best: row of the best epoch, by the checkpoint's monitor; empty if there is none.
+        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. It was chosen by looking at the
+            validation data, so its score there is too good.
+        last: row of the last epoch, which nothing was chosen by; empty if there is none.
         seconds: of this process's part of the run.
         error: what it failed of.
+        stopped: why a callback ended it before the last epoch.
     """
 
     status: str
     folder: Path
     epochs: int
     best: dict[str, float]
+    last: dict[str, float]
     seconds: float
     error: str = ""
+    stopped: str = ""
 
     def write(self) -> None:
         """Write summary.json."""
@@ -69,7 +78,10 @@ class Summary:
         accuracy = self.best.get("val_accuracy")
         score = "no val_accuracy" if accuracy is None else f"best val_accuracy {accuracy:.4f}"
         where = f" in epoch {int(self.best['epoch']) + 1}" if self.best else ""
-        return f"{self.status} after {self.epochs} epochs: {score}{where}, {self.seconds:.0f} s, in {self.folder}"
+        final = f", last {self.last['val_accuracy']:.4f}" if "val_accuracy" in self.last else ""
+        early = f" (stopped early: {self.stopped})" if self.stopped else ""
+        took = f"{self.seconds:.0f} s, in {self.folder}"
+        return f"{self.status} after {self.epochs} epochs{early}: {score}{where}{final}, {took}"
 
 
 def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
@@ -89,6 +101,7 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     folder.mkdir(parents=True, exist_ok=True)
     if config.fit.torch_device().type == "cpu":
         keep_freed_memory()
+    learner: Learner | None = None
     try:
         learner = _prepare(config, folder, console, group)
         start = _resume(learner, config.fit.resume, folder)
@@ -97,10 +110,12 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         summary = _summary(learner, status, folder, monotonic() - begun)
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
-        Summary("failed", folder, 0, {}, monotonic() - begun, text).write()
+        Summary("failed", folder, 0, {}, {}, monotonic() - begun, text).write()
         log.exception("the run failed")
         raise
     finally:
+        if learner is not None:
+            _close(learner)
         release_memory()
     summary.write()
     log.info("%s", summary)
@@ -126,26 +141,56 @@ def make_loader(config: Config, plan: Plan, split: Split, placement: Placement |
     )
 
 
+def make_train_loader(config: Config, split: Split, placement: Placement | None = None) -> Loader | StagedLoader:
+    """Make the loader of the train split, with the stages that are configured."""
+    stages = config.fit.full_stages(config.aug.size)
+    if not stages:
+        return make_loader(config, build_plan(config.aug, "train"), split, placement)
+    loaders = []
+    for stage in stages:
+        plan = build_plan(replace(config.aug, size=stage.size), "train")
+        staged = replace(config, fit=replace(config.fit, batch_size=stage.batch_size))
+        loaders.append(make_loader(staged, plan, split, placement))
+    return StagedLoader(stages, loaders, config.fit.limit_batches)
+
+
 def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, ...]) -> Learner:
     """Make the learner of a configuration; the model's first weights depend on the seed alone."""
     dataset, device = load_dataset(config.data), config.fit.torch_device()
+    _set_precision(device, config.fit.precision)
     torch.manual_seed(config.seed)
     # One for both splits; a run that is gone on with keeps what was chosen.
     files, threads = (*dataset.train.files, *dataset.val.files), config.fit.cpu_threads()
     placement = place(config.aug, files, device, threads=threads, trial=config.fit.resume is None)
+    train_loader = make_train_loader(config, dataset.train, placement)
+    if config.fit.resume is None:
+        train_loader.prepare()  # while the model is built
     return Learner(
         config.model.build(len(dataset.classes), config.aug.size),
-        make_loader(config, build_plan(config.aug, "train"), dataset.train, placement),
+        train_loader,
         make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
         optimizer=config.fit.make_optimizer,
         epochs=config.fit.epochs,
+        loss_function=CrossEntropy(config.fit.label_smoothing),
+        val_loss_function=CrossEntropy(),
         callbacks=callbacks,
         device=device,
         bf16=config.fit.precision == "bf16",
+        accumulate=config.fit.accumulate,
+        runner=runner(device, graph=config.fit.graph),
+        compile=config.fit.compile,
         limit_batches=config.fit.limit_batches,
         folder=folder,
         classes=dataset.classes,
     )
+
+
+def _set_precision(device: torch.device, precision: str) -> None:
+    # PyTorch's own default is exact matrix products, but TF32 in convolutions.
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    if device.type == "cuda":
+        # Batches have few shapes: what trying cuDNN's algorithms costs comes back within an epoch.
+        torch.backends.cudnn.benchmark = True
 
 
 def release_memory() -> None:
@@ -165,11 +210,20 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
     for callback in callbacks:
         if isinstance(callback, Wandb):
             callback.config, callback.group = dict(config.resolved), group
-    scheduler = ParamScheduler(config.fit.schedules())
-    learner = make_learner(config, folder, callbacks=(Recorder(), scheduler, Interrupt(), *callbacks))
+    callbacks = [Recorder(), ParamScheduler(config.fit.schedules()), Interrupt(), Prepare(), *callbacks]
+    learner = make_learner(config, folder, callbacks=tuple(callbacks))
     dataset = load_dataset(config.data)
     console.print(plans, highlight=False)
-    if isinstance(learner.train_loader, Loader) and (reason := learner.train_loader.placement.reason):
+    train_loader = learner.train_loader
+    assert isinstance(train_loader, Loader | StagedLoader)
+    if isinstance(train_loader, StagedLoader):
+        console.print(
+            "stages:",
+            "; ".join(f"{s.name} {s.epochs} epochs at {s}" for s in train_loader.stages),
+            highlight=False,
+            soft_wrap=True,
+        )
+    if reason := train_loader.placement.reason:
         console.print(reason, highlight=False, soft_wrap=True)
     console.print(
         f"{config.resolved['data']['source']}: {len(dataset.train)} + {len(dataset.val)} pictures, "
@@ -185,7 +239,7 @@ def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
     if run is None:
         return Position()
     position = learner.load_state_dict(load(Path(run) / LAST, learner.device))
-    if isinstance(learner.train_loader, Loader) and isinstance(learner.val_loader, Loader):
+    if isinstance(learner.train_loader, Loader | StagedLoader) and isinstance(learner.val_loader, Loader):
         learner.val_loader.placement = learner.train_loader.placement  # which has gone back to what was chosen then
     if (Path(run) / BEST).is_file():
         shutil.copy2(Path(run) / BEST, folder / BEST)
@@ -206,8 +260,14 @@ def check_resume(config: Config) -> None:
         raise UserError(
             f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
         )
-    loader = make_loader(config, build_plan(config.aug, "train"), load_dataset(config.data).train)
-    check_state(state["loader"], loader.identity)
+    check_loader_state(state["loader"], make_train_loader(config, load_dataset(config.data).train))
+
+
+def _close(learner: Learner) -> None:
+    """End the threads of the loaders' pipelines, also of those that were only prepared."""
+    for loader in (learner.train_loader, learner.val_loader):
+        if isinstance(loader, Loader | StagedLoader):
+            loader.close()
 
 
 def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Summary:
@@ -217,7 +277,9 @@ def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Sum
         checkpoints = [c for c in learner.callbacks if isinstance(c, Checkpoint)]
         epoch = checkpoints[0].best_epoch if checkpoints else None
         best = rows[epoch] if epoch is not None else max(rows, key=lambda row: row.get("val_accuracy", 0.0))
-    return Summary(status, folder, len(rows), best, seconds)
+    stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
+    last = dict(rows[-1]) if rows else {}
+    return Summary(status, folder, len(rows), best, last, seconds, stopped=stopped)
 
 
 def environment() -> dict[str, Any]:

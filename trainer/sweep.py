@@ -1,10 +1,10 @@
-"""The end of a sweep: a table of all its jobs, the best first, and means over seeds."""
+"""The end of a sweep: a table of all its jobs, the best first, and means over seeds; printed and written down."""
 
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.run import SUMMARY_FILE
+
+TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
 
 # Folders of the sweeps that this process started.
 STARTED: list[Path] = []
@@ -37,7 +39,8 @@ class Job:
         name: of its folder.
         overrides: what it was started with.
         status: finished, interrupted, failed or missing.
-        accuracy: best val_accuracy, or None.
+        last: val_accuracy of the last epoch, or None.
+        best: that of the best epoch, which was chosen by it, or None.
         seconds: it took.
         error: what it failed of.
     """
@@ -45,15 +48,50 @@ class Job:
     name: str
     overrides: tuple[str, ...]
     status: str
-    accuracy: float | None
+    last: float | None
+    best: float | None
     seconds: float
     error: str
 
 
+@dataclass(frozen=True)
+class Mean:
+    """What jobs that differ in their seed alone reach in their last epoch.
+
+    Attributes:
+        name: what else the sweep varies.
+        scores: val_accuracy of each.
+    """
+
+    name: str
+    scores: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+        return mean(self.scores)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of one job."""
+        return stdev(self.scores)
+
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % confidence interval of the mean over all seeds (Student's t)."""
+        from scipy.stats import t  # takes a while
+
+        half = float(t.ppf(0.975, len(self.scores) - 1)) * self.std / math.sqrt(len(self.scores))
+        return self.mean - half, self.mean + half
+
+    def plain(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return asdict(self) | {"n": len(self.scores), "mean": self.mean, "std": self.std, "interval": self.interval()}
+
+
 def read_jobs(folder: Path) -> list[Job]:
-    """Read the jobs of a sweep's folder, the best first, those without a score last."""
+    """Read the jobs of a sweep's folder, the best last epoch first, those without a score last."""
     jobs = [_read_job(run.parent) for run in folder.glob("*/.hydra")]
-    return sorted(jobs, key=lambda job: (job.accuracy is None, -(job.accuracy or 0.0), len(job.name), job.name))
+    return sorted(jobs, key=lambda job: (job.last is None, -(job.last or 0.0), len(job.name), job.name))
 
 
 def _read_job(folder: Path) -> Job:
@@ -61,35 +99,62 @@ def _read_job(folder: Path) -> Job:
     try:
         summary = json.loads((folder / SUMMARY_FILE).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
-        return Job(folder.name, overrides, "missing", None, 0.0, "")
-    accuracy = summary["best"].get("val_accuracy")
-    if accuracy is not None and math.isnan(accuracy):
-        accuracy = None
-    return Job(folder.name, overrides, summary["status"], accuracy, summary["seconds"], summary["error"])
+        return Job(folder.name, overrides, "missing", None, None, 0.0, "")
+    last, best = (_accuracy(summary[row]) for row in ("last", "best"))
+    return Job(folder.name, overrides, summary["status"], last, best, summary["seconds"], summary["error"])
+
+
+def _accuracy(row: Mapping[str, float]) -> float | None:
+    accuracy = row.get("val_accuracy", math.nan)
+    return None if math.isnan(accuracy) else accuracy
 
 
 def print_table(folder: Path, console: Console) -> bool:
-    """Print the table of a sweep; return whether all its jobs finished."""
+    """Print the table of a sweep and write it into its folder; return whether all its jobs finished."""
     jobs = read_jobs(folder)
     varied = _varied(jobs)
-    table = Table(title=f"{len(jobs)} jobs, the best first", title_justify="left")
-    for title in ("job", "what it varies", "best val_accuracy", "seconds", "status"):
-        table.add_column(title, justify="right" if title in ("best val_accuracy", "seconds") else "left")
-    for job in jobs:
-        score = "" if job.accuracy is None else f"{job.accuracy:.4f}"
-        status = f"{job.status}: {job.error}" if job.error else job.status
-        cells = (job.name, " ".join(_kept(job, varied)), score, f"{job.seconds:.0f}", status)
-        table.add_row(*map(Text, cells))  # brackets are no markup here
-    console.print(table)
-    if groups := _over_seeds(jobs, varied):
-        table = Table(title="over seeds", title_justify="left")
-        for title in ("what it varies", "n", "mean", "std"):
-            table.add_column(title, justify="left" if title == "what it varies" else "right")
-        for name, scores in groups:
-            table.add_row(Text(name), str(len(scores)), f"{mean(scores):.4f}", f"{stdev(scores):.4f}")
+    means = _over_seeds(jobs, varied)
+    tables = [_job_table(jobs, varied), *([_mean_table(means)] if means else [])]
+    for title, rows in tables:
+        table = Table(title=title, title_justify="left")
+        for name in rows[0]:
+            table.add_column(name, justify="left" if name in _WORDS else "right")
+        for row in rows[1:]:
+            table.add_row(*map(Text, row))  # brackets are no markup here
         console.print(table)
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
+    (folder / TABLE_FILE).write_text("\n".join(_markdown(title, rows) for title, rows in tables))
+    plain = {"jobs": [asdict(job) for job in jobs], "means": [row.plain() for row in means]}
+    (folder / VALUES_FILE).write_text(json.dumps(plain, indent=2) + "\n")
     return all(job.status == "finished" for job in jobs)
+
+
+# A title, and the rows of a table, of which the first one holds the names of its columns.
+Rows = tuple[str, list[list[str]]]
+_WORDS = ("job", "what it varies", "status")
+
+
+def _job_table(jobs: Sequence[Job], varied: set[str]) -> Rows:
+    rows = [["job", "what it varies", "last val_accuracy", "best val_accuracy", "seconds", "status"]]
+    for job in jobs:
+        scores = ("" if score is None else f"{score:.4f}" for score in (job.last, job.best))
+        status = f"{job.status}: {job.error}" if job.error else job.status
+        rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", status])
+    return f"{len(jobs)} jobs, the best last epoch first", rows
+
+
+def _mean_table(means: Sequence[Mean]) -> Rows:
+    rows = [["what it varies", "n", "mean", "std", "95 % interval of the mean"]]
+    for row in means:
+        low, high = row.interval()
+        rows.append([row.name, str(len(row.scores)), f"{row.mean:.4f}", f"{row.std:.4f}", f"{low:.4f}..{high:.4f}"])
+    return "last val_accuracy over seeds", rows
+
+
+def _markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
+    head, *body = [[cell.replace("|", r"\|").replace("\n", " ") for cell in row] for row in rows]
+    align = ["---" if name in _WORDS else "---:" for name in head]
+    return f"{title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in (head, align, *body))
 
 
 def _varied(jobs: Sequence[Job]) -> set[str]:
@@ -102,12 +167,11 @@ def _kept(job: Job, varied: set[str]) -> list[str]:
     return [override for override in job.overrides if override in varied]
 
 
-def _over_seeds(jobs: Sequence[Job], varied: set[str]) -> list[tuple[str, list[float]]]:
-    """Return the scores of jobs that differ in their seed alone, the best mean first; none for single seeds."""
+def _over_seeds(jobs: Sequence[Job], varied: set[str]) -> list[Mean]:
+    """Return the means over jobs that differ in their seed alone, the best first; none for single seeds."""
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for job in jobs:
-        if job.accuracy is not None and job.status == "finished":
-            name = " ".join(o for o in _kept(job, varied) if not o.startswith("seed="))
-            groups[name].append(job.accuracy)
-    several = [(name, scores) for name, scores in groups.items() if len(scores) > 1]
-    return sorted(several, key=lambda group: -mean(group[1]))
+        if job.last is not None and job.status == "finished":
+            groups[" ".join(o for o in _kept(job, varied) if not o.startswith("seed="))].append(job.last)
+    means = [Mean(name, tuple(scores)) for name, scores in groups.items() if len(scores) > 1]
+    return sorted(means, key=lambda row: -row.mean)

@@ -9,6 +9,7 @@ from augment.errors import UserError, first_line
 from augment.params import Count, setting
 from trainer.callback import Callback
 from trainer.callbacks import Interrupt, configurable
+from trainer.early_stopping import EarlyStopping
 from trainer.learner import Learner
 
 REPORT_FILE = "report.html"
@@ -24,11 +25,13 @@ class Ending:
         status: finished, interrupted or failed, or "not ended" of a run that did not come to say.
         seconds: of the process that ended; None where nobody knows.
         error: what it failed of.
+        stopped: why it ended before its last epoch.
     """
 
     status: str
     seconds: float | None
     error: str = ""
+    stopped: str = ""
 
 
 @configurable
@@ -58,4 +61,5 @@ class Report(Callback):
         if error is not None:
             return Ending("failed", seconds, f"{type(error).__name__}: {error}")
         pressed = any(isinstance(c, Interrupt) and c.pressed for c in learner.callbacks)
-        return Ending("interrupted" if pressed else "finished", seconds)
+        stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
+        return Ending("interrupted" if pressed else "finished", seconds, stopped=stopped)

@@ -50,8 +50,9 @@ def _loss(record: Record) -> Chart | None:
     figure, axes = _axes()
     epochs = _epochs(record.rows)
     steps = [step for step in record.steps if {"step", "loss"} <= step.keys()]
-    if steps and record.steps_per_epoch:
-        x = column(steps, "step") / record.steps_per_epoch + 0.5  # an epoch's mean stands in its middle
+    if steps and (before := record.batches_before) is not None:
+        # An epoch's row is a mean over it and stands at its number, so its batches lie half an epoch to both sides.
+        x = np.interp(column(steps, "step"), before, np.arange(len(before))) + 0.5
         axes.plot(*_thin(x, column(steps, "loss")), color=_FAINT, linewidth=0.8, label="train, within epochs", zorder=1)
     if not _draw_splits(axes, record, epochs, "loss"):
         return None
@@ -106,15 +107,18 @@ def _schedule(record: Record, title: str, schedule: Schedule, epochs: int) -> Ch
     figure, axes = _axes()
     position = np.linspace(0, 1, 401)
     values = np.array([schedule(float(p)) for p in position])
-    done = position <= len(record.rows) / epochs
-    axes.plot(position * epochs, values, color=_FAINT, linewidth=1.6, linestyle=":")
-    axes.plot(position[done] * epochs, values[done], color=_COLORS["val"], linewidth=1.8)
+    before = record.batches_before
+    # A schedule goes by batches, of which not all epochs have as many.
+    x = position * epochs if before is None else np.interp(position * before[-1], before, np.arange(epochs + 1))
+    done = x <= len(record.rows)
+    axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")
+    axes.plot(x[done], values[done], color=_COLORS["val"], linewidth=1.8)
     frame(axes, "", "epochs")
     axes.margins(x=0.02)
     if values.min() >= 0:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if values.min() < values.max() / 2 else None)
-    peak, per_epoch = int(values.argmax()), record.steps_per_epoch
-    steps = f"{per_epoch * epochs:,} steps, {per_epoch:,} an epoch. " if per_epoch else ""
+    peak = int(values.argmax())
+    steps = "" if before is None else f"{before[-1]:,} training batches. "
     ends = f"from {values[0]:.3g} over {values[peak]:.3g} to {values[-1]:.3g}"
     if len(set(values.tolist())) == 1:
         ends = f"{values[0]:.3g} throughout"

@@ -50,7 +50,8 @@ def _end(record: Record) -> Iterator[Finding]:
     elif ending.status == "not ended":
         yield Finding(f"The run has not said how it ended: {epochs} are recorded so far.", warning=True)
     elif record.epochs and done < record.epochs:
-        yield Finding(f"The run ended early, after {epochs}.")
+        why = f": {ending.stopped}" if ending.stopped else ""
+        yield Finding(f"The run ended early, after {epochs}{why}.")
 
 
 def _no_number(record: Record) -> Iterator[Finding]:

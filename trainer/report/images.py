@@ -48,6 +48,8 @@ def mistakes(record: Record, count: int) -> list[Mistake]:
     if dataset is None:
         raise UnfitError(f"The validation pictures cannot be had: {record.notes.get('data', 'no configuration')}")
     files, targets = dataset.val.files, np.array(dataset.val.targets)
+    if samples.index.min(initial=0) < 0:
+        raise UnfitError("The run did not keep which prediction is of which picture.")
     same = dataset.classes == record.classes and samples.index.max(initial=-1) < len(files)
     if not same or (targets[samples.index] != samples.target).any():
         raise UnfitError("The validation pictures are not those of this run any more.")

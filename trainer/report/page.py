@@ -40,6 +40,7 @@ _COLUMNS = {
     "lr": ("lr", "{:.2g}"),
     "images_per_second": ("img/s", "{:,.0f}"),
     "waiting": ("waiting", "{:.0%}"),
+    "gpu_memory_mib": ("GPU MiB", "{:,.0f}"),
     "seconds": ("seconds", "{:.1f}"),
 }
 
@@ -106,7 +107,7 @@ def _headline(record: Record) -> dict[str, Any]:
     tiles = []
     if record.best:
         of = f" of {record.epochs}" if record.epochs else ""
-        tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}"))
+        tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}{_last(record)}"))
     if record.ending.seconds is not None:
         resumed = record.config is not None and record.config.fit.resume
         tiles.append(("time", _duration(record.ending.seconds), "since it was resumed" if resumed else ""))
@@ -132,6 +133,15 @@ def _headline(record: Record) -> dict[str, Any]:
 def _monitor(record: Record) -> str:
     given = record.config.resolved["callbacks"].get("checkpoint") if record.config else None
     return str(given["monitor"]) if given else "val_accuracy"
+
+
+def _last(record: Record) -> str:
+    """Say what the last epoch scored, which nothing was chosen by."""
+    last = record.rows[-1] if record.rows else record.best
+    accuracy = last.get("val_accuracy", float("nan"))
+    return (
+        f"; last epoch: {percent(accuracy, 1)}" if last["epoch"] != record.best["epoch"] and isfinite(accuracy) else ""
+    )
 
 
 def _model(record: Record) -> str:

@@ -96,14 +96,18 @@ class Record:
         return self.config.fit.epochs if self.config else None
 
     @property
-    def steps_per_epoch(self) -> int | None:
-        """Training batches of an epoch, as the learner counts them; None if that is not known, or not the same."""
-        if self.config is None or self.dataset is None or self.config.resolved["fit"].get("stages"):
+    def batches_before(self) -> NDArray[np.int64] | None:
+        """Training batches before each epoch and, last, of the whole fit: (epochs + 1,); None if nobody knows."""
+        if self.config is None or self.dataset is None:
             return None
         fit, count = self.config.fit, len(self.dataset.train)
-        full, rest = divmod(count, fit.batch_size)
-        batches = full if fit.drop_last and full else full + bool(rest)
-        return batches if fit.limit_batches is None else min(batches, fit.limit_batches)
+        stages = [(stage.epochs, stage.batch_size) for stage in fit.full_stages(self.config.aug.size)]
+        batches = []
+        for epochs, batch_size in stages or [(fit.epochs, fit.batch_size)]:
+            full, rest = divmod(count, batch_size)
+            length = full if fit.drop_last and full else full + bool(rest)
+            batches += epochs * [length if fit.limit_batches is None else min(length, fit.limit_batches)]
+        return np.cumsum([0, *batches])
 
 
 def read_record(folder: Path, ending: Ending | None = None) -> Record:
@@ -160,7 +164,7 @@ def _take_best(record: Record, best: Mapping[str, Any]) -> None:
 def _ending(folder: Path) -> Ending:
     try:
         summary = _json(folder / SUMMARY_FILE)
-        return Ending(summary["status"], summary["seconds"], summary.get("error", ""))
+        return Ending(summary["status"], summary["seconds"], summary.get("error", ""), summary.get("stopped", ""))
     except (OSError, ValueError, LookupError):
         return Ending("not ended", None)
 

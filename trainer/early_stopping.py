@@ -1,0 +1,50 @@
+"""Ending a fit that does not get better any more."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from augment.params import Choice, Count, Number, setting
+from trainer.callback import Callback, CancelFit
+from trainer.callbacks import MONITORED, configurable
+from trainer.learner import Learner
+from trainer.recorder import Recorder
+
+
+@configurable
+@dataclass(eq=False)
+class EarlyStopping(Callback):
+    """Ends the fit when the monitored value has not improved for some epochs.
+
+    It looks at the recorder's rows alone, so that a resumed run counts as one that was never stopped.
+
+    Attributes:
+        reason: why it ended the fit; empty if it did not.
+    """
+
+    monitor: str = setting(Choice(default="val_accuracy", options=MONITORED, doc="what has to get better"))
+    patience: int = setting(Count(default=10, within=(1, 10**6), doc="epochs without an improvement that end the fit"))
+    min_delta: float = setting(Number(default=0.0, within=(0, 1e9), doc="what is no more than this is no improvement"))
+    order = 100  # whoever comes after has no after_epoch where the fit ends
+    reason: str = field(default="", init=False)
+
+    def before_fit(self, learner: Learner) -> None:
+        """Forget the last fit."""
+        self.reason = ""
+
+    def after_epoch(self, learner: Learner) -> None:
+        """End the fit if it is time."""
+        values = [row[self.monitor] for row in learner.find(Recorder).rows if self.monitor in row]
+        if self._epochs_without(values) >= self.patience:
+            self.reason = f"no better {self.monitor} in {self.patience} epochs"
+            raise CancelFit
+
+    def _epochs_without(self, values: Sequence[float]) -> int:
+        """Return how many values have come after the last improvement."""
+        sign = -1.0 if self.monitor.endswith("loss") else 1.0
+        best, last = -math.inf, -1
+        for index, value in enumerate(values):
+            # The first value counts, also if it is worst possible; NaN never does.
+            if sign * value > best + self.min_delta:
+                best, last = sign * value, index
+        return len(values) - 1 - last

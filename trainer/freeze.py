@@ -1,0 +1,103 @@
+"""Freezing: the first layers of a pretrained network stay as they are while its new head learns."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from augment.errors import UserError
+from augment.params import Choice, Count, Text, setting
+from trainer.callback import Callback
+from trainer.callbacks import configurable
+from trainer.layers import layer_of, matches
+from trainer.learner import Learner
+
+
+@configurable
+@dataclass(eq=False)
+class Freeze(Callback):
+    """Trains the head alone for the first epochs, then all layers, at once or one more in each epoch.
+
+    Frozen parameters do not move at all, nor do the running statistics of frozen batch norms.
+    """
+
+    epochs: int = setting(Count(default=1, within=(1, 10**6), doc="epochs in which everything that is named is frozen"))
+    layers: str | None = setting(
+        Text(
+            optional=True,
+            doc="what is frozen: so many layers from the stem on, or the parameters whose names fit a pattern, as "
+            "layer1.*; null: all but the head",
+        )
+    )
+    unfreeze: str = setting(
+        Choice(
+            default="all", options=("all", "gradually"), doc="then: all at once, or a layer an epoch from the head on"
+        )
+    )
+    _trainable: dict[str, nn.Parameter] = field(default_factory=dict, init=False)
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse to freeze nothing, or everything."""
+        self._layers(model)
+
+    def before_fit(self, learner: Learner) -> None:
+        """Remember what can be trained at all."""
+        self._trainable = {name: p for name, p in learner.model.named_parameters() if p.requires_grad}
+
+    def before_epoch(self, learner: Learner) -> None:
+        """Freeze and unfreeze, by the number of the epoch."""
+        layers = self._layers(learner.model)
+        numbers = sorted(set(layers.values()))
+        over = learner.epoch - self.epochs + 1  # how many layers are unfrozen by now
+        if over > 0:
+            numbers = numbers[:-over] if self.unfreeze == "gradually" else []
+        self._freeze(learner, {name for name, number in layers.items() if number in numbers})
+
+    def before_train(self, learner: Learner) -> None:
+        """Keep the running statistics of frozen layers."""
+        frozen = False
+        for module in learner.model.modules():
+            if own := [p.requires_grad for p in module.parameters(recurse=False)]:
+                frozen = not any(own)
+            # A norm without weights goes with the layer before it.
+            if frozen and hasattr(module, "running_mean"):
+                module.eval()
+
+    def after_fit(self, learner: Learner) -> None:
+        """Leave nothing frozen behind."""
+        self._freeze(learner, set())
+
+    def _freeze(self, learner: Learner, names: set[str]) -> None:
+        changed = False
+        for name, param in self._trainable.items():
+            if param.requires_grad == (name in names):
+                param.requires_grad_(name not in names)
+                param.grad = None  # without one, no optimizer moves it
+                changed = True
+        recapture: Any = getattr(learner, "recapture", None)
+        if changed and recapture is not None:
+            recapture()
+
+    def _layers(self, model: nn.Module) -> dict[str, int]:
+        """Return what is ever frozen, with its layer."""
+        layers = layer_of(model, coarse=True)
+        head = max(layers.values(), default=0)
+        known = {name: layers.get(name, head) for name, _ in model.named_parameters()}
+        if self.layers is None:
+            frozen = {name: number for name, number in known.items() if number < head}
+        elif self.layers.isdecimal():
+            frozen = {name: number for name, number in known.items() if number < int(self.layers)}
+        else:
+            frozen = {name: number for name, number in known.items() if matches(name, [self.layers])}
+        if not frozen or len(frozen) == len(known):
+            what, given = "all parameters" if frozen else "no parameter", self.layers or "null"
+            raise UserError(
+                f"callbacks.freeze.layers: {given} freezes {what}. Allowed: a number of layers from 1 to {head}, "
+                f"or a pattern of names such as {', '.join(_examples(known))}."
+            )
+        return frozen
+
+
+def _examples(names: dict[str, int]) -> list[str]:
+    """Return a pattern for each of the first few children."""
+    return list(dict.fromkeys(f"{name.split('.')[0]}.*" for name in names if "." in name))[:5]
