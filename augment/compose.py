@@ -17,13 +17,14 @@ import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, OverrideType
+from hydra.core.override_parser.types import Override, OverrideType, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError
 
 from augment.config import Aug, parse_aug
 from augment.errors import UserError, first_line, suggest
+from augment.experiment import EXPERIMENT, check_experiment
 from augment.params import Count, Param, Texts, parse_params
 from augment.registry import load_plugins
 
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 SECTIONS = ("data", "model", "aug", "fit", "callbacks")
-
-# The group whose files choose files of the others and set keys of any section.
-EXPERIMENT = "experiment"
 
 # The keys outside of the sections.
 TOP: dict[str, Param[Any]] = {
@@ -135,50 +133,6 @@ def _check_added_once(overrides: Sequence[Override]) -> None:
             added[group] = value
 
 
-def _check_experiment(overrides: Sequence[Override]) -> None:
-    """Check that no file of the command line sets what the experiment sets otherwise, which would win in silence."""
-    chosen = dict(_chosen(overrides))
-    experiment = chosen.pop(EXPERIMENT, None)
-    if not isinstance(experiment, str):
-        return
-    settled = {key_of(override) for override in overrides}
-    theirs = _values_in(EXPERIMENT, experiment)
-    files = [
-        (group, name) for group, names in chosen.items() for name in (names if isinstance(names, list) else [names])
-    ]
-    for group, name in files:
-        for key, value in _values_in(group, str(name)).items():
-            path = f"{group}.{key}"
-            if path not in settled and theirs.get(path, value) != value:
-                raise UserError(
-                    f"{group}={name}: has {path}={value}, and the experiment {experiment} sets {path}={theirs[path]}. "
-                    f"Allowed: {path}=... beside it, which decides, or {group}={name} without the experiment."
-                )
-
-
-def _values_in(group: str, name: str) -> dict[str, object]:
-    """Return what a file of conf/ and those it inherits from set, by key path; nothing for a file from elsewhere."""
-    file = CONF / group / f"{name.removesuffix('.yaml')}.yaml"
-    if not file.is_file():
-        return {}
-    given = OmegaConf.to_container(OmegaConf.load(file))
-    values: dict[str, object] = {}
-    if isinstance(given, dict):
-        for entry in given.pop("defaults", []):
-            if isinstance(entry, str) and entry != "_self_":
-                values |= _values_in(group, entry)
-        values |= dict(_leaves(given, ""))
-    return values
-
-
-def _leaves(given: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, object]]:
-    for key, value in given.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _chosen(overrides: Sequence[Override]) -> Iterator[tuple[str, object]]:
     """Yield the groups of which overrides choose a file, with its name or several names."""
     groups = group_names()
@@ -202,7 +156,8 @@ def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
         loader = GlobalHydra.instance().config_loader()
         for override in overrides:
             override.config_loader = loader  # which knows the files that a glob may mean
-            if override.is_sweep_override() and isinstance(glob := override.value(), Glob):
+            if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
+                glob: Any = override.value()
                 known = loader.get_group_options(key_of(override))
                 if not glob.filter(known):
                     raise UserError(
@@ -273,7 +228,7 @@ def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
     _check_added_once(overrides)
     if not any(key_of(override) == "hydra.searchpath" for override in overrides):
         check_groups(overrides)
-    _check_experiment(overrides)
+    check_experiment(dict(_chosen(overrides)), {key_of(override) for override in overrides}, CONF)
     try:
         return plain_values(hydra.compose(config_name, tokens))
     except HydraException as error:

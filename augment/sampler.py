@@ -29,7 +29,8 @@ class Sampler:
     Each step has a stream of its own, keyed by (seed, split, rank, step key, epoch), and each sample of the epoch a
     fixed place in it. Hence the same draws on every device and for any batch size, and adding a step changes no other
     step's draws. The values of a step with `draw: once` come from a stream keyed by (seed, step path) alone: one row,
-    the same for every sample, epoch, rank, view and split; whether it applies is drawn for each sample. Source: counter-based generators, Salmon et al. 2011 (Philox).
+    the same for every sample, epoch, rank, view and split; whether it applies is drawn for each sample. Source:
+    counter-based generators, Salmon et al. 2011 (Philox).
 
     Attributes:
         plan: whose steps.

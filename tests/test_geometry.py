@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rendering import SIZE, Pixels, draws_of, one_of_values, plan_of, read, render, save
 
 from augment.registry import OPS
+from augment.sampler import Sampler
 
 COUNT = 12
 Floats = NDArray[Any]
@@ -149,3 +150,16 @@ def test_pictures_are_opencvs(
         # OpenCV rounds places to 1/32 of a pixel: at the steps of a photo, and at its edge to the fill, that is more.
         assert np.quantile(off, 0.98) <= 2
         assert off.mean() <= 0.6
+
+
+@pytest.mark.parametrize("name", [op.name for op in OPS.values() if op.kind == "geometry" and op.draws])
+def test_drawn_once_all_samples_get_one_matrix(name: str) -> None:
+    plan = plan_of({"step": {"op": name, "p": 0.5, "draw": "once"}})
+    draws = Sampler(plan, seed=3).draw(1, 0, 50)
+    matrices, applied = plan.stages[0].matrix(draws, SIZE), draws["step"]["applied"]
+    assert 0 < applied.sum() < 50
+    assert np.array_equal(np.unique(matrices[applied], axis=0), matrices[applied][:1])
+    assert not np.array_equal(matrices[applied][0], np.eye(3))
+    assert "drawn once" in str(plan)
+    each = plan_of({"step": {"op": name, "p": 0.5}})
+    assert "drawn once" not in str(each)

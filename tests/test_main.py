@@ -192,9 +192,22 @@ def test_sweep_names_the_failed_job_and_goes_on(tmp_path, photos):
     (sweep,) = tmp_path.glob("outputs/*/*-sweep")
     statuses = {job.name: json.loads((job / "summary.json").read_text())["status"] for job in sweep.glob("[0-9]")}
     assert statuses == {"0": "failed", "1": "failed", "2": "finished", "3": "finished"}
-    table = result.stdout.split("4 jobs, the best first")[1]
+    table = result.stdout.split("4 jobs, the best last epoch first")[1]
     assert "NonFiniteLossError" in table
     assert table.index("fit.lr=0.05") < table.index("fit.lr=1000000.0")
+
+
+def test_an_experiment_is_swept_by_one_command(tmp_path, photos):
+    """Files by a glob, seeds by a range; the command line's keys win; the tables are written down."""
+    small = ["aug.size=32", "fit.epochs=1", "fit.batch_size=8", "fit.device=cpu", "fit.threads=2"]
+    swept = ["+experiment=article_2019", "aug=glob(imagenette_2019_ro*)", "seed=range(2)"]
+    result = run(tmp_path, "-m", *swept, *small, *data(photos))
+    assert result.returncode == 0, result.stderr
+    (sweep,) = tmp_path.glob("outputs/*/*-sweep")
+    values = json.loads((sweep / "sweep.json").read_text())
+    assert all("aug=imagenette_2019_rotate" in job["overrides"] for job in values["jobs"])
+    assert [row["n"] for row in values["means"]] == [2]
+    assert "last val_accuracy over seeds" in (sweep / "sweep.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -218,6 +231,9 @@ def test_sweep_names_the_failed_job_and_goes_on(tmp_path, photos):
         (["data=folder"], "data.root: missing"),
         (["data=folder", "data.root=nowhere"], "data.root=nowhere: there is no such folder"),
         (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder"),
+        (["+experiment=imagenete_5"], "experiment: unknown name 'imagenete_5'. Did you mean 'imagenette_5'?"),
+        (["+experiment=imagenette_5", "fit=article"], "fit=article: has fit.epochs=8, and the experiment"),
+        (["-m", "experiment=glob(image_net*)"], "experiment: glob(image_net*) matches no file. Allowed: article_2019"),
         (["-m", "seed=0,1", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
     ],
 )

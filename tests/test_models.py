@@ -90,11 +90,11 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (None, "model.kind: missing. Allowed: cnn, timm."),
-        ("cnn", "model.kind: missing. Allowed: cnn, timm."),
+        (None, "model.kind: missing. Allowed: cnn, xresnet, timm."),
+        ("cnn", "model.kind: missing. Allowed: cnn, xresnet, timm."),
         ({}, "model.kind: missing."),
         ({"name": "resnet18"}, "model.kind: missing."),
-        ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, timm."),
+        ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, timm, xresnet."),
         ({"kind": "cnn", "name": "resnet18"}, "model.name: unknown key. Allowed: (none)."),
         ({"kind": "timm"}, "model.name: missing. Allowed: text (a name of timm,"),
         (

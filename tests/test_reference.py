@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from augment.compose import CONF
 from augment.config import Aug
 from augment.params import Param, settings
 from augment.registry import OPS, Op
@@ -51,6 +52,15 @@ def test_every_name_is_in_the_help(title: str, registry: dict[str, type]) -> Non
         assert cls.__doc__
         first = " ".join(cls.__doc__.split("\n\n")[0].split())
         assert f"{title}={name}  {first}" in LINES
+
+
+def test_every_experiment_is_in_the_help() -> None:
+    files = list((CONF / "experiment").glob("*.yaml"))
+    assert files
+    for file in files:
+        mark, comment, *_ = file.read_text().splitlines()
+        assert mark == "# @package _global_"
+        assert f"{file.stem}: {comment.removeprefix('# ')}" in LINES
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)

@@ -13,12 +13,11 @@ from rich.console import Console
 from trainer import sweep
 from trainer.sweep import Job, SweepFolder, print_table, read_jobs
 
-
 BETTER = 0.0625  # by how much the best epoch of a job is better than its last one
 
 
 def write_job(folder: Path, name: str, overrides: list[str], accuracy: float | None = None, **summary: Any) -> None:
-    """Write what a run leaves behind, of that accuracy in the last epoch; without it or a status only what Hydra does."""
+    """Write what a run leaves behind; without an accuracy (of the last epoch) or a status only what Hydra does."""
     run = folder / name
     (run / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(overrides), run / ".hydra" / "overrides.yaml")

@@ -13,7 +13,7 @@ from fakes import tiny_model
 from omegaconf import OmegaConf
 
 import trainer.config
-from augment.compose import CONF
+from augment.compose import CONF, compose
 from augment.config import Aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
@@ -410,6 +410,17 @@ def test_a_model_that_cannot_be_built_is_found_before_the_run(name: str, size: i
     parsed = config(model={"kind": "timm", "name": name}, aug={"size": size}, fit={"device": "cpu"})
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         check_config(parsed)
+
+
+@pytest.mark.usefixtures("three_classes")
+@pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
+def test_every_experiment_that_comes_with_the_project(name: str) -> None:
+    """It composes, parses and checks; `data.root` is what a source of one's own pictures asks for."""
+    root = ["data.root=d"] if compose([f"+experiment={name}"])["data"]["source"] == "folder" else []
+    parsed = parse_config(compose([f"+experiment={name}", "fit.device=cpu", *root]))
+    check_config(parsed)
+    assert parsed.aug.train, "an experiment has a recipe"
+    assert parse_config(parsed.resolved).resolved == parsed.resolved
 
 
 def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ class Xresnet(Model):
         if not bottleneck and (self.groups, self.base_width) != (1, 64):
             deep = ", ".join(depth for depth, (has, _) in LAYOUTS.items() if has)
             raise UserError(
-                f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no bottlenecks, "
-                f"whose they are. Allowed: 1 and 64, or a depth of {deep}."
+                f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no "
+                f"bottlenecks, whose they are. Allowed: 1 and 64, or a depth of {deep}."
             )
         return XResNet(classes, **asdict(self))
 

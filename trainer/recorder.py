@@ -106,7 +106,7 @@ class Recorder(Callback):
         self._row |= {
             "train_loss": values["loss"],
             "train_accuracy": values["accuracy"],
-            "lr": learner.optimizer.param_groups[0]["lr"],
+            "lr": float(learner.optimizer.param_groups[0]["lr"]),
             "seconds": self._seconds + seconds,
             "images_per_second": rate,
         }

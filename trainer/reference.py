@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from augment.compose import CONF, TOP
 from augment.config import Aug
+from augment.experiment import EXPERIMENT
 from augment.params import Choice, Param, settings
 from augment.registry import OPS
 from augment.sources import SOURCES
@@ -26,6 +27,7 @@ README = CONF.parent / "README.md"
 
 _USAGE = """\
 python -m trainer [+aug=NAME] [data=NAME] [model=NAME] [fit=NAME] [key=value ...]     train
+python -m trainer +experiment=NAME [key=value ...]                                    train as a file says
 python -m trainer -m key=value,value ...                                              sweep: a run for each
 python -m trainer fit.resume=RUN_FOLDER                                               go on with a run
 python -m trainer.evaluate RUN_FOLDER [data=folder data.root=DIR]                     score its best model
@@ -45,6 +47,7 @@ def help_text(groups: Sequence[str]) -> str:
         groups: config groups, whose files lie in conf/.
     """
     lines = [_USAGE, f"Groups of files in conf/: {', '.join(groups)}", ""]
+    lines += ["experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
     lines += [*_rows(TOP), ""]
     lines += _section("fit", settings(Fit))
     lines += _section("fit.stages.<stage>", settings(Stage), head="fit.stages.<stage>: sizes that change over epochs")
@@ -58,6 +61,16 @@ def help_text(groups: Sequence[str]) -> str:
         lines.append(f"  {op.name} ({op.kind})  {_first_line(op.doc)}")
         lines += [f"    {row}" for row in _rows(op.params)]
     return "\n".join(lines) + "\n"
+
+
+def experiments() -> dict[str, str]:
+    """Return the experiments that come with the project, each with the first line of its comment."""
+    return {file.stem: _comment(file.read_text()) for file in sorted((CONF / EXPERIMENT).glob("*.yaml"))}
+
+
+def _comment(text: str) -> str:
+    comments = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
+    return next((line for line in comments if not line.startswith("@package")), "")
 
 
 def op_table() -> str:

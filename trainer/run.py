@@ -52,8 +52,8 @@ class Summary:
         status: finished, interrupted or failed.
         folder: where the run lies.
         epochs: epochs that were finished.
-        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. It was chosen by looking at the
-            validation data, so its score there is too good.
+        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. It was chosen by its score on
+            the validation data, which is therefore too good.
         last: row of the last epoch, which nothing was chosen by; empty if there is none.
         seconds: of this process's part of the run.
         error: what it failed of.

@@ -118,7 +118,7 @@ def print_table(folder: Path, console: Console) -> bool:
     for title, rows in tables:
         table = Table(title=title, title_justify="left")
         for name in rows[0]:
-            table.add_column(name, justify="left" if name in _WORDS else "right")
+            table.add_column(name, justify="left" if name in _WORDS else "right", overflow="fold")
         for row in rows[1:]:
             table.add_row(*map(Text, row))  # brackets are no markup here
         console.print(table)

@@ -67,7 +67,8 @@ class SqueezeExcite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Weigh: (N, C, H, W) to the same."""
-        return x * self.layers(x.mean((2, 3), keepdim=True))
+        weight: Tensor = self.layers(x.mean((2, 3), keepdim=True))
+        return x * weight
 
 
 class EfficientChannels(nn.Module):
@@ -80,7 +81,8 @@ class EfficientChannels(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Weigh: (N, C, H, W) to the same."""
-        return x * self.conv(x.mean((2, 3))[:, None]).sigmoid().transpose(1, 2)[..., None]
+        weight: Tensor = self.conv(x.mean((2, 3))[:, None]).sigmoid()
+        return x * weight.transpose(1, 2)[..., None]
 
 
 class SelfAttention(nn.Module):
@@ -98,14 +100,15 @@ class SelfAttention(nn.Module):
         """Mix: (N, C, H, W) to the same."""
         flat = x.flatten(2)
         between = flat @ flat.transpose(1, 2) / flat.shape[2]  # (N, C, C): cheaper than places by places
-        return x + self.weight * (between @ self.conv(flat)).view_as(x)
+        mix: Tensor = between @ self.conv(flat)
+        return x + self.weight * mix.view(x.shape)
 
 
-def conv(inputs: int, outputs: int, side: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Return a convolution and its batch norm."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, groups=groups, bias=False), nn.BatchNorm2d(outputs)
-    )
+def conv(inputs: int, outputs: int, side: int, stride: int = 1, groups: int = 1, gain: float = 1.0) -> nn.Sequential:
+    """Return a convolution and its batch norm, whose weights begin at `gain`."""
+    norm = nn.BatchNorm2d(outputs)
+    nn.init.constant_(norm.weight, gain)
+    return nn.Sequential(nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, groups=groups, bias=False), norm)
 
 
 def _attention(name: str, channels: int, activation: Make) -> nn.Module:
@@ -133,12 +136,10 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         if bottleneck:
-            first, second = conv(inputs, middle, 1), conv(middle, middle, 3, stride, groups)
-            layers = [first, activation(), second, activation(), conv(middle, outputs, 1)]
+            layers = [conv(inputs, middle, 1), activation(), conv(middle, middle, 3, stride, groups), activation()]
         else:
-            layers = [conv(inputs, middle, 3, stride), activation(), conv(middle, outputs, 3)]
-        if zero_init:  # so that every block begins as its shortcut
-            nn.init.zeros_(layers[-1][1].weight)
+            layers = [conv(inputs, middle, 3, stride), activation()]
+        layers.append(conv(middle, outputs, 1 if bottleneck else 3, gain=0.0 if zero_init else 1.0))
         self.layers = nn.Sequential(*layers, _attention(attention, outputs, activation))
         shortcut = ([pool()] if stride > 1 else []) + ([conv(inputs, outputs, 1)] if inputs != outputs else [])
         self.shortcut = nn.Sequential(*shortcut)
