@@ -319,6 +319,13 @@ def test_other_ends(ending: Ending, text: str) -> None:
     assert text in said(record([row(0, 1, 1)], ending=ending))
 
 
+def test_an_early_end_says_why(run: Path) -> None:
+    read = read_record(run, Ending("finished", 1, stopped="no better val_loss in 2 epochs"))
+    read.rows = read.rows[:3]
+    assert "The run ended early, after 3 of 4 epochs: no better val_loss in 2 epochs." in said(read)
+    assert "by val_accuracy; last epoch: 40.0 %" in Page(render(read)).text
+
+
 def test_a_loss_that_is_no_number() -> None:
     rows = [row(0, 1, 1), row(1, float("nan"), 1)]
     assert "! The training loss is no number in epoch 2." in said(record(rows))
@@ -341,6 +348,18 @@ def test_what_was_not_reached_is_dotted(run: Path) -> None:
     half = read_record(run)
     half.rows = half.rows[:2]
     assert "Dotted" in next(chart.caption for chart in charts(half) if chart.title == "Learning rate")
+
+
+def test_batches_of_stages_are_counted(run: Path) -> None:
+    read = read_record(run)
+    assert read.batches_before is not None
+    assert read.batches_before.tolist() == [0, 3, 6, 9, 12]  # six pictures in batches of two
+    config = OmegaConf.load(run / CONFIG_FILE)
+    stages = {"small": {"epochs": 1, "size": 64, "batch_size": 4}, "large": {}}
+    OmegaConf.save(OmegaConf.merge(config, {"fit": {"stages": stages, "drop_last": True}}), run / CONFIG_FILE)
+    read = read_record(run)
+    assert read.batches_before is not None
+    assert read.batches_before.tolist() == [0, 1, 4, 7, 10]
 
 
 def test_every_schedule_has_a_curve(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,6 +407,10 @@ def test_other_pictures_than_those_of_the_run_are_not_shown(run: Path) -> None:
     best["samples"]["target"][0] = 1
     save(best, run / BEST)
     with pytest.raises(UnfitError, match="not those of this run any more"):
+        mistakes(read_record(run), 2)
+    best["samples"]["index"][0] = -1
+    save(best, run / BEST)
+    with pytest.raises(UnfitError, match="which prediction is of which picture"):
         mistakes(read_record(run), 2)
     del best["samples"]
     save(best, run / BEST)

@@ -139,9 +139,9 @@ def _last(record: Record) -> str:
     """Say what the last epoch scored, which nothing was chosen by."""
     last = record.rows[-1] if record.rows else record.best
     accuracy = last.get("val_accuracy", float("nan"))
-    return (
-        f"; last epoch: {percent(accuracy, 1)}" if last["epoch"] != record.best["epoch"] and isfinite(accuracy) else ""
-    )
+    if last["epoch"] == record.best["epoch"] or not isfinite(accuracy):
+        return ""
+    return f"; last epoch: {percent(accuracy, 1)}"
 
 
 def _model(record: Record) -> str:
