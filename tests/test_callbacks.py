@@ -71,7 +71,8 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
 
 def test_all_callbacks_are_found() -> None:
     assert {cls.__name__ for cls in ALL} >= {
-        *("Recorder", "ParamScheduler", "Interrupt", "GradClip", "Checkpoint", "ProgressBar", "Plots", "Wandb")
+        *("Recorder", "ParamScheduler", "Interrupt", "GradClip", "Checkpoint", "ProgressBar", "Plots", "Wandb"),
+        "Report",
     }
     assert {cls for cls in CALLBACKS.values() if cls.__module__.startswith("trainer.")} <= set(ALL)
 
@@ -158,6 +159,7 @@ def test_names_are_those_of_the_classes() -> None:
         "freeze": "Freeze",
         "plots": "Plots",
         "progress_bar": "ProgressBar",
+        "report": "Report",
         "wandb": "Wandb",
     }
 

@@ -12,7 +12,8 @@ import trainer.early_stopping
 import trainer.ema
 import trainer.freeze
 import trainer.pictures
-import trainer.progress  # noqa: F401  (each registers its callbacks)
+import trainer.progress
+import trainer.report  # noqa: F401  (each registers its callbacks)
 from augment.compose import TOP, check_keys
 from augment.config import Aug, parse_aug, plain_steps
 from augment.errors import UserError, suggest

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from augment.dataset import Split
 from augment.errors import UserError
 from augment.folder import scan_split
 from augment.sources import load_dataset
+from trainer.metrics import wilson_interval
 from trainer.plots import plot_confusion
 from trainer.recorder import Recorder
 from trainer.trained import Trained, load_trained
@@ -59,9 +59,7 @@ class Score:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the accuracy (Wilson 1927): what another set of as many pictures might give."""
-        n, p, z = self.pictures, self.accuracy, 1.96
-        middle, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+        return wilson_interval(int(self.confusion.diagonal().sum()), self.pictures)
 
     def per_class(self) -> dict[str, tuple[int, int]]:
         """Return for each class how many of its pictures are right, and how many there are."""

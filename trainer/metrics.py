@@ -100,3 +100,12 @@ class Meter:
         """Take back what `state_dict` returned."""
         self.samples = state["samples"]
         self._sums.copy_(state["sums"])
+
+
+def wilson_interval(right: int, total: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927); all of [0, 1] where nothing was counted."""
+    if not total:
+        return 0.0, 1.0
+    p, z = right / total, 1.96
+    middle, half = p + z * z / (2 * total), z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    return max((middle - half) / (1 + z * z / total), 0.0), min((middle + half) / (1 + z * z / total), 1.0)

@@ -21,10 +21,10 @@ from augment.lettering import DPI, drawable, font, shorten, text_width, two_line
 MAX_PICTURES = 32
 
 _INK, _GRAY, _BLUE = "0.15", "0.6", "#1f5a96"
-_SPLITS = (("train", _GRAY), ("val", _BLUE))
+SPLITS = (("train", _GRAY), ("val", _BLUE))
 _TITLE, _TEXT, _SMALL = 11, 10, 9  # points
 # Matplotlib's font caches are shared by all threads.
-_LOCK = Lock()
+LOCK = Lock()
 
 
 def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
@@ -35,7 +35,7 @@ def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
             `val_accuracy` (0..1). What is missing or not finite is left out of the figure.
         path: the PNG to write.
     """
-    with _LOCK:
+    with LOCK:
         save_figure(_history_figure(rows), path, DPI)
 
 
@@ -50,7 +50,7 @@ def plot_confusion(counts: ArrayLike, classes: Sequence[str], path: Path) -> Non
     Raises:
         ValueError: `counts` is not (C, C).
     """
-    with _LOCK:
+    with LOCK:
         save_figure(_confusion_figure(np.asarray(counts), classes), path, DPI)
 
 
@@ -66,7 +66,7 @@ def plot_batch(images: NDArray[np.uint8], labels: Sequence[str], path: Path, *, 
     Raises:
         ValueError: `images` has another shape or type, or `labels` another length.
     """
-    with _LOCK:
+    with LOCK:
         save_figure(_batch_figure(images, labels, title), path, DPI)
 
 
@@ -77,7 +77,7 @@ def plot_schedule(values: Sequence[float], path: Path) -> None:
         values: the learning rate of each step.
         path: the PNG to write.
     """
-    with _LOCK:
+    with LOCK:
         save_figure(_schedule_figure(values), path, DPI)
 
 
@@ -97,7 +97,7 @@ def plot_rates(
         marks: learning rates to point out, by name; the first is the recommended one.
         path: the PNG to write.
     """
-    with _LOCK:
+    with LOCK:
         save_figure(_rates_figure(np.array(lrs), np.array(losses), np.array(smoothed), marks), path, DPI)
 
 
@@ -109,9 +109,9 @@ def _history_figure(rows: Sequence[Mapping[str, float]]) -> Figure:
     left, right = figure.subplots(1, 2)
     epochs = np.array([row.get("epoch", index) for index, row in enumerate(rows)], dtype=float) + 1
     for axes, quantity in ((left, "loss"), (right, "accuracy")):
-        drawn = [_draw_series(axes, epochs, rows, f"{split}_{quantity}", color) for split, color in _SPLITS]
-        _frame(axes, quantity.capitalize(), "epoch")
-        _set_epochs(axes, epochs)
+        drawn = [draw_series(axes, epochs, rows, f"{split}_{quantity}", color) for split, color in SPLITS]
+        frame(axes, quantity.capitalize(), "epoch")
+        set_epochs(axes, epochs)
         if any(drawn):
             axes.legend(frameon=False, fontsize=_TEXT, labelcolor=_INK)
         else:
@@ -127,8 +127,9 @@ def _history_figure(rows: Sequence[Mapping[str, float]]) -> Figure:
     return figure
 
 
-def _draw_series(axes: Axes, x: NDArray[np.float64], rows: Sequence[Mapping[str, float]], key: str, color: str) -> bool:
-    values = _column(rows, key)
+def draw_series(axes: Axes, x: NDArray[np.float64], rows: Sequence[Mapping[str, float]], key: str, color: str) -> bool:
+    """Draw a key of the rows as a line; return whether it has a value anywhere."""
+    values = column(rows, key)
     if np.isnan(values).all():
         return False
     marker = "o" if len(values) <= 30 else None
@@ -136,7 +137,8 @@ def _draw_series(axes: Axes, x: NDArray[np.float64], rows: Sequence[Mapping[str,
     return True
 
 
-def _column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]:
+def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]:
+    """Return a key of all rows, (rows,); NaN where it is missing or not finite."""
     # A JSON null reads as None, which NumPy turns into NaN.
     values = np.array([row.get(key) for row in rows], dtype=float)
     return np.where(np.isfinite(values), values, np.nan)
@@ -144,17 +146,19 @@ def _column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64
 
 def _best(rows: Sequence[Mapping[str, float]]) -> int | None:
     """Return the index of the first row of the highest validation accuracy; None where there is none."""
-    accuracy = _column(rows, "val_accuracy")
+    accuracy = column(rows, "val_accuracy")
     return None if np.isnan(accuracy).all() else int(np.nanargmax(accuracy))
 
 
-def _set_epochs(axes: Axes, epochs: NDArray[np.float64]) -> None:
+def set_epochs(axes: Axes, epochs: NDArray[np.float64]) -> None:
+    """Make the x axis one of whole epochs."""
     if len(epochs):
         axes.set_xlim(epochs.min() - 0.5, epochs.max() + max(0.5, 0.015 * np.ptp(epochs)))
-    axes.xaxis.set_major_locator(_whole_numbers())
+    axes.xaxis.set_major_locator(whole_numbers())
 
 
-def _whole_numbers() -> MaxNLocator:
+def whole_numbers() -> MaxNLocator:
+    """Return what places ticks at whole numbers."""
     return MaxNLocator(nbins=10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
 
 
@@ -162,9 +166,9 @@ def _schedule_figure(values: Sequence[float]) -> Figure:
     figure = Figure(figsize=(6, 3.4), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     axes.plot(values, color=_BLUE, linewidth=1.6, marker="o" if len(values) == 1 else None)
-    axes.xaxis.set_major_locator(_whole_numbers())
+    axes.xaxis.set_major_locator(whole_numbers())
     axes.margins(x=0.02)
-    _frame(axes, "Learning rate", "step")
+    frame(axes, "Learning rate", "step")
     if len(values):
         peak = int(np.argmax(values))
         _set_title(axes, f"Learning rate, highest {values[peak]:.3g} in step {peak}")
@@ -187,7 +191,7 @@ def _rates_figure(
     # The explosion at the end would press all else flat.
     low, high = smoothed.min(), min(smoothed.max(), 1.6 * np.median(smoothed[: max(1, len(smoothed) // 2)]))
     axes.set_ylim(low - 0.12 * (high - low), high + 0.12 * (high - low))
-    _frame(axes, "Loss over the learning rate", "learning rate")
+    frame(axes, "Loss over the learning rate", "learning rate")
     for place, (name, lr) in enumerate(marks.items()):
         color, face = (_INK, "white") if place else (_BLUE, _BLUE)
         at = (lr, smoothed[int(np.argmin(np.abs(lrs - lr)))])
@@ -199,7 +203,8 @@ def _rates_figure(
     return figure
 
 
-def _frame(axes: Axes, title: str, xlabel: str) -> None:
+def frame(axes: Axes, title: str, xlabel: str) -> None:
+    """Give axes the look of all figures."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["bottom", "left"]].set_color(_GRAY)
     axes.grid(axis="y", color="0.9", linewidth=0.8)

@@ -33,6 +33,7 @@ python -m trainer fit.resume=RUN_FOLDER                                         
 python -m trainer.find_lr [+aug=NAME] [key=value ...]                                 suggest a learning rate
 python -m trainer.evaluate RUN_FOLDER [DIR] [--tta flip]                              score its best model
 python -m trainer.predict RUN_FOLDER FILE_OR_FOLDER ... [--top 3] [--csv FILE]        what it takes pictures for
+python -m trainer.report RUN_FOLDER                                                   write its report anew
 python -m trainer --cfg job ...                                                       show what is composed
 python -m augment.plan +aug=NAME [--against NAME]                                     show, or compare, recipes
 python -m augment.preview +aug=NAME | --op NAME|all                                   draw what they do
