@@ -383,10 +383,14 @@ def test_best_has_what_evaluation_needs(tmp_path: Path) -> None:
     learner = make_learner(Recorder(), Checkpoint(), folder=tmp_path, epochs=1)
     learner.fit()
     saved = load(tmp_path / BEST)
-    assert saved.keys() == {"model", "row", "confusion", "classes"}
+    assert saved.keys() == {"model", "row", "confusion", "samples", "classes"}
     assert saved["classes"] == ["ant", "bee", "cat"]
     assert saved["row"] == learner.find(Recorder).rows[0]
     assert_same(saved["confusion"], learner.find(Recorder).confusion)
+    samples = learner.find(Recorder).samples
+    assert samples is not None
+    assert samples.index.tolist() == [0, 1, 2]
+    assert_same(saved["samples"], vars(samples))
 
 
 def test_last_is_saved_after_every_epoch(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ class GradClip(Callback):
 class Checkpoint(Callback):
     """Saves `last.pt` after each epoch and on interruption, and `best.pt` when the monitored value improves.
 
-    `last.pt` is all that a resumed run needs, `best.pt` the model and its figures.
+    `last.pt` is all that a resumed run needs, `best.pt` the model, its figures and what it said of each picture.
     """
 
     monitor: str = setting(
@@ -163,9 +163,14 @@ class Checkpoint(Callback):
         value = recorder.rows[-1].get(self.monitor)
         if value is not None and self._improves(value):
             self.best, self.best_epoch = value, learner.epoch
-            row, confusion = dict(recorder.rows[-1]), recorder.confusion
-            best = {"model": learner.model.state_dict(), "row": row, "confusion": confusion}
-            save(best | {"classes": list(learner.classes)}, learner.folder / BEST)
+            best = {
+                "model": learner.model.state_dict(),
+                "row": dict(recorder.rows[-1]),
+                "confusion": recorder.confusion,
+                "samples": None if recorder.samples is None else dict(vars(recorder.samples)),
+                "classes": list(learner.classes),
+            }
+            save(best, learner.folder / BEST)
         self._save_last(learner)
 
     def after_fit(self, learner: Learner) -> None:
