@@ -8,7 +8,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from augment.loader import Batch
 from trainer.config import Fit
-from trainer.graphs import WARM_UP, capturable
+from trainer.graphs import WARM_UP, Backend, CudaBackend, Tensors, UncapturableError, capturable
 from trainer.learner import LossFunction
 
 
@@ -32,51 +32,53 @@ class ByHand:
         self._device, self._bf16 = device, fit.precision == "bf16"
         self._loss_function = loss_function
         self._optimizer = fit.make_optimizer(self._model)
-        self._graph = fit.graph and device.type == "cuda"
-        self._whole = self._graph and capturable(self._optimizer)
+        self._backend: Backend | None = CudaBackend(device) if fit.graph and device.type == "cuda" else None
+        self._whole = self._backend is not None and capturable(self._optimizer)
         _prepare(self._optimizer, recorded=self._whole)
         self._replay: Callable[[], None] | None = None
-        self._inputs: tuple[Tensor, Tensor] | None = None
+        self._inputs: Tensors = ()
 
     def train(self, batches: Iterable[Batch]) -> None:
         """Make a step of each batch."""
         for batch in batches:
-            if not self._graph:
+            if self._backend and self._replay is None:
+                self._inputs = batch.images.clone(), batch.targets.clone()
+                self._replay = self._record(self._backend, *self._inputs)
+            if self._replay is None:
                 self._step(batch.images, batch.targets)
                 self._optimizer.zero_grad()
                 continue
-            if self._replay is None or self._inputs is None:
-                self._inputs = batch.images.clone(), batch.targets.clone()
-                self._replay = self._record(*self._inputs)
             self._inputs[0].copy_(batch.images, non_blocking=True)
             self._inputs[1].copy_(batch.targets, non_blocking=True)
             self._replay()
             if not self._whole:
                 self._optimizer.step()
 
-    def _forward_backward(self, images: Tensor, targets: Tensor) -> None:
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=not self._graph):
+    def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
+        cache = self._backend is None  # what autocast keeps must not outlive a recording
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=cache):
             outputs = self._model(images)
         self._loss_function(outputs.float(), targets).backward()  # type: ignore[no-untyped-call]
+        return ()
 
-    def _step(self, images: Tensor, targets: Tensor) -> None:
+    def _step(self, images: Tensor, targets: Tensor) -> Tensors:
         self._forward_backward(images, targets)
         self._optimizer.step()
+        return ()
 
-    def _record(self, images: Tensor, targets: Tensor) -> Callable[[], None]:
+    def _record(self, backend: Backend, images: Tensor, targets: Tensor) -> Callable[[], None] | None:
         """Record a step as PyTorch's documentation has it: warmed up on another stream, gradients made in the graph."""
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):
-                self._step(images, targets)
-                self._optimizer.zero_grad(set_to_none=True)
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # DALI's threads may allocate memory meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            (self._step if self._whole else self._forward_backward)(images, targets)
-        return graph.replay
+        for _ in range(WARM_UP):
+            backend.aside(lambda: self._step(images, targets))
+            self._optimizer.zero_grad(set_to_none=True)
+        work = self._step if self._whole else self._forward_backward
+        try:
+            replay, _ = backend.record(lambda: work(images, targets))
+        except UncapturableError:  # so it is with the learner
+            self._optimizer.zero_grad(set_to_none=True)
+            self._backend = None
+            return None
+        return replay
 
 
 def _prepare(optimizer: Optimizer, *, recorded: bool) -> None:

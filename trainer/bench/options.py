@@ -23,7 +23,7 @@ class Options:
 
     Attributes:
         config: the run, of which training is measured.
-        title: for people: the overrides.
+        overrides: of the defaults, to be written down.
         rounds: how often each row runs.
         seconds: for how long, about, each time.
         placements: whether other placements of the decoder are measured too.
@@ -32,7 +32,7 @@ class Options:
     """
 
     config: Config
-    title: str
+    overrides: tuple[str, ...]
     rounds: int = 5
     seconds: float = 2.0
     placements: bool = False
@@ -51,8 +51,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
     check_config(config)
     # A pass is as long as a window, and nothing is gone on with.
     config = replace(config, fit=replace(config.fit, limit_batches=None, resume=None, epochs=1))
-    title = " ".join(token.lstrip("+") for token in overrides) or "defaults"
-    return Options(config, title, given.rounds, given.seconds, given.placements, given.json, given.figure)
+    return Options(config, tuple(overrides), given.rounds, given.seconds, given.placements, given.json, given.figure)
 
 
 def _parser() -> Parser:

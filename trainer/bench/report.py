@@ -6,9 +6,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from rich.box import MARKDOWN
-from rich.table import Table
-
 from augment.bench.report import DPI, Result, crowd, draw_bars, ratio
 from augment.figures import save_figure
 from trainer.bench.verdict import Facts, fastest, verdict
@@ -26,7 +23,7 @@ class Report:
     Attributes:
         results: of all rows, whose timings are windows; among them loader, synthetic and fed.
         settings: what was set and what it ran on, plain values.
-        placements: names of the rows that are fed from other placements, with their overrides; that of `fed` included.
+        placements: names of the rows that are fed from placements to be compared, with their overrides.
     """
 
     results: tuple[Result, ...]
@@ -66,20 +63,20 @@ class Report:
     def headline(self) -> str:
         """What was measured, and on what."""
         s, gpu = self.settings, self.settings["hardware"]["gpu"]
-        batches = f"{s['rounds']} rounds of {s['seconds']:g} s a row"
-        return f"{s['title']} on {gpu or str(s['hardware']['cores']) + ' CPU cores'}: {batches}"
+        model = s["model"].get("name", s["model"]["kind"])
+        what = f"{model}, {s['aug']['size']} px, batch {s['fit']['batch_size']}, {s['fit']['precision']}"
+        turns = f"{s['rounds']} rounds of {s['seconds']:g} s a row"
+        return f"{what} on {gpu or str(s['hardware']['cores']) + ' CPU cores'}: {turns}"
 
-    def table(self) -> Table:
-        """Return the table for the terminal, which is Markdown as well."""
-        table = Table(box=MARKDOWN)
-        table.add_column("", no_wrap=True)
-        columns = ["img/s", "min..max", "of synthetic", "of bare", "in loader", "ms a step"]
-        for column in (*columns, *(["ms to start it"] if self._on_gpu else [])):
-            table.add_column(column, justify="right", no_wrap=True)
-        for result in self.results:
-            if result.timings:
-                table.add_row(*self._cells(self._plain(result)), style="bold" if result.ours else None)
-        return table
+    def table(self) -> str:
+        """Return the table, in Markdown and aligned."""
+        heads = ["", "img/s", "min..max", "of synthetic", "of bare", "in loader", "ms a step"]
+        rows = [self._cells(self._plain(result)) for result in self.results if result.timings]
+        lines = [[*heads, *(["ms to start it"] if self._on_gpu else [])], *rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        lines.insert(1, ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
+        padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
 
     def notes(self) -> list[str]:
         """Return what does not fit into the table."""
@@ -101,8 +98,10 @@ class Report:
 
         def note(result: Result) -> str:
             row = self._plain(result)
-            shares = (("of_synthetic", "of synthetic"), ("of_bare", "of bare"))
-            return ", ".join(f"{row[key]:.2f} {text}" for key, text in shares if row[key] is not None)
+            for key, text in (("of_synthetic", "of synthetic"), ("of_bare", "of bare")):
+                if row[key] is not None:
+                    return f"{row[key]:.3f} {text}"
+            return ""
 
         save_figure(draw_bars(self.results, self.headline, note, beyond=("loader",)), path, DPI)
 
@@ -136,7 +135,7 @@ class Report:
         shares = ["" if row[key] is None else f"{row[key]:.3f}" for key in ("of_synthetic", "of_bare")]
         spread = f"{row['lowest']:,.0f}..{row['highest']:,.0f}"
         cells = [row["title"], f"{row['images_per_second']:,.0f}", spread, *shares]
-        cells += [f"{row['waiting']:.1%}".replace("%", " %"), f"{row['step_ms']:.2f}"]
+        cells += [f"{100 * row['waiting']:.1f} %", f"{row['step_ms']:.2f}"]
         return [*cells, *([f"{row['issue_ms']:.2f}"] if self._on_gpu else [])]
 
 

@@ -62,11 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse_options(given)
         report = run(options)
     console = Console()
-    print_lines = [report.headline, *report.notes(), report.sentences]
-    console.print(print_lines[0], highlight=False, soft_wrap=True)
-    console.print(report.table())
-    for line in print_lines[1:]:
-        console.print(line, highlight=False, soft_wrap=True)
+    for line in (report.headline, report.table(), *report.notes(), report.sentences):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     if options.json:
         write_whole(options.json, json.dumps(report.plain(), indent=2) + "\n")
     if options.figure:
@@ -78,18 +75,22 @@ def run(options: Options) -> Report:
     """Measure training as configured."""
     if options.config.fit.torch_device().type == "cpu":
         keep_freed_memory()  # as in training
-    bench = _Bench(options.config)
     try:
-        rows = bench.rows(placements=options.placements)
+        return _run(options)
+    finally:
+        release_memory()
+
+
+def _run(options: Options) -> Report:
+    bench = _Bench(options.config)
+    rows = bench.rows(placements=options.placements)
+    try:
         with progress_bar() as progress:
             results = measure(rows, options.rounds, options.seconds, progress)
-        memory = bench.memory
-        placements = {row.name: row.placement for row in rows if row.placement}
     finally:
         bench.close()
-        del bench
-        release_memory()
-    return Report(tuple(results), _settings(options, memory), placements)
+    placements = {row.name: row.placement for row in rows if row.placement}
+    return Report(tuple(results), _settings(options, bench.memory), placements)
 
 
 # --- measuring ---
@@ -192,9 +193,9 @@ class _Bench:
         by_hand = "" if fit.accumulate == 1 else "is written for fit.accumulate=1"
         rows = [
             NamedRow("loader", "loader alone", real(_take), bound=True),
-            NamedRow("synthetic", "training, one batch", fixed(self._train), bound=True),
+            NamedRow("synthetic", "training, synthetic", fixed(self._train), bound=True),
             NamedRow("fed", "training, fed", real(self._train), after=self._measure_memory),
-            NamedRow("bare_synthetic", "bare loop, one batch", None if by_hand else fixed(self._train_bare), by_hand),
+            NamedRow("bare_synthetic", "bare loop, synthetic", None if by_hand else fixed(self._train_bare), by_hand),
             NamedRow("bare", "bare loop, fed", None if by_hand else real(self._train_bare), by_hand),
         ]
         return [*rows, *self._placed(ahead=max(ahead, starts))] if placements else rows
@@ -208,13 +209,13 @@ class _Bench:
     def _placed(self, ahead: int) -> Iterator[NamedRow]:
         aug, gpu = self.config.aug, self.device.type == "cuda"
         for overrides, changes in _PLACEMENTS.items():
-            name, title = overrides.replace("aug.", "fed, "), f"training, {overrides}"
+            title = f"training, {overrides}"
             if not gpu:
-                yield NamedRow(name, title, None, "no GPU")
+                yield NamedRow(overrides, title, None, "no GPU")
                 continue
             stream = self._batches(self._place(replace(aug, **changes)))
             row = Row(lambda stream=stream: stream, self._train, ahead=ahead)  # type: ignore[misc]
-            yield NamedRow(name, title, row, placement=overrides)
+            yield NamedRow(overrides, title, row, placement=overrides)
 
     def _place(self, aug: Aug) -> Placement:
         return place(aug, self._files, self.device, threads=self.config.fit.cpu_threads(), trial=False)
@@ -223,6 +224,9 @@ class _Bench:
         """Yield batches of whole passes, on and on."""
         loader = make_loader(self.config, build_plan(self.config.aug, "train"), self._split, placement)
         self._loaders.append(loader)
+        if placement.cache:
+            for _ in loader:  # the first pass fills the cache
+                pass
         while True:
             yield from loader
 
@@ -264,7 +268,7 @@ def _settings(options: Options, memory: Mapping[str, int] | None) -> dict[str, A
     # What it ran on: a run on the CPU has no GPU to show.
     machine = hardware() | ({} if config.fit.torch_device().type == "cuda" else {"gpu": None})
     return {
-        "title": options.title,
+        "overrides": options.overrides,
         **{section: config.resolved[section] for section in ("model", "aug", "fit")},
         "rounds": options.rounds,
         "seconds": options.seconds,
