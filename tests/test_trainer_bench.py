@@ -20,6 +20,7 @@ from trainer.bench.run import main
 from trainer.bench.verdict import Facts, fastest, verdict
 from trainer.bench.windows import Metered, Row, Window
 from trainer.config import Fit
+from trainer.graphs import WARM_UP, UncapturableError
 
 TINY = ["aug.size=16", "fit.batch_size=4", "fit.device=cpu", "fit.threads=1", "--rounds", "2", "--seconds", "0.02"]
 
@@ -204,6 +205,46 @@ def test_the_bare_loop_does_forward_backward_and_step_of_each_batch():
     assert model[1].num_batches_tracked == 3
     torch.testing.assert_close(model[2].weight, before)
     assert model[2].weight.grad is None
+
+
+class Tape:
+    """Stands in for CUDA graphs: a replay is the work done again on the same tensors."""
+
+    def __init__(self, *, works: bool) -> None:
+        self.works, self.replays = works, 0
+
+    def aside(self, work: Any) -> Any:
+        return work()
+
+    def record(self, work: Any) -> Any:
+        if not self.works:
+            raise UncapturableError("it waits")
+
+        def replay() -> None:
+            self.replays += 1
+            work()
+
+        return replay, ()
+
+
+@pytest.mark.parametrize("works", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_bare_loop_trains_on_each_batch_whether_or_not_it_is_recorded(works, whole):
+    model, seen = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3)), []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append(targets.tolist())
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    bare, tape = ByHand(Fit(), model, loss, torch.device("cpu")), Tape(works=works)
+    bare._backend, bare._whole = tape, whole
+    steps = []
+    bare._optimizer.register_step_post_hook(lambda *_: steps.append(len(seen)))
+    targets = [[0, 1], [1, 2], [2, 0]]
+    bare.train(Batch(torch.randn(2, 3, 2, 2), torch.tensor(t), torch.arange(2)) for t in targets)
+    assert seen == [targets[0]] * WARM_UP + targets
+    assert steps == list(range(1, WARM_UP + 4))
+    assert tape.replays == (3 if works else 0)
 
 
 # --- the command ---

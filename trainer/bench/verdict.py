@@ -47,9 +47,10 @@ def verdict(facts: Facts) -> str:
         )
     if issued:
         assert facts.issue is not None
+        busy = 100 * min(facts.issue, 1)
         hint = "a larger fit.batch_size" if facts.graph else "fit.graph=true, a larger fit.batch_size"
         return (
-            f"Bound by kernel launches: the host takes {100 * min(facts.issue, 1):.0f} % of a step to start the GPU's work; "
+            f"Bound by kernel launches: the host takes {busy:.0f} % of a step to start the GPU's work; "
             f"{_price(cost)}; try {hint}."
         )
     if cost > _CHEAP:
