@@ -69,9 +69,7 @@ def _price(cost: float) -> str:
 
 def _feed_hint(facts: Facts) -> str:
     if facts.issue is None:
-        return (
-            "try a larger fit.threads, a smaller aug.size, or a GPU (python -m augment.bench times the recipe's parts)"
-        )
+        return "try a smaller aug.size, a lighter recipe (python -m augment.bench times its parts), or a GPU"
     tried = [] if facts.cached else ["aug.cache=gpu"]
     tried += [] if facts.decode == "auto" or facts.cached else ["aug.decode=auto"]
     if not tried:
