@@ -302,6 +302,15 @@ def test_any_parameter_and_every_group() -> None:
     assert rates(learner(), key="lr") == [0.1] * 12
 
 
+def test_a_group_may_have_a_share_of_the_rate() -> None:
+    def two_groups(model: nn.Module) -> torch.optim.Optimizer:
+        first, *others = model.parameters()
+        return torch.optim.SGD([{"params": [first], "lr_scale": 0.5}, {"params": others}], 0.1)
+
+    found = rates(make_learner(ParamScheduler({"lr": lin(0.6, 0.0)}), optimizer=two_groups, epochs=1))
+    assert found == pytest.approx([0.3, 0.6, 0.2, 0.4, 0.1, 0.2])
+
+
 # --- GradClip ---
 
 

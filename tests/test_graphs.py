@@ -38,6 +38,9 @@ class FakeBackend:
         self.calls.append("eager")
         return work()
 
+    def wait(self) -> None:
+        pass
+
     def record(self, work: Callable[[], Tensors]) -> tuple[Callable[[], None], Tensors]:
         self.calls.append("record")
         if self.fails():
@@ -294,6 +297,24 @@ def test_a_scheduled_momentum_keeps_the_step_eager() -> None:
         return backend.calls.count("record")
 
     assert recorded("lr") == recorded("momentum") + 1
+
+
+def test_a_rate_is_filled_into_the_tensor_that_a_recorded_step_reads() -> None:
+    """Also if a callback puts a number in its place."""
+    seen: list[Tensor] = []
+
+    def put(learner: Learner) -> None:
+        learner.optimizer.param_groups[0]["lr"] = 0.01 * (learner.step + 1)
+
+    def look(learner: Learner) -> None:
+        seen.append(learner.optimizer.param_groups[0]["lr"])
+        assert float(seen[-1]) == pytest.approx(0.01 * (learner.step + 1))
+
+    compare(lambda: Graphs(FakeBackend()), callbacks=lambda: [on("before_step", put), on("after_step", look)])
+    tensors = seen[20:]  # after those of the eager fit
+    assert len(tensors) == 20
+    assert isinstance(tensors[0], Tensor)
+    assert all(rate is tensors[0] for rate in tensors)
 
 
 def test_gradients_that_were_dropped_are_noticed() -> None:

@@ -82,7 +82,9 @@ class ParamScheduler(Callback):
             for name, schedule in self.schedules.items():
                 value = schedule(now)
                 for group in learner.optimizer.param_groups:
-                    set_value(group, name, value)
+                    # By which an optimizer may slow the layers near the input down, as timm's do.
+                    scale = group.get("lr_scale", 1.0) if name == "lr" else 1.0
+                    set_value(group, name, value * scale)
 
 
 class Interrupt(Callback):

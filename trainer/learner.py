@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from augment.loader import Batch
 from trainer.callback import CANCELS, Callback, CancelFit, in_order, loop_text
+from trainer.checkpoint import random_state, set_random_state
 from trainer.graphs import Eager, Runner, Tensors
 from trainer.stepping import Stepper
 
@@ -305,7 +306,7 @@ class Learner:
             "gradients": self._gradients(),
             "loader": self.train_loader.state_dict(),
             "callbacks": {name: callback.state_dict() for name, callback in self._named_callbacks()},
-            "random": _random_state(),
+            "random": random_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> Position:
@@ -316,7 +317,7 @@ class Learner:
         for name, callback in self._named_callbacks():
             if name in state["callbacks"]:  # one that the saved run had not starts afresh
                 callback.load_state_dict(state["callbacks"][name])
-        _set_random_state(state["random"])
+        set_random_state(state["random"])
         for name, parameter in self.model.named_parameters():
             gradient = state.get("gradients", {}).get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
@@ -346,16 +347,3 @@ class Learner:
     def show_loop(self) -> None:
         """Print the loop with every callback at its events."""
         sys.stdout.write(loop_text(self.callbacks) + "\n")
-
-
-def _random_state() -> dict[str, Any]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return {"cpu": torch.get_rng_state(), "cuda": cuda}
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    # Generators take their states from the host, wherever the checkpoint's tensors were put.
-    torch.set_rng_state(state["cpu"].cpu())
-    # A run that is resumed on a machine with other GPUs cannot have their dropout masks.
-    if len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([value.cpu() for value in state["cuda"]])
