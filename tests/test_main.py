@@ -83,7 +83,15 @@ def test_a_run_writes_everything(finished):
     _, folder = finished
     names = {path.name for path in folder.iterdir()}
     pictures = {"batch.png", "history.png", "confusion.png", "schedule.png"}
-    texts = {"config.yaml", "plan.txt", "environment.json", "metrics.jsonl", "summary.json", "trainer.log"}
+    texts = {
+        "config.yaml",
+        "plan.txt",
+        "environment.json",
+        "metrics.jsonl",
+        "steps.jsonl",
+        "summary.json",
+        "trainer.log",
+    }
     assert names == pictures | texts | {"last.pt", "best.pt", "report.html", ".hydra"}
     rows = read_metrics(folder)
     assert [row["epoch"] for row in rows] == [0, 1]

@@ -79,13 +79,16 @@ class Callback:
         """Before the forward pass, in either pass; `learner.batch` is there."""
 
     def before_step(self, learner: "Learner") -> None:
-        """Between the backward pass and the optimizer's step: the gradients are there."""
+        """Between the backward pass and the optimizer's step: the gradients are there, to be changed in place."""
 
     def after_step(self, learner: "Learner") -> None:
         """After the optimizer's step."""
 
     def after_batch(self, learner: "Learner") -> None:
-        """After a batch, in either pass; `learner.output` and `learner.loss` are there, on the device."""
+        """After a batch, in either pass; `learner.output` and `learner.loss` are there, on the device.
+
+        The next batch may write over them: clone what is kept.
+        """
 
     def after_train(self, learner: "Learner") -> None:
         """After the pass over the training data."""

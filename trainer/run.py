@@ -197,9 +197,9 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
 
 
 def _set_precision(device: torch.device, precision: str) -> None:
-    # PyTorch's own default is exact matrix products, but TF32 in convolutions.
-    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     if device.type == "cuda":
+        # PyTorch's own default is exact matrix products, but TF32 in convolutions.
+        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
         # Batches have few shapes: what trying cuDNN's algorithms costs comes back within an epoch.
         torch.backends.cudnn.benchmark = True
 
