@@ -244,7 +244,8 @@ def test_a_checkpoint_of_another_device_does_not_say_how_steps_are_made() -> Non
 
 @needs_gpu
 @pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
-def test_on_a_gpu_steps_are_the_same(name: str) -> None:
+def test_on_a_gpu_steps_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     networks = [tiny_model(), tiny_model().cuda()]
     optimizers = [made(network, optimizer=name) for network in networks]
     for group in optimizers[1].param_groups:
