@@ -140,11 +140,12 @@ def test_a_shared_weight_is_averaged_once() -> None:
 
 
 @needs_gpu
-def test_on_a_gpu_it_is_the_same() -> None:
+def test_on_a_gpu_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     cuda = torch.device("cuda")
     found = []
     for device in (torch.device("cpu"), cuda):
         loaders = {"train": noise_loader(device=device), "val": noise_loader(3, shuffle=False, device=device)}
         _, _, validated = history(EMA(decay=0.5), device=device, model=tiny_model(), **loaders)
         found.append({name: value.cpu() for name, value in validated[-1].items()})
-    torch.testing.assert_close(*found, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(*found, atol=5e-3, rtol=1e-2)
