@@ -117,7 +117,10 @@ def _schedule(record: Record, title: str, schedule: Schedule, epochs: int) -> Ch
     axes.margins(x=0.02)
     if values.min() >= 0:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if values.min() < values.max() / 2 else None)
-    peak = int(values.argmax())
+    # Where it turns, up or down: farthest from the straight line between its ends.
+    peak = int(np.abs(values - np.linspace(values[0], values[-1], len(values))).argmax())
+    if values[peak] not in (values.min(), values.max()):
+        peak = 0
     steps = "" if before is None else f"{before[-1]:,} training batches. "
     ends = f"from {values[0]:.3g} over {values[peak]:.3g} to {values[-1]:.3g}"
     if len(set(values.tolist())) == 1:
