@@ -4,6 +4,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from hydra.errors import HydraException
@@ -34,12 +35,15 @@ class Parser(ArgumentParser):
         module: name of the program, as after `python -m`.
         description: what it does.
         examples: command lines to show in --help, with what they do.
+        arguments: what it takes besides flags, for its usage.
     """
 
-    def __init__(self, module: str, description: str, examples: str) -> None:
+    def __init__(
+        self, module: str, description: str, examples: str, *, arguments: str = "[+aug=NAME] [key=value ...]"
+    ) -> None:
         super().__init__(
             prog=f"python -m {module}",
-            usage=f"python -m {module} [+aug=NAME] [key=value ...] [flags]",
+            usage=f"python -m {module} {arguments} [flags]",
             description=description,
             epilog=f"examples:\n{examples}",
             formatter_class=RawDescriptionHelpFormatter,
@@ -63,6 +67,16 @@ class Parser(ArgumentParser):
                 known = [name for name in self._option_string_actions if name.startswith("--")]
                 raise UserError(f"{flag}: unknown flag.{suggest(flag, known)}")
         return options, rest
+
+    def split_paths(self, arguments: Sequence[str]) -> tuple[Namespace, list[Path], list[str]]:
+        """Return the values of the flags, the paths, and the overrides: what has an = in it and does not exist.
+
+        Raises:
+            UserError: as `split`.
+        """
+        options, rest = self.split(arguments)
+        paths = [token for token in rest if "=" not in token or Path(token).exists()]
+        return options, [Path(token) for token in paths], [token for token in rest if token not in paths]
 
 
 def one_of(*names: str) -> Callable[[str], str]:

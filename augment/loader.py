@@ -151,10 +151,9 @@ class Loader:
         if self._pipeline is None:
             ahead, self._ahead = self._ahead, None
             self._pipeline, self._primed = ahead.result() if ahead else self._build(), True
-        batches, samples = len(self), self.samples
+        batches, samples, epoch = len(self), self.samples, self.epoch
         for number in range(self.batch, batches):
-            epoch = self.epoch
-            *views, index = self._run(self._pipeline)
+            outputs = self._run(self._pipeline)
             self._consumed += 1
             if number == batches - 1:
                 # Before the last batch is handed out, so that a consumer who stops there has finished the epoch: what
@@ -162,8 +161,10 @@ class Loader:
                 for _ in range(self._per_epoch - batches):
                     self._run(self._pipeline)
                     self._consumed += 1
-            valid = min(self.batch_size, samples - number * self.batch_size)
-            yield self._batch([view[:valid] for view in views], index[:valid], epoch, number * self.batch_size)
+            start = number * self.batch_size
+            if samples - start < self.batch_size:
+                outputs = [output[: samples - start] for output in outputs]
+            yield self._batch(outputs, epoch, start)
 
     def prepare(self) -> None:
         """Build the pipeline of the next pass in the background, if it is not there: that pass then begins at once.
@@ -288,10 +289,11 @@ class Loader:
             pipeline.schedule_run()
         return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
 
-    def _batch(self, outputs: list[Tensor], index: Tensor, epoch: int, start: int) -> Batch:
+    def _batch(self, outputs: list[Tensor], epoch: int, start: int) -> Batch:
+        *pictures, index = outputs
         indices = index.flatten().long()
-        targets = self._targets[indices]
-        views = [output.permute(0, 3, 1, 2) for output in outputs]
+        targets = self._targets.index_select(0, indices)
+        views = [picture.permute(0, 3, 1, 2) for picture in pictures]
         if self._mixer is not None:
             mixed = [self._mixer.mix(view, targets, epoch=epoch, start=start) for view in views]
             views, targets = [view for view, _ in mixed], mixed[0][1]

@@ -1,5 +1,6 @@
 """Fixtures for every test: a handful of small pictures, and the devices that augmentation runs on."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
+from rich.console import Console
 
 from augment.dataset import Split
 from augment.registry import _OPS
@@ -67,6 +69,36 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     for seed, file in enumerate(files):
         Image.fromarray(draw_photo(64, 64, seed)).save(file)
     return files
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of three epochs on red, green and blue pictures, whose own pictures are gone since."""
+    from augment.compose import compose
+    from trainer.config import parse_config
+    from trainer.run import train
+
+    root = tmp_path_factory.mktemp("run")
+    for split in ("train", "val"):
+        for channel, name in enumerate(("red", "green", "blue")):
+            (root / "data" / split / name).mkdir(parents=True)
+            for seed in range(6):
+                photo = draw_photo(40, 30, 100 * channel + seed) // 2
+                photo[..., channel] += 120
+                Image.fromarray(photo).save(root / "data" / split / name / f"{seed}.png")
+    given = ["data=folder", f"data.root={root / 'data'}", "aug.size=16", "fit.batch_size=6", "fit.epochs=3"]
+    aug = [
+        "aug.val.center_crop.scale=0.9",
+        "fit.device=cpu",
+        "fit.threads=1",
+        "callbacks.plots=null",
+        "callbacks.progress_bar=null",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)  # the check of the files is kept below outputs/
+        train(parse_config(compose([*given, *aug])), root / "run", console=Console(quiet=True))
+    shutil.rmtree(root / "data")
+    return root / "run"
 
 
 @pytest.fixture

@@ -154,6 +154,9 @@ def test_names_are_those_of_the_classes() -> None:
     assert {name: cls.__name__ for name, cls in CALLBACKS.items() if cls in ALL} == {
         "grad_clip": "GradClip",
         "checkpoint": "Checkpoint",
+        "early_stopping": "EarlyStopping",
+        "ema": "EMA",
+        "freeze": "Freeze",
         "plots": "Plots",
         "progress_bar": "ProgressBar",
         "report": "Report",
@@ -181,7 +184,7 @@ def test_no_callbacks(given: dict[str, object]) -> None:
     [
         ("plots", "callbacks: 'plots' is not allowed. Allowed: a mapping of callbacks, as grad_clip: {}."),
         (["plots"], "callbacks: ['plots'] is not allowed."),
-        ({"plotz": {}}, "callbacks.plotz: unknown callback. Did you mean 'plots'? Allowed: checkpoint, grad_clip"),
+        ({"plotz": {}}, "callbacks.plotz: unknown callback. Did you mean 'plots'? Allowed: checkpoint, early_stop"),
         ({"gradclip": None}, "callbacks.gradclip: unknown callback. Did you mean 'grad_clip'?"),
         ({"plots": True}, "callbacks.plots: True is not allowed. Allowed: a mapping of pictures."),
         ({"plots": {"picturs": 3}}, "callbacks.plots.picturs: unknown key. Did you mean 'pictures'?"),
@@ -304,6 +307,22 @@ def test_any_parameter_and_every_group() -> None:
     assert rates(learner(), key="lr") == [0.1] * 12
 
 
+def test_each_group_has_its_share_of_the_learning_rate_and_adam_its_momentum_in_betas() -> None:
+    def adam(model: nn.Module) -> torch.optim.Optimizer:
+        first, *others = model.parameters()
+        groups: list[dict[str, Any]] = [{"params": [first], "lr_scale": 0.25}, {"params": others}]
+        return torch.optim.Adam(groups, 0.1, betas=(0.9, 0.99))
+
+    def learner() -> Learner:
+        return make_learner(ParamScheduler({"lr": lin(0.6, 0.0), "momentum": lin(0.9, 0.3)}), optimizer=adam)
+
+    expected = [0.6 - 0.1 * step for step in range(6)]
+    assert rates(learner()) == pytest.approx([value * share for value in expected for share in (0.25, 1.0)])
+    assert list(rates(learner(), key="betas")) == [  # type: ignore[comparison-overlap]
+        (pytest.approx(0.9 - 0.1 * step), 0.99) for step in range(6) for _ in range(2)
+    ]
+
+
 # --- GradClip ---
 
 
@@ -385,10 +404,14 @@ def test_best_has_what_evaluation_needs(tmp_path: Path) -> None:
     learner = make_learner(Recorder(), Checkpoint(), folder=tmp_path, epochs=1)
     learner.fit()
     saved = load(tmp_path / BEST)
-    assert saved.keys() == {"model", "row", "confusion", "classes"}
+    assert saved.keys() == {"model", "row", "confusion", "samples", "classes"}
     assert saved["classes"] == ["ant", "bee", "cat"]
     assert saved["row"] == learner.find(Recorder).rows[0]
     assert_same(saved["confusion"], learner.find(Recorder).confusion)
+    samples = learner.find(Recorder).samples
+    assert samples is not None
+    assert samples.index.tolist() == [0, 1, 2]
+    assert_same(saved["samples"], vars(samples))
 
 
 def test_last_is_saved_after_every_epoch(tmp_path: Path) -> None:

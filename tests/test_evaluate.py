@@ -1,9 +1,14 @@
 """What an evaluation says of its score."""
 
+import json
+import math
+import shutil
+
 import pytest
 import torch
 
-from trainer.evaluate import Score
+from trainer.evaluate import Score, evaluate, main
+from trainer.predict import predict
 
 
 def test_interval_and_classes_by_hand():
@@ -18,3 +23,36 @@ def test_all_right_still_leaves_a_doubt():
     low, high = Score(0.0, 1.0, torch.tensor([[20]]), ("cat",)).interval
     assert low == pytest.approx(0.8389, abs=1e-4)
     assert high == pytest.approx(1.0)
+
+
+@pytest.fixture
+def pictures_by_class(photos, tmp_path):
+    """Six pictures in three folders named as the classes of `finished_run`."""
+    for place, photo in enumerate(photos):
+        folder = tmp_path / "mine" / ("red", "green", "blue")[place % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(photo, folder)
+    return tmp_path / "mine"
+
+
+def test_a_folder_is_scored_without_the_data_of_the_run(finished_run, pictures_by_class, capsys):
+    assert main([str(finished_run), str(pictures_by_class), "--tta", "flip"]) == 0
+    written = json.loads((finished_run / "evaluation-mine.json").read_text())
+    assert (written["pictures"], written["tta"]) == (6, "flip")
+    assert "tta flip" in capsys.readouterr().out
+
+    files = sorted(pictures_by_class.rglob("*.png"))
+    shares = [dict(found.classes) for found in predict(finished_run, files, tta="flip")]
+    right = [share[file.parent.name] for file, share in zip(files, shares, strict=True)]
+    assert written["val_loss"] == pytest.approx(-sum(map(math.log, right)) / 6, rel=1e-4)
+    plain = evaluate(finished_run, pictures_by_class)
+    assert plain.tta == "none"
+    assert plain.loss != pytest.approx(written["val_loss"], rel=1e-6)
+    assert evaluate(finished_run, pictures_by_class, ["fit.tta=flip"]).loss == pytest.approx(written["val_loss"])
+
+
+def test_an_unknown_way_to_average(finished_run, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(finished_run), "--tta", "flipp"])
+    assert stopped.value.code == 2
+    assert "unknown name 'flipp'. Did you mean 'flip'?" in capsys.readouterr().err

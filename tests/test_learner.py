@@ -433,6 +433,24 @@ def test_bf16_is_autocast_of_the_forward_pass_alone(bf16: bool, dtype: torch.dty
     assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
 
 
+def test_a_compiled_model_keeps_its_keys() -> None:
+    learner = make_learner(compile=True)
+    assert list(learner.model.state_dict()) == list(tiny_model().state_dict())
+    assert learner.model._compiled_call_impl is not None
+    assert make_learner().model._compiled_call_impl is None
+
+
+def test_validation_may_have_a_loss_of_its_own() -> None:
+    seen: list[tuple[bool, float]] = []
+    look = on("after_batch", lambda learner: seen.append((learner.training, learner.loss.item())))
+
+    def nine(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.sum() * 0 + 9
+
+    small(look, val_loss_function=nine, epochs=1).fit()
+    assert [(training, loss == 9) for training, loss in seen] == [(True, False), (True, False), (False, True)]
+
+
 def test_find() -> None:
     recorder, clips = Recorder(), [GradClip(), GradClip()]
     learner = make_learner(*clips, recorder)

@@ -3,6 +3,7 @@
 import io
 import itertools
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+import augment.loader
 from augment.config import SplitName, parse_aug
 from augment.dataset import Split
 from augment.errors import UserError
@@ -523,6 +525,110 @@ def test_close_and_go_on(after: int | None, grays: Split, device: torch.device) 
     loader.close()
     assert loader.epoch == 1
     assert_complete(take(loader), 13, epoch=1)
+
+
+# --- passes that are prepared, and passes of any epoch ---
+
+NOISE: dict[str, Any] = {"random_resized_crop": {}, "gaussian_noise": {"p": 0.5}}
+
+
+@pytest.mark.parametrize("before", [None, 0, 2, 4])
+def test_start_at_an_epoch(before: int | None, grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    if before is not None:
+        loader.prepare()
+        if before:
+            take(loader, before)
+    for epoch in (3, 1):
+        loader.start_at(epoch)
+        assert (loader.epoch, loader.next_epoch, loader.batch) == (epoch, epoch, 0)
+        assert_complete(take(loader), 13, epoch)
+        assert_complete(take(loader), 13, epoch + 1)
+
+
+def test_the_epoch_of_the_next_pass(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    assert (loader.epoch, loader.next_epoch) == (0, 0)
+    take(loader, 2)
+    assert (loader.epoch, loader.batch, loader.next_epoch) == (0, 2, 1)
+    loader.load_state_dict(saved(loader.state_dict()))
+    assert loader.next_epoch == 0
+    take(loader)
+    assert (loader.epoch, loader.batch, loader.next_epoch) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("steps", [RECIPE, NOISE], ids=["recipe", "noise"])
+def test_what_is_prepared_is_the_same(
+    steps: dict[str, Any], split: SplitName, pictures: Split, device: torch.device
+) -> None:
+    data, plan = first(pictures, 13), plan_of(steps, split, 16)
+    plain, prepared = make(data, device, plan=plan), make(data, device, plan=plan)
+    prepared.prepare()
+    for _ in range(3):
+        expected, found = take(plain), []
+        for batch in prepared:
+            prepared.prepare()  # in the middle of a pass it does nothing
+            found.append(content(batch))
+        prepared.prepare()
+        assert same(found, expected)
+    take(plain, 2)
+    take(prepared, 2)
+    prepared.prepare()
+    assert same(take(prepared), take(plain))
+
+
+@pytest.mark.parametrize(("split", "built"), [("train", 1), ("val", 2)])
+def test_validation_that_draws_prepares_each_pass(
+    split: SplitName, built: int, pictures: Split, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[bool] = []
+    build = augment.loader.build_pipeline
+
+    def spy(*given: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return build(*given, **options)
+
+    monkeypatch.setattr(augment.loader, "build_pipeline", spy)
+    loader = make(pictures, device, plan=plan_of({"random_resized_crop": {}}, split, 16))
+    for _ in range(2):
+        loader.prepare()
+        take(loader)
+    assert threads == [False] * built
+
+
+def test_what_fails_while_it_is_prepared_is_raised_by_the_pass(
+    pictures: Split, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: Any, **options: Any) -> None:
+        raise OSError("no such picture")
+
+    loader = make(pictures, device)
+    with monkeypatch.context() as patched:
+        patched.setattr(augment.loader, "build_pipeline", broken)
+        loader.prepare()
+        with pytest.raises(OSError, match="no such picture"):
+            take(loader)
+    assert sorted(indices(take(loader))) == list(range(len(pictures)))
+
+
+def test_states_of_prepared_loaders(pictures: Split, device: torch.device) -> None:
+    data, plan = first(pictures, 13), plan_of(RECIPE, size=16)
+    loader = make(data, device, plan=plan)
+    epochs = [take(loader) for _ in range(2)]
+    loader.start_at(1)
+    loader.prepare()
+    other = make(data, device, plan=plan)
+    other.prepare()
+    other.load_state_dict(saved(loader.state_dict()))
+    assert same(take(other), take(loader))
+    begun = make(data, device, plan=plan)
+    take(begun, 2)
+    other.close()
+    other.prepare()
+    other.load_state_dict(saved(begun.state_dict()))
+    assert same(take(other), epochs[0][2:])
+    assert same(take(other), epochs[1])
 
 
 # --- saving and resuming ---

@@ -2,11 +2,13 @@
 
 import math
 from io import BytesIO
+from typing import Any
 
 import pytest
 import torch
 from fakes import CPU, assert_same
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_confusion_matrix
 
 from trainer.metrics import Meter
@@ -120,6 +122,44 @@ def test_gradients_do_not_pile_up() -> None:
     outputs = torch.randn(2, 3, requires_grad=True)
     meter = Meter(3, CPU, keep=True)
     meter.update(nn.functional.cross_entropy(outputs, torch.tensor([0, 1])), outputs, torch.tensor([0, 1]))
-    states = [value for values in meter.state_dict()["metrics"] for value in values.values()]
-    assert states
-    assert not any(value.requires_grad for value in states)
+    tensors = [meter.state_dict()["sums"], *vars(meter.kept()).values()]
+    assert len(tensors) == 6
+    assert not any(value.requires_grad for value in tensors)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_what_was_said_of_each_sample_by_hand(soft: bool) -> None:
+    """Logarithms of probabilities come back as these; what was handed in may change afterwards."""
+    shares = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
+    outputs, indices = shares.log(), torch.tensor([7, 3, 5])
+    targets = torch.tensor([0, 1, 1])
+    meter = Meter(3, CPU, keep=True)
+    for part in (slice(0, 2), slice(2, 3)):
+        given = one_hot(*targets[part].tolist()) if soft else targets[part].clone()
+        parts = outputs[part].clone(), given, indices[part].clone()
+        meter.update(torch.tensor(0.0), *parts)
+        for tensor in parts:
+            tensor.zero_()
+    samples = meter.kept()
+    assert samples.index.tolist() == [7, 3, 5]
+    assert samples.target.tolist() == [0, 1, 1]
+    assert samples.prediction.tolist() == [0, 2, 0]
+    assert samples.confidence.tolist() == pytest.approx([0.5, 0.7, 0.6])
+    assert samples.target_confidence.tolist() == pytest.approx([0.5, 0.2, 0.3])
+
+
+def test_an_update_is_a_handful_of_kernels() -> None:
+    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        calls = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func not in (torch.ops.aten.detach.default,):
+                Count.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    meter = Meter(4, CPU)
+    (given,) = batches([8])
+    loss = torch.tensor(1.0)
+    with Count():  # type: ignore[no-untyped-call]
+        meter.update(loss, *given)
+    assert 3 <= Count.calls <= 6

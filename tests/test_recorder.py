@@ -2,25 +2,40 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fakes import CLASSES, Logits, frozen, logits_loader, make_learner, on, raises
+import torch
+from fakes import (
+    CLASSES,
+    Logits,
+    MemoryLoader,
+    frozen,
+    logits_loader,
+    make_learner,
+    needs_gpu,
+    noise_loader,
+    on,
+    raises,
+)
 from torch import nn
 
+import trainer.learner
 from augment.errors import UserError
+from augment.loader import Batch
 from trainer import recorder
-from trainer.callback import Callback, CancelBatch, CancelEpoch, CancelTrain, CancelValidate
+from trainer.callback import Callback, CancelBatch, CancelEpoch, CancelFit, CancelTrain, CancelValidate
 from trainer.callbacks import Checkpoint
 from trainer.learner import Learner
-from trainer.recorder import METRICS_FILE, TIMES, NonFiniteLossError, Recorder, read_metrics
+from trainer.recorder import LOOKS_FILE, METRICS_FILE, TIMES, NonFiniteLossError, Recorder, read_metrics
 
 # Outputs of which softmax makes probabilities that can be read off: the logarithms of thirds, quarters and halves.
 HALF, QUARTER, TINY = math.log(1 / 2), math.log(1 / 4), math.log(1e-30)
 TRAIN = [[HALF, QUARTER, QUARTER], [HALF, QUARTER, QUARTER], [QUARTER, QUARTER, HALF]], [0, 1, 0]
 VAL = [[QUARTER, HALF, QUARTER], [HALF, QUARTER, QUARTER], [QUARTER, QUARTER, HALF]], [1, 2, 2]
-KEYS = ["epoch", "train_loss", "train_accuracy", "lr", "seconds", "images_per_second", "val_loss", "val_accuracy"]
+TRAIN_KEYS = ["epoch", "train_loss", "train_accuracy", "lr", "seconds", "images_per_second", "waiting"]
+KEYS = [*TRAIN_KEYS, "val_loss", "val_accuracy"]
 
 
 def known(*callbacks: Callback, **options: object) -> Learner:
@@ -210,6 +225,85 @@ def test_a_validation_loss_that_is_no_number_is_only_written_down() -> None:
     assert all(math.isnan(row["val_loss"]) for row in learner.find(Recorder).rows)
 
 
+# --- what a report shows ---
+
+
+def test_each_look_is_kept_with_the_loss_since_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of single pictures, looked at at the first and then every third."""
+    clock = Clock(monkeypatch)
+    train = logits_loader(TRAIN[0] * 4, TRAIN[1] * 4, batch_size=1)
+    parts = {"train": train, "val": logits_loader(*VAL), "model": Logits(), "optimizer": frozen, "folder": tmp_path}
+    learner = make_learner(Recorder(interval=3.0), on("before_batch", clock.tick), epochs=1, **parts)
+    learner.fit()
+    looks = [json.loads(line) for line in (tmp_path / LOOKS_FILE).read_text().splitlines()]
+    assert [look["seconds"] for look in looks] == [1.0, 4.0, 7.0, 10.0, 12.0]
+    assert [look["step"] for look in looks] == [1, 4, 7, 10, 12]
+    assert [look["images_per_second"] for look in looks] == [1.0] * 5
+    thirds = (2 + 2 + 1) / 3
+    assert [look["loss"] / math.log(2) for look in looks] == pytest.approx([1, thirds, thirds, thirds, 2])
+
+
+def test_looks_go_on_after_an_interruption_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "MAX_LOOKS", 6)
+    clock = Clock(monkeypatch)
+    first = known(Recorder(interval=0.0), on("before_batch", clock.tick), on("after_batch", raises(CancelFit, 5)))
+    first.fit()
+    clock.now += 1000.0
+    second = known(Recorder(interval=0.0), on("before_batch", clock.tick), epochs=6)
+    second.fit(second.load_state_dict(first.state_dict()))
+    looks = second.find(Recorder).looks
+    assert 3 <= len(looks) <= 6
+    seconds, steps = [look.seconds for look in looks], [look.step for look in looks]
+    assert seconds == sorted(seconds)
+    assert steps == sorted(steps)
+    assert steps[0] == 1
+    assert seconds[-1] < 100
+
+
+def test_the_share_of_the_time_that_batches_were_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch takes a second to come and three to be trained on; validation counts for neither."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(trainer.learner, "monotonic", lambda: clock.now)
+
+    class Slow(MemoryLoader):
+        def __iter__(self) -> Iterator[Batch]:
+            for batch in super().__iter__():
+                clock.now += 1.0
+                yield batch
+
+    images = torch.tensor(TRAIN[0])[:, :, None, None]
+    train = Slow(images, torch.tensor(TRAIN[1]), 1, shuffle=False)
+
+    def work(learner: Learner) -> None:
+        clock.now += 3.0
+
+    parts = {"val": logits_loader(*VAL), "model": Logits(), "optimizer": frozen}
+    learner = make_learner(Recorder(), on("before_batch", work), train=train, **parts)
+    learner.fit()
+    assert [row["waiting"] for row in learner.find(Recorder).rows] == [0.25, 0.25]
+
+
+def test_what_was_said_of_each_picture_of_the_validation_data() -> None:
+    learner = known(Recorder(), epochs=1)
+    learner.fit()
+    samples = learner.find(Recorder).samples
+    assert samples is not None
+    assert samples.index.tolist() == [0, 1, 2]
+    assert samples.target.tolist() == VAL[1]
+    assert samples.prediction.tolist() == [1, 0, 2]
+    assert samples.confidence.tolist() == pytest.approx([0.5, 0.5, 0.5])
+    assert samples.target_confidence.tolist() == pytest.approx([0.5, 0.25, 0.5])
+
+
+@needs_gpu
+def test_gpu_memory_is_in_the_row() -> None:
+    device = torch.device("cuda")
+    train, val = noise_loader(device=device), noise_loader(3, device=device)
+    learner = make_learner(Recorder(), train=train, val=val, device=device)
+    learner.fit()
+    assert all(row["gpu_memory_mib"] > 0 for row in learner.find(Recorder).rows)
+
+
 # --- epochs that are cut short ---
 
 
@@ -227,7 +321,7 @@ def test_an_epoch_left_in_the_middle_has_a_row_of_what_it_came_to(tmp_path: Path
 def test_an_epoch_without_validation_has_no_validation_in_its_row() -> None:
     learner = known(Recorder(), on("before_validate", raises(CancelEpoch, at=1)))
     learner.fit()
-    assert [list(row) for row in learner.find(Recorder).rows] == [KEYS, KEYS[:6]]
+    assert [list(row) for row in learner.find(Recorder).rows] == [KEYS, TRAIN_KEYS]
 
 
 def test_an_epoch_without_validation_has_no_confusion_either(tmp_path: Path) -> None:

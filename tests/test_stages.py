@@ -5,6 +5,7 @@ import io
 import threading
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from fakes import CLASSES, frozen, needs_gpu, on, tiny_model
 from nvidia.dali import backend
 from nvidia.dali.pipeline import Pipeline
+from rich.console import Console
 
 import augment.loader
 from augment.compose import compose
@@ -153,6 +155,24 @@ def test_one_pipeline_is_alive_and_the_next_one_only_at_the_end_of_a_stage(
     assert counts == [1] * 7 + [1, 1, 1, 1, 2, 2, 2] + [1, 1]
     loader.close()
     assert len(alive) == 0
+
+
+def test_a_resumed_pass_knows_when_its_stage_ends(
+    data: Split, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr("trainer.stages.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trainer.stages._LEAD", 2.5)
+    config = config_of({"small": {"epochs": 1, "batch_size": 1}, "last": {}}, epochs=2)
+    loader, resumed = staged(config, data), staged(config, data)
+    take(loader, 3)
+    resumed.load_state_dict(loader.state_dict())
+    loader.close()
+    counts = []
+    for _ in resumed:
+        wait_for_threads()
+        counts.append(len(alive))
+    assert counts == [1, 2, 2, 2]
 
 
 def wait_for_threads() -> None:
@@ -358,6 +378,17 @@ def test_validation_is_prepared_while_the_first_epoch_trains(data: Split, alive:
     learner.fit(Position(4, 0))  # no other stage comes after it
     # One for training and one for validation.
     assert counts == [2]
+
+
+@pytest.mark.slow
+def test_a_run_with_stages(
+    data: Split, tmp_path: Path, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "keep_freed_memory", lambda: None)  # it is for good
+    summary = run.train(config_of(drop_last=True), tmp_path, console=Console(file=io.StringIO()))
+    assert (summary.status, summary.epochs) == ("finished", 5)
+    assert len(alive) == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
 
 
 # --- configuration ---

@@ -135,7 +135,6 @@ def test_a_value_of_the_wrong_type_or_out_of_range(key: str, value: object) -> N
 @pytest.mark.parametrize(
     ("key", "given", "message"),
     [
-        ("fit.optimizer", "sdg", "unknown name 'sdg'. Did you mean 'sgd'? Allowed: adamw, sgd."),
         ("fit.schedule", "onecycle", "unknown name 'onecycle'. Did you mean 'one_cycle'?"),
         ("fit.device", "gpu", "unknown name 'gpu'. Did you mean 'cpu'? Allowed: auto, cpu, cuda."),
         ("fit.precision", "fp16", "unknown name 'fp16'. Did you mean"),
@@ -340,13 +339,21 @@ def test_the_schedule(fit: dict[str, Any], expected: object) -> None:
     assert config(fit=fit).fit.lr_schedule() == expected
 
 
+def test_momentum_runs_against_the_learning_rate() -> None:
+    schedules = config(fit={"lr": 1, "momentum": 0.95, "momentum_low": 0.85, "warmup": 0.3}).fit.schedules()
+    assert [schedules["momentum"](x) for x in (0, 0.15, 0.3, 1)] == pytest.approx([0.95, 0.9, 0.85, 0.95])
+    assert schedules["lr"](0.3) == 1
+    assert set(config().fit.schedules()) == {"lr"}
+
+
 def test_sgd() -> None:
     model = tiny_model()
     optimizer = config(fit={"lr": 0.3, "momentum": 0.8, "weight_decay": 0.02}).fit.make_optimizer(model)
     assert type(optimizer) is torch.optim.SGD
-    (group,) = optimizer.param_groups
+    group, plain = optimizer.param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.3, 0.8, 0.02, False)
-    assert [id(p) for p in group["params"]] == [id(p) for p in model.parameters()]
+    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
+    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
 
 
 def test_adamw() -> None:
@@ -354,9 +361,10 @@ def test_adamw() -> None:
     fit = config(fit={"optimizer": "adamw", "lr": 0.003, "momentum": 0.8, "weight_decay": 0.02}).fit
     optimizer = fit.make_optimizer(model)
     assert type(optimizer) is torch.optim.AdamW
-    (group,) = optimizer.param_groups
+    group, plain = optimizer.param_groups
     assert (group["lr"], group["betas"], group["weight_decay"]) == (0.003, (0.8, 0.999), 0.02)
-    assert [id(p) for p in group["params"]] == [id(p) for p in model.parameters()]
+    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
+    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -421,6 +429,28 @@ def test_every_experiment_that_comes_with_the_project(name: str) -> None:
     check_config(parsed)
     assert parsed.aug.train, "an experiment has a recipe"
     assert parse_config(parsed.resolved).resolved == parsed.resolved
+
+
+@pytest.mark.usefixtures("three_classes")
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"fit": {"optimizer": "sdg"}}, "fit.optimizer: unknown name 'sdg'. Did you mean 'sgd'?"),
+        ({"fit": {"momentum_low": 0.95}}, "fit.momentum_low=0.95: allowed are numbers up to fit.momentum."),
+        ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8: only fit.schedule=one_cycle"),
+        ({"fit": {"momentum_low": 0.8, "optimizer": "madgrad"}}, None),
+        ({"fit": {"momentum_low": 0.8, "optimizer": "adafactor"}}, "fit.momentum_low: adafactor has no momentum."),
+        ({"callbacks": {"freeze": {"layers": "layer9.*"}}}, "callbacks.freeze.layers: layer9.* freezes no parameter."),
+    ],
+)
+def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, Any], message: str | None) -> None:
+    fit = {"device": "cpu"} | sections.pop("fit", {})
+    parsed = config(fit=fit, **sections)
+    if message is None:
+        check_config(parsed)
+    else:
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+            check_config(parsed)
 
 
 def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:

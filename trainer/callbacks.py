@@ -15,10 +15,9 @@ from augment.params import Choice, Number, parse_params, setting, settings
 from trainer.callback import Callback, CancelFit
 from trainer.checkpoint import BEST, LAST, save
 from trainer.learner import Learner, Position
-from trainer.optimizers import set_momentum
+from trainer.optimizers import set_value
 from trainer.recorder import Recorder
 from trainer.schedule import Schedule, position
-from trainer.stepping import set_value
 
 C = TypeVar("C", bound=type[Callback])
 
@@ -69,8 +68,8 @@ class ParamScheduler(Callback):
     """Sets hyperparameters of the optimizer before every step, from the position in the whole fit.
 
     Args:
-        schedules: for each key of the optimizer's parameter groups, as "lr", its schedule. The learning rate of a group
-            is multiplied by its `lr_scale`, if it has one; "momentum" is also the first of Adam's betas.
+        schedules: for each key of the optimizer's parameter groups, as "lr", its schedule. See
+            `trainer.optimizers.set_value`.
     """
 
     order = -5
@@ -86,10 +85,7 @@ class ParamScheduler(Callback):
             now = position(learner.step - ahead, learner.total_steps)
             for group in learner.optimizer.param_groups:
                 for name, schedule in self.schedules.items():
-                    if name == "momentum":
-                        set_momentum(group, schedule(now))
-                    else:
-                        set_value(group, name, schedule(now) * (group.get("lr_scale", 1.0) if name == "lr" else 1.0))
+                    set_value(group, name, schedule(now))
 
 
 class Interrupt(Callback):
@@ -147,7 +143,8 @@ class GradClip(Callback):
 class Checkpoint(Callback):
     """Saves `last.pt` after each epoch and on interruption, and `best.pt` when the monitored value improves.
 
-    `last.pt` is all that a resumed run needs, `best.pt` the model that was validated and its figures.
+    `last.pt` is all that a resumed run needs, `best.pt` the model that was validated, its figures and what it said of
+    each picture.
     """
 
     monitor: str = setting(
@@ -170,9 +167,14 @@ class Checkpoint(Callback):
         value = recorder.rows[-1].get(self.monitor)
         if value is not None and self._improves(value):
             self.best, self.best_epoch = value, learner.epoch
-            row, confusion = dict(recorder.rows[-1]), recorder.confusion
-            best = {"model": learner.evaluated_state(), "row": row, "confusion": confusion}
-            save(best | {"classes": list(learner.classes)}, learner.folder / BEST)
+            best = {
+                "model": learner.evaluated_state(),
+                "row": dict(recorder.rows[-1]),
+                "confusion": recorder.confusion,
+                "samples": None if recorder.samples is None else dict(vars(recorder.samples)),
+                "classes": list(learner.classes),
+            }
+            save(best, learner.folder / BEST)
         self._save_last(learner)
 
     def after_fit(self, learner: Learner) -> None:

@@ -42,3 +42,18 @@ def load(path: Path, device: torch.device | None = None) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise UserError(f"{path}: not a checkpoint of a run.")
     return state
+
+
+def random_state() -> dict[str, Any]:
+    """Return the states of PyTorch's generators."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Take back what `random_state` returned."""
+    # Generators take their states from the host, wherever the checkpoint's tensors were put.
+    torch.set_rng_state(state["cpu"].cpu())
+    # A run that is resumed on a machine with other GPUs cannot have their dropout masks.
+    if len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([value.cpu() for value in state["cuda"]])

@@ -26,6 +26,7 @@ from trainer.models import MODELS, Model, check_model, parse_model
 from trainer.optimizers import OptimizerSettings, has_momentum, make_optimizer
 from trainer.schedule import Schedule, constant, flat_cos, one_cycle
 from trainer.stages import FullStage, Stage, complete_stages, parse_stages, plain_stages
+from trainer.tta import TTA
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
 
@@ -78,6 +79,9 @@ class Fit(OptimizerSettings):
     )
     threads: int | None = setting(
         Count(optional=True, within=(1, 1024), doc="CPU threads of each input pipeline; null: one a core, at most 16")
+    )
+    tta: str = setting(
+        Choice(default="none", options=tuple(TTA), doc="views of a picture whose probabilities validation averages")
     )
     resume: str | None = setting(Text(optional=True, doc="folder of a run to go on with"))
     stages: tuple[Stage, ...] = field(default=())

@@ -35,7 +35,7 @@ class EarlyStopping(Callback):
     def after_epoch(self, learner: Learner) -> None:
         """End the fit if it is time."""
         values = [row[self.monitor] for row in learner.find(Recorder).rows if self.monitor in row]
-        if self._epochs_without(values) >= self.patience:
+        if self._epochs_without(values) >= self.patience and learner.epoch + 1 < learner.epochs:
             self.reason = f"no better {self.monitor} in {self.patience} epochs"
             raise CancelFit
 

@@ -42,13 +42,14 @@ class EMA(Callback):
     @torch.no_grad()
     def after_step(self, learner: Learner) -> None:
         """Move the average a bit towards the present values."""
-        done = learner.step + 1
-        if done % self.every or position(done, learner.total_steps) < self.start:
+        if position(learner.step + 1, learner.total_steps) < self.start:
+            return
+        self._steps += 1
+        if self._steps % self.every:
             return
         values = _averaged(learner.model)
         if not self._average:
             self._average = {name: value.clone() for name, value in values.items()}
-        self._steps += self.every
         torch._foreach_lerp_([*self._average.values()], [*values.values()], 1 - self._decay_now() ** self.every)
 
     @torch.no_grad()

@@ -7,33 +7,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from augment.check import require_readable
-from augment.command import readable_errors
+from augment.command import USAGE, Parser, one_of, readable_errors
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.folder import scan_split
-from augment.plan import build_plan
 from augment.sources import load_dataset
-from trainer.checkpoint import BEST, load
-from trainer.config import Config, parse_config
-from trainer.learner import Learner
 from trainer.metrics import wilson_interval
 from trainer.plots import plot_confusion
-from trainer.progress import ProgressBar
 from trainer.recorder import Recorder
-from trainer.run import CONFIG_FILE, make_loader
+from trainer.trained import Trained, load_trained
+from trainer.tta import TTA
 
-_USAGE = """\
-python -m trainer.evaluate RUN_FOLDER                          on the run's own validation data
-python -m trainer.evaluate RUN_FOLDER DIR                      on DIR/<class>/* or DIR/val/<class>/*
-python -m trainer.evaluate RUN_FOLDER data=folder data.root=DIR   on another source's validation data
-python -m trainer.evaluate RUN_FOLDER ... fit.device=cpu fit.batch_size=256
-"""
+_EXAMPLES = """\
+  RUN                              on the run's own validation data
+  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*
+  RUN data=folder data.root=DIR    on another source's validation data
+  RUN --tta flip                   averaged over each picture and its mirror
+  RUN DIR fit.device=cpu fit.batch_size=256
+
+RUN is the folder of a run. The score goes to evaluation.json, or evaluation-<name of DIR>.json, in it."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,14 @@ class Score:
         accuracy: in [0, 1].
         confusion: (classes, classes), rows are targets.
         classes: their names.
+        tta: the test-time augmentation.
     """
 
     loss: float
     accuracy: float
     confusion: Tensor
     classes: tuple[str, ...]
+    tta: str = "none"
 
     @property
     def pictures(self) -> int:
@@ -68,59 +67,31 @@ class Score:
         return {name: (int(r), int(t)) for name, r, t in zip(self.classes, right, total, strict=True)}
 
 
-def evaluate(run: Path, folder: Path | None = None, overrides: Sequence[str] = ()) -> Score:
+def evaluate(run: Path, folder: Path | None = None, overrides: Sequence[str] = (), *, tta: str | None = None) -> Score:
     """Score the best model of a run.
 
     Args:
         run: folder of the run.
         folder: pictures to score it on, see `scan_split`; None: the run's validation data.
         overrides: `key=value` that replace values of the run's configuration.
+        tta: test-time augmentation, a name of `trainer.tta.TTA`; None: that of the run.
 
     Raises:
         UserError: no run, no checkpoint, or pictures that cannot be used.
     """
-    config = _run_config(run, overrides)
-    best = load(run / BEST)
-    classes = tuple(best["classes"])
-    split = _own_split(config, classes) if folder is None else scan_split(folder, classes)
+    trained = load_trained(run, overrides, tta=tta)
+    split = _own_split(trained) if folder is None else scan_split(folder, trained.classes)
     if folder is not None:
         split = require_readable(split, "val", skip_bad=False)
-    network = config.model.untrained().build(len(classes), config.aug.size)
-    network.load_state_dict(best["model"])
-    loader = make_loader(config, build_plan(config.aug, "val"), split)
-    learner = Learner(
-        network,
-        loader,
-        loader,
-        optimizer=config.fit.make_optimizer,
-        epochs=1,
-        callbacks=[Recorder(), ProgressBar()],
-        device=config.fit.torch_device(),
-        bf16=config.fit.precision == "bf16",
-        classes=classes,
-    )
-    learner.validate()
-    recorder = learner.find(Recorder)
+    recorder = Recorder()
+    trained.look_at(split, recorder, what="evaluating")
     assert recorder.confusion is not None
-    return Score(recorder.val["val_loss"], recorder.val["val_accuracy"], recorder.confusion, classes)
+    loss, accuracy = recorder.val["val_loss"], recorder.val["val_accuracy"]
+    return Score(loss, accuracy, recorder.confusion, trained.classes, trained.config.fit.tta)
 
 
-def _run_config(run: Path, overrides: Sequence[str]) -> Config:
-    if not (run / CONFIG_FILE).is_file():
-        raise UserError(f"{run}: no {CONFIG_FILE} in it. Allowed: the folder of a run.")
-    loaded = OmegaConf.load(run / CONFIG_FILE)
-    assert isinstance(loaded, DictConfig)
-    for override in overrides:
-        if override.startswith("data="):  # another source has other settings
-            loaded.data = {"source": override.removeprefix("data=")}
-    dotted = [override for override in overrides if not override.startswith("data=")]
-    merged = OmegaConf.to_container(OmegaConf.merge(loaded, OmegaConf.from_dotlist(dotted)))
-    assert isinstance(merged, dict)
-    return parse_config({str(key): value for key, value in merged.items()})
-
-
-def _own_split(config: Config, classes: tuple[str, ...]) -> Split:
-    dataset = load_dataset(config.data)
+def _own_split(trained: Trained) -> Split:
+    dataset, classes = load_dataset(trained.config.data), trained.classes
     if dataset.classes != classes:
         raise UserError(
             f"data: its classes are not those of the model any more ({len(dataset.classes)} against {len(classes)}, "
@@ -142,7 +113,7 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
     console.print(table)
     console.print(
         f"val_accuracy {score.accuracy:.4f} (95 % interval {low:.4f} to {high:.4f}, {score.pictures} pictures), "
-        f"val_loss {score.loss:.4f}",
+        f"val_loss {score.loss:.4f}{'' if score.tta == 'none' else f', tta {score.tta}'}",
         highlight=False,
         soft_wrap=True,
     )
@@ -150,6 +121,7 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
     values: dict[str, Any] = {
         "data": None if folder is None else str(folder.resolve()),
         "pictures": score.pictures,
+        "tta": score.tta,
         "val_loss": score.loss,
         "val_accuracy": score.accuracy,
         "interval": [low, high],
@@ -160,19 +132,27 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
     console.print(f"{run / name}.json, .png", highlight=False, soft_wrap=True)
 
 
+def _parser() -> Parser:
+    description = "Score the best model of a run on its validation data or on other pictures."
+    parser = Parser("trainer.evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
+    parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
+                        help="views of each picture that are averaged, by default as the run has it")  # fmt: skip
+    return parser
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or {"-h", "--help"} & set(given):
-        sys.stdout.write(_USAGE)
-        return 0 if given else 2
     with readable_errors():
-        folders = [Path(token) for token in given if "=" not in token]
-        overrides = [token.lstrip("+") for token in given if "=" in token]
+        parser = _parser()
+        if not given:
+            parser.print_help()
+            return USAGE
+        options, folders, overrides = parser.split_paths(given)
         if not 1 <= len(folders) <= 2:
             raise UserError(f"{len(folders)} folders are given. Allowed: that of the run, and one with pictures.")
         run, folder = folders[0], folders[1] if len(folders) == 2 else None
-        _report(evaluate(run, folder, overrides), run, folder)
+        _report(evaluate(run, folder, [token.lstrip("+") for token in overrides], tta=options.tta), run, folder)
     return 0
 
 

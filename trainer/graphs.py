@@ -46,7 +46,7 @@ class Runner(Protocol):
         ...
 
     def enter(self, kind: str, model: nn.Module) -> None:
-        """Begin a pass: forget what was recorded of the kind, and of the step, if the model is another now."""
+        """Begin a pass: forget what was recorded of it, in training of the step too, if the model is another now."""
 
     def forget(self, kind: str | None = None) -> None:
         """Forget what was recorded of a kind, or everything."""
@@ -83,6 +83,9 @@ class Backend(Protocol):
         """
         ...
 
+    def wait(self) -> None:
+        """Wait for the replays under way, before what was recorded goes."""
+
 
 @dataclass(eq=False)
 class _Shape:
@@ -118,7 +121,7 @@ class Graphs:
         shape = self._shapes.setdefault((kind, _signature(inputs)), _Shape())
         if shape.replay is None and not self._recorded(kind, work, inputs, shape):
             shape.seen += 1
-            return _detached(self._backend.aside(lambda: work(*inputs)))
+            return self._backend.aside(lambda: _detached(work(*inputs)))
         for own, given in zip(shape.inputs, inputs, strict=True):
             own.copy_(given, non_blocking=True)
         assert shape.replay is not None
@@ -131,12 +134,16 @@ class Graphs:
         if self._models.get(kind) != model_now:
             if kind in self._models:
                 self.forget(kind)
-                self.forget("step")
+                if kind == "train":
+                    self.forget("step")
             self._models[kind] = model_now
 
     def forget(self, kind: str | None = None) -> None:
         """Forget what was recorded of a kind, or everything; the next batches warm up again."""
-        for key in [key for key in self._shapes if kind in (None, key[0])]:
+        keys = [key for key in self._shapes if kind in (None, key[0])]
+        if any(self._shapes[key].replay for key in keys):
+            self._backend.wait()
+        for key in keys:
             del self._shapes[key]
 
     def _recorded(self, kind: str, work: Work, inputs: Tensors, shape: _Shape) -> bool:
@@ -146,7 +153,7 @@ class Graphs:
         # Of the given strides, so that pictures stay in channels_last memory.
         own = tuple(torch.empty_like(value).copy_(value) for value in inputs)
         try:
-            replay, results = self._backend.record(lambda: work(*own))
+            replay, results = self._backend.record(lambda: _detached(work(*own)))
         except UncapturableError as error:
             log.warning("fit.graph: %s is run without a CUDA graph: %s", kind, error)
             self._refused.add(kind)
@@ -216,6 +223,10 @@ class CudaBackend:
             raise UncapturableError(reason) from None
         return graph.replay, results
 
+    def wait(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize(self._device)
+
     @property
     def _index(self) -> int:
         return torch.cuda.current_device() if self._device.index is None else self._device.index
@@ -230,7 +241,7 @@ class CudaBackend:
             torch._C._cuda_endAllocateToPool(self._index, self._pool)
         generator.graphsafe_set_state(random)
         self._renew()
-        torch.cuda.synchronize(self._device)
+        self.wait()
 
 
 def _first(error: BaseException) -> BaseException:

@@ -15,8 +15,10 @@ from torch.optim import Optimizer
 
 from augment.loader import Batch
 from trainer.callback import CANCELS, Callback, CancelFit, in_order, loop_text
+from trainer.checkpoint import random_state, set_random_state
 from trainer.graphs import Eager, Runner, Tensors
 from trainer.stepping import Stepper
+from trainer.tta import average
 
 C = TypeVar("C", bound=Callback)
 
@@ -86,6 +88,7 @@ class Learner:
         runner: how a batch's work is run, see `trainer.graphs.runner`; None: eagerly.
         compile: compile the model with `torch.compile`, in place.
         limit_batches: batches of each pass at most.
+        tta: views of each picture that validation averages, a name of `trainer.tta.TTA`.
         folder: where callbacks write; None: nowhere.
         classes: class names, for pictures and tables.
 
@@ -110,6 +113,7 @@ class Learner:
         runner: Runner | None = None,
         compile: bool = False,
         limit_batches: int | None = None,
+        tta: str = "none",
         folder: Path | None = None,
         classes: tuple[str, ...] = (),
     ) -> None:
@@ -127,6 +131,7 @@ class Learner:
         self.bf16 = bf16
         self.accumulate = accumulate
         self.limit_batches = limit_batches
+        self.tta = tta
         self.folder = folder
         self.classes = classes
         self._runner = runner or Eager()
@@ -198,7 +203,7 @@ class Learner:
         # What autocast keeps of one pass must not be found by the recording of another.
         cache = not self._runner.captures
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=cache):
-            output = self.model(images)
+            output = average(self.model, images, "none" if self.training else self.tta)
         loss_function = self.loss_function if self.training else self.val_loss_function
         return output, loss_function(output.float(), targets)
 
@@ -328,7 +333,7 @@ class Learner:
             "gradients": self._gradients(),
             "loader": self.train_loader.state_dict(),
             "callbacks": {name: callback.state_dict() for name, callback in self._named_callbacks()},
-            "random": _random_state(),
+            "random": random_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> Position:
@@ -339,7 +344,7 @@ class Learner:
         for name, callback in self._named_callbacks():
             if name in state["callbacks"]:  # one that the saved run had not starts afresh
                 callback.load_state_dict(state["callbacks"][name])
-        _set_random_state(state["random"])
+        set_random_state(state["random"])
         for name, parameter in self.model.named_parameters():
             gradient = state.get("gradients", {}).get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
@@ -369,16 +374,3 @@ class Learner:
     def show_loop(self) -> None:
         """Print the loop with every callback at its events."""
         sys.stdout.write(loop_text(self.callbacks) + "\n")
-
-
-def _random_state() -> dict[str, Any]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return {"cpu": torch.get_rng_state(), "cuda": cuda}
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    # Generators take their states from the host, wherever the checkpoint's tensors were put.
-    torch.set_rng_state(state["cpu"].cpu())
-    # A run that is resumed on a machine with other GPUs cannot have their dropout masks.
-    if len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([value.cpu() for value in state["cuda"]])

@@ -1,85 +1,105 @@
 """What is measured during a pass: sums that stay on the device until somebody looks."""
 
 import math
-import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric, SumMetric
-from torchmetrics.classification import MulticlassAccuracy
-from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What a pass said of each sample, in the order seen, on the CPU.
+
+    Attributes:
+        index: (N,) int64, place in the split's files; -1 where it is not known.
+        target: (N,) int64 class.
+        prediction: (N,) int64 class.
+        confidence: (N,) float32, the probability that the model gives its prediction.
+        target_confidence: (N,) float32, the probability that it gives the target.
+    """
+
+    index: Tensor
+    target: Tensor
+    prediction: Tensor
+    confidence: Tensor
+    target_confidence: Tensor
 
 
 class Meter:
-    """Mean loss and accuracy of a pass; updating never waits for the device.
+    """Mean loss and accuracy of a pass; updating takes a handful of small kernels and never waits for the device.
 
     Args:
         classes: number of classes.
         device: where outputs and targets are.
-        keep: keep the predictions, for `confusion`.
+        keep: keep what is said of each sample, for `confusion` and `kept`.
     """
 
     def __init__(self, classes: int, device: torch.device, *, keep: bool = False) -> None:
         self._classes = classes
-        self._kept: list[Tensor] | None = [] if keep else None
-        self._loss = SumMetric(nan_strategy="disable").to(device)
-        # Without validation of its arguments, which would copy them to the host.
-        self._accuracy = MulticlassAccuracy(classes, average="micro", validate_args=False).to(device)
+        self._whole: list[Tensor] | None = [] if keep else None
+        self._shares: list[Tensor] = []
+        # Of the loss times the samples, and of right predictions. In double precision every count is exact.
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._loss, self._right = self._sums.unbind()
         self.samples = 0
 
-    def update(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch.
+    @torch.no_grad()
+    def update(self, loss: Tensor, outputs: Tensor, targets: Tensor, indices: Tensor | None = None) -> None:
+        """Add a batch; nothing of it is kept but copies.
 
         Args:
             loss: () mean over the batch.
             outputs: (N, classes).
             targets: (N,) class indices, or (N, classes) shares: what counts is the class with the largest.
+            indices: (N,) places of the samples in the split's files.
         """
         count = len(targets)
         if targets.ndim == 2:
             targets = targets.argmax(dim=1)
-        self._loss.update(loss.detach() * count)
-        predictions = outputs.detach().argmax(dim=1)
-        self._accuracy.update(predictions, targets)
-        if self._kept is not None:
-            self._kept.append(torch.stack([predictions, targets]))
+        predictions = outputs.argmax(dim=1)
+        self._loss.add_(loss, alpha=count)
+        self._right.add_((predictions == targets).sum())
+        if self._whole is not None:
+            shares = outputs.float().softmax(dim=1)
+            pair = torch.stack([predictions, targets], dim=1)
+            places = torch.full_like(targets, -1) if indices is None else indices
+            self._whole.append(torch.stack([places, targets, predictions]))
+            self._shares.append(shares.gather(1, pair).T)
         self.samples += count
 
     def compute(self) -> dict[str, float]:
         """Return loss and accuracy (in [0, 1]) so far, NaN before the first batch: one transfer, which waits."""
         if not self.samples:
             return {"loss": math.nan, "accuracy": math.nan}
-        with warnings.catch_warnings():
-            # Taken back from a checkpoint, the sums are there although this object has seen no batch.
-            warnings.filterwarnings("ignore", message="The ``compute`` method of metric")
-            sums = (self._loss.compute() / self.samples, self._accuracy.compute())
-            values = torch.stack([value.float() for value in sums]).tolist()
-        return dict(zip(("loss", "accuracy"), values, strict=True))
+        loss, right = self._sums.tolist()
+        return {"loss": loss / self.samples, "accuracy": right / self.samples}
+
+    def kept(self) -> Samples:
+        """Return what was said of each sample so far."""
+        none = torch.zeros(3, 0, dtype=torch.int64), torch.zeros(2, 0)
+        whole = torch.cat(self._whole or [none[0]], dim=1).cpu()
+        shares = torch.cat(self._shares or [none[1]], dim=1).cpu()
+        return Samples(*whole.unbind(), *shares.unbind())
 
     def confusion(self) -> Tensor:
         """Return the counts so far, (classes, classes) int64 on the CPU: rows are targets, columns predictions."""
-        kept = self._kept or [torch.zeros(2, 0, dtype=torch.int64)]
-        predictions, targets = torch.cat(kept, dim=1).cpu()
-        counts: Tensor = multiclass_confusion_matrix(predictions, targets, self._classes)
+        # Takes seconds, for it brings torchvision along, so not at the start of every program.
+        from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+        samples = self.kept()
+        counts: Tensor = multiclass_confusion_matrix(samples.prediction, samples.target, self._classes)
         return counts
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums."""
-        states = []
-        for metric in self._metrics():
-            metric.persistent(True)
-            states.append({name: value.clone() for name, value in metric.state_dict().items()})
-        return {"samples": self.samples, "metrics": states}
+        return {"samples": self.samples, "sums": self._sums.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self.samples = state["samples"]
-        for metric, values in zip(self._metrics(), state["metrics"], strict=True):
-            metric.load_state_dict({name: value.to(metric.device) for name, value in values.items()})
-
-    def _metrics(self) -> tuple[Metric, Metric]:
-        return self._loss, self._accuracy
+        self._sums.copy_(state["sums"])
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:

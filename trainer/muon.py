@@ -165,8 +165,6 @@ class Muon(Optimizer):
         state = self.state[param]
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
-        elif state["step"].device != param.device:  # a checkpoint that was read to another device
-            state["step"] = state["step"].to(param.device)
         counter: Tensor = state["step"]
         return counter
 

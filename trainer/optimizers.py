@@ -6,7 +6,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from augment.errors import UserError, first_line, suggest
@@ -129,16 +129,23 @@ def parameter_groups(
     ]
 
 
-def set_momentum(group: dict[str, Any], value: float) -> None:
-    """Set the momentum of a parameter group, whichever name the optimizer has for it."""
-    if "momentum" in group:
-        group["momentum"] = value
-    elif "betas" in group:
+def set_value(group: dict[str, Any], name: str, value: float) -> None:
+    """Set what a schedule says in a parameter group: in place where it is a tensor, which a recorded step reads.
+
+    The learning rate is multiplied by the group's `lr_scale`, if it has one; "momentum" is also the first of betas.
+    """
+    if name == "lr":
+        value *= group.get("lr_scale", 1.0)
+    if name == "momentum" and name not in group:
         group["betas"] = (value, *group["betas"][1:])
+    elif isinstance(group.get(name), Tensor):
+        group[name].fill_(value)
+    else:
+        group[name] = value
 
 
 def has_momentum(optimizer: Optimizer) -> bool:
-    """Say whether `set_momentum` has something to set."""
+    """Say whether `set_value` has a momentum to set."""
     return all("momentum" in group or "betas" in group for group in optimizer.param_groups)
 
 
@@ -215,5 +222,9 @@ def _wrap(optimizer: Optimizer, options: Mapping[str, Any]) -> Optimizer:
     """Put timm's Lookahead (Zhang et al. 2019) around it; that counts its steps in Python."""
     from timm.optim import Lookahead
 
-    wrapped: Optimizer = Lookahead(optimizer, alpha=options["lookahead_alpha"], k=options["lookahead_k"])
-    return wrapped
+    wrapped = Lookahead(optimizer, alpha=options["lookahead_alpha"], k=options["lookahead_k"])
+    wrapped.defaults = {**optimizer.defaults, "capturable": False}
+    # It hands states on to the optimizer inside, and has nothing to keep such hooks in.
+    wrapped.register_load_state_dict_post_hook = optimizer.register_load_state_dict_post_hook
+    made: Optimizer = wrapped
+    return made

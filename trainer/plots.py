@@ -81,6 +81,26 @@ def plot_schedule(values: Sequence[float], path: Path) -> None:
         save_figure(_schedule_figure(values), path, DPI)
 
 
+def plot_rates(
+    lrs: Sequence[float],
+    losses: Sequence[float],
+    smoothed: Sequence[float],
+    marks: Mapping[str, float],
+    path: Path,
+) -> None:
+    """Draw the loss over the learning rate of a range test, each batch as a faint point.
+
+    Args:
+        lrs: the learning rates, rising.
+        losses: the loss of each batch.
+        smoothed: their average, the curve.
+        marks: learning rates to point out, by name; the first is the recommended one.
+        path: the PNG to write.
+    """
+    with LOCK:
+        save_figure(_rates_figure(np.array(lrs), np.array(losses), np.array(smoothed), marks), path, DPI)
+
+
 # ---- history and schedule
 
 
@@ -154,6 +174,32 @@ def _schedule_figure(values: Sequence[float]) -> Figure:
         _set_title(axes, f"Learning rate, highest {values[peak]:.3g} in step {peak}")
     else:
         _say_no_data(axes)
+    return figure
+
+
+def _rates_figure(
+    lrs: NDArray[np.float64],
+    losses: NDArray[np.float64],
+    smoothed: NDArray[np.float64],
+    marks: Mapping[str, float],
+) -> Figure:
+    figure = Figure(figsize=(7, 4.2), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    axes.plot(lrs, losses, ".", color=_GRAY, markersize=5, alpha=0.5, label="batch")
+    axes.plot(lrs, smoothed, color=_BLUE, linewidth=1.8, label="smoothed")
+    axes.set_xscale("log")
+    # The explosion at the end would press all else flat.
+    low, high = smoothed.min(), min(smoothed.max(), 1.6 * np.median(smoothed[: max(1, len(smoothed) // 2)]))
+    axes.set_ylim(low - 0.12 * (high - low), high + 0.12 * (high - low))
+    frame(axes, "Loss over the learning rate", "learning rate")
+    for place, (name, lr) in enumerate(marks.items()):
+        color, face = (_INK, "white") if place else (_BLUE, _BLUE)
+        at = (lr, smoothed[int(np.argmin(np.abs(lrs - lr)))])
+        axes.axvline(lr, color=color, linewidth=1, linestyle=":", zorder=0)
+        axes.plot(*at, "o", color=color, markerfacecolor=face, markersize=8, label=f"{name} {lr:.2g}")
+        if not place:
+            _set_title(axes, f"Loss over the learning rate, suggested: {lr:.2g}")
+    axes.legend(frameon=False, fontsize=_TEXT, labelcolor=_INK)
     return figure
 
 

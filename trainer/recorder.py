@@ -2,32 +2,52 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from augment.errors import UserError
 from trainer.callback import Callback
 from trainer.learner import Learner
-from trainer.metrics import Meter
+from trainer.metrics import Meter, Samples
 
 Row = dict[str, float]
 
-METRICS_FILE = "metrics.jsonl"
+METRICS_FILE, LOOKS_FILE = "metrics.jsonl", "steps.jsonl"
 
 # Keys of a row that differ between two runs of the same seed.
-TIMES = ("seconds", "images_per_second")
+TIMES = ("seconds", "images_per_second", "waiting", "gpu_memory_mib")
+
+# Looks that are kept of a run; of more, every other one goes.
+MAX_LOOKS = 4000
 
 
 class NonFiniteLossError(UserError):
     """The training loss is not a number any more; nothing that follows would mean anything."""
 
 
+class Look(NamedTuple):
+    """What the training pass was like at a look.
+
+    Attributes:
+        seconds: since the fit began; what came between an interruption and its end does not count.
+        step: number of training batches so far.
+        loss: mean since the look before, or since the epoch began.
+        images_per_second: likewise.
+    """
+
+    seconds: float
+    step: int
+    loss: float
+    images_per_second: float
+
+
 class Recorder(Callback):
-    """Measures both passes; keeps a row an epoch in `rows` and in metrics.jsonl.
+    """Measures both passes; keeps a row an epoch in `rows` and in metrics.jsonl, and looks in steps.jsonl.
 
     Between two looks, `interval` seconds apart, nothing waits for the device.
 
@@ -39,6 +59,8 @@ class Recorder(Callback):
         latest: the running values at the last look, with the key "images_per_second".
         val: the values of the last validation pass.
         confusion: its confusion matrix, (classes, classes), rows are targets; None before there is one.
+        samples: what it said of each sample; None before there is one.
+        looks: the looks at the training passes, the oldest first; of a long run not all.
     """
 
     order = -10
@@ -49,21 +71,25 @@ class Recorder(Callback):
         self.latest: Row = {}
         self.val: Row = {}
         self.confusion: Tensor | None = None
+        self.samples: Samples | None = None
+        self.looks: list[Look] = []
         self._train: Meter | None = None
         self._measured: Tensor | None = None
         self._loaded: dict[str, Any] | None = None
         self._row: Row = {}
+        self._begun = 0.0
         self._seconds = 0.0  # of the epoch's training pass before it was interrupted
 
     def before_fit(self, learner: Learner) -> None:
-        """Write the rows that a resumed run brings with it."""
+        """Start the fit's clock; write the rows that a resumed run brings with it."""
+        self._begun = monotonic() - (self.looks[-1].seconds if self.looks else 0.0)
         if learner.folder:
-            lines = [_line(row) for row in self.rows]
-            (learner.folder / METRICS_FILE).write_text("".join(lines))
+            _write(self.rows, learner.folder / METRICS_FILE)
 
     def before_epoch(self, learner: Learner) -> None:
         """Forget the last row: an epoch that is cut short has only what it came to."""
         self._row, self.val, self.confusion = {"epoch": learner.epoch}, {}, None
+        self.samples = None
 
     def before_train(self, learner: Learner) -> None:
         """Start the clock, and the sums unless they are those of an interrupted epoch."""
@@ -76,14 +102,20 @@ class Recorder(Callback):
         else:
             self._seconds = 0.0
         self._start = self._looked = monotonic()
-        self._seen = self._train.samples
-        self._before = self._train.samples
+        self._seen = self._before = self._train.samples
+        self._total = self._train.compute()["loss"] * self._seen if self._seen else 0.0
+        self._waited = 0.0
         # At the first batch: what users want to see first is that the loss is there.
         self._due = self._start
 
     def before_validate(self, learner: Learner) -> None:
         """Start the sums of the validation pass."""
         self._val = Meter(len(learner.classes), learner.device, keep=True)
+
+    def before_batch(self, learner: Learner) -> None:
+        """Add the time that a training batch was waited for."""
+        if learner.training:
+            self._waited += learner.waited
 
     def after_batch(self, learner: Learner) -> None:
         """Add the batch; look at the training pass if it is time."""
@@ -92,7 +124,7 @@ class Recorder(Callback):
             return  # the batch was left out: what is there belongs to the one before
         self._measured = loss
         meter = self._meter(learner)
-        meter.update(loss, learner.output, learner.batch.targets)
+        meter.update(loss, learner.output, learner.batch.targets, learner.batch.indices)
         if learner.training and monotonic() >= self._due:
             self._look(learner, meter)
 
@@ -109,23 +141,34 @@ class Recorder(Callback):
             "lr": float(learner.optimizer.param_groups[0]["lr"]),
             "seconds": self._seconds + seconds,
             "images_per_second": rate,
+            "waiting": min(1.0, self._waited / seconds) if seconds else 0.0,
         }
 
     def after_validate(self, learner: Learner) -> None:
         """Close the validation pass's part of the row."""
         self.val = {f"val_{name}": value for name, value in self._val.compute().items()}
-        self.confusion = self._val.confusion()
+        self.confusion, self.samples = self._val.confusion(), self._val.kept()
 
     def after_epoch(self, learner: Learner) -> None:
-        """Write the row."""
-        self.rows.append(self._row | self.val)
+        """Write the row and the looks."""
+        memory = {}
+        if learner.device.type == "cuda":
+            memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}
+        self.rows.append(self._row | self.val | memory)
         if learner.folder:
+            _write([look._asdict() for look in self.looks], learner.folder / LOOKS_FILE)
             with (learner.folder / METRICS_FILE).open("a") as file:
                 file.write(_line(self.rows[-1]))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the sums of the training pass that is under way."""
-        state: dict[str, Any] = {"rows": [dict(row) for row in self.rows], "meter": None, "seconds": 0.0}
+        looks = [tuple(look) for look in self.looks]
+        state: dict[str, Any] = {
+            "rows": [dict(row) for row in self.rows],
+            "looks": looks,
+            "meter": None,
+            "seconds": 0.0,
+        }
         if self._loaded is not None:
             # Nothing has been trained since: what was taken back is what there is.
             state |= {"meter": self._loaded["meter"], "seconds": self._loaded["seconds"]}
@@ -136,6 +179,7 @@ class Recorder(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self.rows = [dict(row) for row in state["rows"]]
+        self.looks = [Look(*look) for look in state.get("looks", ())]
         self._loaded = state if state["meter"] is not None else None
 
     def _meter(self, learner: Learner) -> Meter:
@@ -149,6 +193,12 @@ class Recorder(Callback):
         rate = (meter.samples - self._seen) / (now - self._looked) if now > self._looked else 0.0
         if meter.samples > self._seen:
             self.latest = values | {"images_per_second": rate}
+            total = values["loss"] * meter.samples
+            loss = (total - self._total) / (meter.samples - self._seen)
+            self.looks.append(Look(now - self._begun, learner.step + 1, loss, rate))
+            if len(self.looks) > MAX_LOOKS:
+                del self.looks[1::2]
+            self._total = total
         self._looked, self._seen, self._due = now, meter.samples, now + self.interval
         if meter.samples and not math.isfinite(values["loss"]):
             raise NonFiniteLossError(
@@ -162,6 +212,10 @@ def _line(row: Mapping[str, float]) -> str:
     # JSON has no NaN.
     finite = {key: value if math.isfinite(value) else None for key, value in row.items()}
     return json.dumps(finite) + "\n"
+
+
+def _write(rows: Iterable[Mapping[str, float]], file: Path) -> None:
+    file.write_text("".join(map(_line, rows)))
 
 
 def read_metrics(folder: Path) -> list[Row]:

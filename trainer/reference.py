@@ -30,7 +30,9 @@ python -m trainer [+aug=NAME] [data=NAME] [model=NAME] [fit=NAME] [key=value ...
 python -m trainer +experiment=NAME [key=value ...]                                    train as a file says
 python -m trainer -m key=value,value ...                                              sweep: a run for each
 python -m trainer fit.resume=RUN_FOLDER                                               go on with a run
-python -m trainer.evaluate RUN_FOLDER [data=folder data.root=DIR]                     score its best model
+python -m trainer.find_lr [+aug=NAME] [key=value ...]                                 suggest a learning rate
+python -m trainer.evaluate RUN_FOLDER [DIR] [--tta flip]                              score its best model
+python -m trainer.predict RUN_FOLDER FILE_OR_FOLDER ... [--top 3] [--csv FILE]        what it takes pictures for
 python -m trainer.report RUN_FOLDER                                                   write its report anew
 python -m trainer --cfg job ...                                                       show what is composed
 python -m augment.plan +aug=NAME [--against NAME]                                     show, or compare, recipes

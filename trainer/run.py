@@ -122,8 +122,18 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     return summary
 
 
-def make_loader(config: Config, plan: Plan, split: Split, placement: Placement | None = None) -> Loader:
-    """Make the loader of a split as configured; without a placement, its own, without a trial of decoders."""
+def make_loader(
+    config: Config, plan: Plan, split: Split, placement: Placement | None = None, *, classes: int | None = None
+) -> Loader:
+    """Make the loader of a split as configured.
+
+    Args:
+        config: the configuration.
+        plan: what is done to the pictures.
+        split: the pictures.
+        placement: where they are decoded; None: the split's own, without a trial of decoders.
+        classes: number of classes; None: that of the configured data.
+    """
     device = config.fit.torch_device()
     if placement is None:
         placement = place(config.aug, split.files, device, threads=config.fit.cpu_threads(), trial=False)
@@ -133,7 +143,7 @@ def make_loader(config: Config, plan: Plan, split: Split, placement: Placement |
         batch_size=config.fit.batch_size,
         seed=config.seed,
         device=device,
-        classes=len(load_dataset(config.data).classes),
+        classes=len(load_dataset(config.data).classes) if classes is None else classes,
         placement=placement,
         threads=config.fit.cpu_threads(),
         drop_last=config.fit.drop_last and plan.split == "train",
@@ -180,6 +190,7 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
         runner=runner(device, graph=config.fit.graph),
         compile=config.fit.compile,
         limit_batches=config.fit.limit_batches,
+        tta=config.fit.tta,
         folder=folder,
         classes=dataset.classes,
     )
@@ -250,7 +261,7 @@ def check_resume(config: Config) -> None:
     """Check, before anything is written, that the run to resume can be gone on with.
 
     Raises:
-        UserError: it has no checkpoint, has finished, or had another plan.
+        UserError: it has no checkpoint, has finished, or had another plan or other groups of parameters.
     """
     if config.fit.resume is None:
         return
@@ -261,6 +272,15 @@ def check_resume(config: Config) -> None:
             f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
         )
     check_loader_state(state["loader"], make_train_loader(config, load_dataset(config.data).train))
+    with torch.device("meta"):
+        network = config.model.untrained().build(len(load_dataset(config.data).classes), config.aug.size)
+    groups = config.fit.make_optimizer(network).param_groups
+    if [len(g["params"]) for g in groups] != [len(g["params"]) for g in state["optimizer"]["param_groups"]]:
+        raise UserError(
+            f"fit.resume={config.fit.resume}: its optimizer sorted the parameters in another way. Allowed: the "
+            "optimizer, weight_decay, decay_norms and layer_decay of that run; one of "
+            "version 0.2 had fit.decay_norms=true."
+        )
 
 
 def _close(learner: Learner) -> None:

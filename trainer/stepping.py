@@ -17,8 +17,9 @@ class Stepper:
     """Makes the optimizer's steps and clears the gradients.
 
     If work is recorded and the optimizer can be, the learning rate of each group is a tensor of no dimensions from
-    here on, which is filled and not replaced (`set_value`); a number put there all the same is taken over. The step is
-    recorded once the other settings have stayed the same for some steps; one that is scheduled keeps it eager.
+    here on, which is filled and not replaced (`trainer.optimizers.set_value`); a number put there all the same is taken
+    over. The step is recorded once the other settings have stayed the same for some steps; one that is scheduled keeps
+    it eager.
 
     Args:
         optimizer: whose steps to make.
@@ -30,7 +31,7 @@ class Stepper:
         self._runner = runner
         self._captures = runner.captures and capturable(optimizer)
         # As they were, for states that load anywhere.
-        self._how = [{name: group[name] for name in _HOW if name in group} for group in optimizer.param_groups]
+        self._how = {name: optimizer.defaults[name] for name in _HOW if name in optimizer.defaults}
         self._rates: list[Tensor] = []
         self._settings: Hashable = None
         self._first: Tensor | None = None
@@ -59,6 +60,8 @@ class Stepper:
 
     def check_gradients(self) -> None:
         """Start recording anew if somebody put other gradients in place of those that recorded work adds to."""
+        if not self._runner.captures:
+            return
         parameters = (p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad)
         gradient = next((p.grad for p in parameters), None)
         if self._first is not None and gradient is not self._first:
@@ -68,10 +71,9 @@ class Stepper:
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state, with numbers for rates and as it was made, so that it loads on any device."""
         state = self._optimizer.state_dict()
-        groups = []
-        for group, how in zip(state["param_groups"], self._how, strict=True):
-            rate = {"lr": float(group["lr"])} if isinstance(group["lr"], Tensor) else {}
-            groups.append({**group, **how, **rate})
+        if not self._captures:
+            return state
+        groups = [{**group, **self._how, "lr": float(group["lr"])} for group in state["param_groups"]]
         return {**state, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -99,6 +101,8 @@ class Stepper:
             self._rates.append(rate)
 
     def _take_rates(self) -> None:
+        if len(self._rates) != len(self._optimizer.param_groups):  # some were added
+            self._arrange()
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             if group["lr"] is not rate:
                 rate.fill_(group["lr"])
@@ -112,14 +116,6 @@ class Stepper:
         if gradients:
             torch._foreach_zero_(gradients)  # one launch for all
         return ()
-
-
-def set_value(group: dict[str, Any], name: str, value: float) -> None:
-    """Set a setting of a parameter group: in place where it is a tensor, for a recorded step reads that one."""
-    if isinstance(group[name], Tensor):
-        group[name].fill_(value)
-    else:
-        group[name] = value
 
 
 def _settings(optimizer: Optimizer) -> Hashable:

@@ -123,13 +123,17 @@ def _settings_of(overrides: Sequence[str]) -> list[str]:
 def _parser() -> Parser:
     description = "Measure a recipe against decoding alone, against itself step by step, and against other loaders."
     parser = Parser("augment.bench", description, _EXAMPLES)
-    parser.add_argument("--batch-size", type=_count, default=256, metavar="N", help="pictures in a batch (256)")
-    parser.add_argument("--rounds", type=_count, default=5, metavar="N", help="how often each row runs (5)")
-    parser.add_argument("--seconds", type=_seconds, default=3.0, metavar="S", help="a row and round, at least (3)")
+    parser.add_argument("--batch-size", type=positive_count, default=256, metavar="N", help="pictures in a batch (256)")
+    parser.add_argument("--rounds", type=positive_count, default=5, metavar="N", help="how often each row runs (5)")
     parser.add_argument(
-        "--threads", type=_count, default=min(16, cores()), metavar="N", help="of DALI (one a core, at most 16)"
+        "--seconds", type=positive_seconds, default=3.0, metavar="S", help="a row and round, at least (3)"
     )
-    parser.add_argument("--workers", type=_count, default=cores(), metavar="N", help="of DataLoaders (one a core)")
+    parser.add_argument(
+        "--threads", type=positive_count, default=min(16, cores()), metavar="N", help="of DALI (one a core, at most 16)"
+    )
+    parser.add_argument(
+        "--workers", type=positive_count, default=cores(), metavar="N", help="of DataLoaders (one a core)"
+    )
     parser.add_argument("--half", action="store_true", help="float16 in place of float32 images")
     parser.add_argument("--rows", default="", metavar="NAME,NAME", help="only these rows")
     parser.add_argument("--also", default="", metavar="NAME,NAME", help="rows for other recipes of conf/aug, fused")
@@ -140,13 +144,15 @@ def _parser() -> Parser:
     return parser
 
 
-def _count(text: str) -> int:
+def positive_count(text: str) -> int:
+    """Read a flag that is a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not allowed. Allowed: a whole number of at least 1.")
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def positive_seconds(text: str) -> float:
+    """Read a flag that is a time."""
     try:
         seconds = float(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """What the benchmark found: figures of each row, a table, a JSON file and a bar chart."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,7 @@ from augment.files import write_whole
 
 _INK, _GRAY, _BLUE, _PALE = "0.15", "0.6", "#1f5a96", "0.82"
 _TITLE, _TEXT, _SMALL = 11, 10, 9  # points
-_DPI = 120
+DPI = 120
 # CPU cores that other programs take.
 _CROWDED = 0.2
 
@@ -91,6 +91,19 @@ def ratio(result: Result, to: Result | None) -> float | None:
     return median(one / other for one, other in zip(result.speeds, to.speeds, strict=True))
 
 
+def crowd(results: Sequence[Result]) -> str:
+    """Warn if other programs took CPU time while rows were timed; "" if not."""
+    timings = [timing for result in results for timing in result.timings]
+    others = [(t.other_seconds or 0) / t.seconds for t in timings]
+    disturbed = [cores for cores in others if cores > _CROWDED]
+    if not disturbed:
+        return ""
+    return (
+        f"{len(disturbed)} of {len(timings)} timings shared the CPU with other programs, which took up to "
+        f"{max(disturbed):.1f} cores: repeat this on a machine that is left alone."
+    )
+
+
 @dataclass(frozen=True)
 class Report:
     """A whole benchmark.
@@ -112,15 +125,7 @@ class Report:
     @property
     def crowd(self) -> str:
         """A warning if other programs took CPU time while rows were timed, else ""."""
-        timings = [timing for result in self.results for timing in result.timings]
-        others = [(t.other_seconds or 0) / t.seconds for t in timings]
-        disturbed = [cores for cores in others if cores > _CROWDED]
-        if not disturbed:
-            return ""
-        return (
-            f"{len(disturbed)} of {len(timings)} timings shared the CPU with other programs, which took up to "
-            f"{max(disturbed):.1f} cores: repeat this on a machine that is left alone."
-        )
+        return crowd(self.results)
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -180,7 +185,7 @@ class Report:
     def write(self, folder: Path) -> None:
         """Write bench.json and bench.png."""
         write_whole(folder / "bench.json", json.dumps(self.plain(), indent=2) + "\n")
-        save_figure(figure(self), folder / "bench.png", _DPI)
+        save_figure(figure(self), folder / "bench.png", DPI)
 
 
 def _cells(row: Mapping[str, Any], on_gpu: bool) -> list[str]:
@@ -192,12 +197,32 @@ def _cells(row: Mapping[str, Any], on_gpu: bool) -> list[str]:
 
 def figure(report: Report) -> Figure:
     """Draw the rows as bars, with a whisker from the slowest round to the fastest."""
-    measured = [result for result in report.results if result.timings]
-    drawn = Figure(figsize=(9, 1.35 + 0.42 * max(len(measured), 1)), dpi=_DPI, layout="constrained")
+    decode = report.find("decode")
+
+    def note(result: Result) -> str:
+        share = ratio(result, decode)
+        return f"{share:.2f} of decode" if share and result.name not in ("read", "decode") else ""
+
+    return draw_bars(report.results, _headline(report), note, beyond=("read",))
+
+
+def draw_bars(
+    results: Sequence[Result], headline: str, note: Callable[[Result], str], beyond: Collection[str] = ()
+) -> Figure:
+    """Draw the rows that were measured as bars, with a whisker from the slowest round to the fastest.
+
+    Args:
+        results: rows, from top to bottom.
+        headline: over the bars.
+        note: what to say of a row behind its speed, "" for nothing.
+        beyond: names of rows that may be so fast that nothing else could be seen beside them; they are cut off.
+    """
+    measured = [result for result in results if result.timings]
+    drawn = Figure(figsize=(9, 1.35 + 0.42 * max(len(measured), 1)), dpi=DPI, layout="constrained")
     axes = drawn.subplots()
-    top = max((max(result.speeds) for result in measured if result.name != "read"), default=1.0)
+    top = max((max(result.speeds) for result in measured if result.name not in beyond), default=1.0)
     for place, result in enumerate(measured):
-        _draw(axes, place, result, report, limit=1.3 * top)
+        _draw(axes, place, result, note(result), limit=1.3 * top)
     axes.set_yticks(range(len(measured)), [result.title for result in measured], fontsize=_TEXT, color=_INK)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.3 * top)
@@ -209,18 +234,17 @@ def figure(report: Report) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(lambda speed, _: f"{speed:,.0f}")
     axes.set_xlabel("pictures a second: median of the rounds, slowest to fastest", fontsize=_TEXT, color=_INK)
-    axes.set_title(_headline(report), loc="left", fontsize=_TITLE, color=_INK)
+    axes.set_title(headline, loc="left", fontsize=_TITLE, color=_INK)
     return drawn
 
 
-def _draw(axes: Any, place: int, result: Result, report: Report, limit: float) -> None:
+def _draw(axes: Any, place: int, result: Result, note: str, limit: float) -> None:
     speeds = result.speeds
     middle, low, high = median(speeds), min(speeds), max(speeds)
     color = _BLUE if result.ours else _PALE if result.is_bound else _GRAY
     axes.barh(place, min(middle, limit), height=0.62, color=color)
-    share = ratio(result, report.find("decode"))
-    text = f"{middle:,.0f}" + (f"   {share:.2f} of decode" if share and result.name not in ("read", "decode") else "")
-    if high > limit:  # reading alone may be so fast that nothing else could be seen beside it
+    text = f"{middle:,.0f}" + (f"   {note}" if note else "")
+    if high > limit:
         axes.text(limit * 0.99, place, f"{text}  →", ha="right", va="center", fontsize=_SMALL, color=_INK)
         return
     axes.plot([low, high], [place, place], color=_INK, linewidth=1, marker="|", markersize=5)

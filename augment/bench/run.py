@@ -71,7 +71,7 @@ def run(options: Options, rows: Sequence[Row], arguments: Sequence[str]) -> Repo
         keep_freed_memory()  # as in training
     whole = whole_batches(files, batch_size)
     setup = Setup(options.aug, whole, len(files), batch_size, options.threads, options.workers, device, options.half)
-    with _progress() as progress:
+    with progress_bar() as progress:
         results = measure(rows, setup, options.rounds, options.seconds, progress)
     return Report(tuple(results), _settings(options, setup, files), start)
 
@@ -103,7 +103,7 @@ def measure(rows: Sequence[Row], setup: Setup, rounds: int, seconds: float, prog
             streams[row.name] = stream = row.start(setup)
             stack.callback(_close, stream)
             _take(stream, stream.warmup)
-            _settle()
+            settle()
             after = _gpu_memory()
             memory[row.name] = None if before is None or after is None else after - before
             progress.advance(bar)
@@ -129,13 +129,13 @@ def measure(rows: Sequence[Row], setup: Setup, rounds: int, seconds: float, prog
 def time_stream(stream: Stream, seconds: float) -> Timing:
     """Time a stream that stood still: at least so many seconds, in whole strides of batches."""
     _take(stream, stream.ahead)
-    _synchronize()
+    synchronize()
     machine, own, begun, pictures = machine_seconds(), own_seconds(), monotonic(), 0
     while not pictures or monotonic() - begun < seconds:
         pictures += _take(stream, stream.stride)
-    _synchronize()
+    synchronize()
     seconds, own, now = monotonic() - begun, own_seconds() - own, machine_seconds()
-    _settle()
+    settle()
     others = None if machine is None or now is None else max(now - machine - own, 0.0)
     return Timing(pictures, seconds, own, others)
 
@@ -150,14 +150,15 @@ def _close(stream: Stream) -> None:
     backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]
 
 
-def _synchronize() -> None:
+def synchronize() -> None:
+    """Wait for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def _settle(longest: float = 5.0) -> None:
+def settle(longest: float = 5.0) -> None:
     """Wait until threads and workers have filled their queues and stand still."""
-    _synchronize()
+    synchronize()
     end = monotonic() + longest
     while monotonic() < end:
         before = own_seconds()
@@ -170,7 +171,7 @@ def _gpu_memory() -> int | None:
     """Return the bytes in use on the GPU, None where there is none."""
     if not torch.cuda.is_available():
         return None
-    _synchronize()
+    synchronize()
     free, total = torch.cuda.mem_get_info()
     return total - free
 
@@ -182,7 +183,8 @@ def _read(files: Sequence[Path]) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def progress_bar() -> Iterator[Progress]:
+    """Show a bar on a terminal, which is gone afterwards."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -204,7 +206,7 @@ def _settings(options: Options, setup: Setup, files: Sequence[Path]) -> dict[str
         "workers": options.workers,
         "half": options.half,
         "photos": _describe(files),
-        "hardware": _hardware(),
+        "hardware": hardware(),
         "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in _PACKAGES}},
     }
 
@@ -219,7 +221,8 @@ def _describe(files: Sequence[Path]) -> dict[str, Any]:
     return {"count": len(files), "mean_bytes": mean_bytes, "mean_width": float(width), "mean_height": float(height)}
 
 
-def _hardware() -> dict[str, Any]:
+def hardware() -> dict[str, Any]:
+    """Say what machine this is."""
     cuda = torch.cuda.is_available()
     return {
         "cpu": _cpu_name(),

@@ -1,0 +1,93 @@
+"""Early stopping: after so many epochs without an improvement, and not before."""
+
+import math
+from pathlib import Path
+
+import pytest
+from fakes import make_learner, on
+
+from trainer.callback import Callback
+from trainer.callbacks import Checkpoint
+from trainer.checkpoint import LAST, load
+from trainer.early_stopping import EarlyStopping
+from trainer.learner import Learner
+from trainer.recorder import Recorder, read_metrics
+from trainer.run import Summary
+
+FALLING = [0.5, 0.6, 0.7, 0.6, 0.7, 0.65, 0.66, 0.9]
+
+
+def scripted(values: list[float], name: str) -> Callback:
+    """A callback that puts a value of its own into the row of each epoch."""
+
+    def put(learner: Learner) -> None:
+        learner.find(Recorder).rows[-1][name] = values[learner.epoch]
+
+    return on("after_epoch", put, 1)
+
+
+def fitted(callback: EarlyStopping, values: list[float], *others: Callback, folder: Path | None = None) -> Learner:
+    script = scripted(values, callback.monitor)
+    learner = make_learner(Recorder(), script, callback, *others, epochs=len(values), folder=folder)
+    learner.fit()
+    return learner
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "epochs"),
+    [
+        (FALLING, {"patience": 3}, 6),
+        (FALLING, {"patience": 1}, 4),
+        (FALLING, {"patience": 5}, 8),
+        (FALLING, {"patience": 2, "min_delta": 0.15}, 5),
+        (FALLING, {"patience": 2, "min_delta": 0.3}, 3),
+        (
+            [0.3, 0.2, 0.25, 0.1, 0.2, 0.3],
+            {"monitor": "val_loss", "patience": 2},
+            6,
+        ),  # the last epoch: nothing is cut short
+        ([0.3, 0.2, 0.25, 0.21, 0.1], {"monitor": "val_loss", "patience": 2}, 4),
+        ([math.nan, math.nan, 0.1], {"monitor": "train_loss", "patience": 2}, 2),
+        ([0.0, 0.0, 0.0, 0.1], {"patience": 2}, 3),
+    ],
+)
+def test_the_epoch_in_which_it_ends(values: list[float], settings: dict[str, object], epochs: int) -> None:
+    callback = EarlyStopping(**settings)  # type: ignore[arg-type]
+    learner = fitted(callback, values)
+    assert len(learner.find(Recorder).rows) == epochs
+    assert bool(callback.reason) == (epochs < len(values))
+
+
+def test_epochs_without_the_value_do_not_count() -> None:
+    callback = EarlyStopping(patience=2)
+    make_learner(Recorder(), on("after_epoch", drop, 1), callback, epochs=5).fit()
+    assert not callback.reason
+
+
+def drop(learner: Learner) -> None:
+    del learner.find(Recorder).rows[-1]["val_accuracy"]
+
+
+def test_the_last_epoch_is_saved_and_written_down(tmp_path: Path) -> None:
+    fitted(EarlyStopping(patience=1), FALLING, Checkpoint(), folder=tmp_path)
+    assert load(tmp_path / LAST)["position"] == (4, 0)
+    assert len(read_metrics(tmp_path)) == 4
+
+
+def test_a_resumed_run_counts_on() -> None:
+    first = make_learner(Recorder(), scripted(FALLING, "val_accuracy"), EarlyStopping(patience=3), epochs=4)
+    first.fit()
+    callback = EarlyStopping(patience=3)
+    second = make_learner(Recorder(), scripted(FALLING, "val_accuracy"), callback, epochs=len(FALLING))
+    second.fit(second.load_state_dict(first.state_dict()))
+    assert len(second.find(Recorder).rows) == 6
+    assert callback.reason == "no better val_accuracy in 3 epochs"
+
+
+def test_the_summary_says_it() -> None:
+    row = {"epoch": 2, "val_accuracy": 0.7}
+    text = str(Summary("finished", Path("run"), 6, row, 3.0, stopped="no better val_accuracy in 3 epochs"))
+    assert text == (
+        "finished after 6 epochs (stopped early: no better val_accuracy in 3 epochs): "
+        "best val_accuracy 0.7000 in epoch 3, 3 s, in run"
+    )
