@@ -30,7 +30,7 @@ from trainer.report.images import SIDE, UnfitError, mistakes
 from trainer.report.page import render, write_report
 from trainer.report.record import Record, read_record
 from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE, SUMMARY_FILE
-from trainer.schedule import lin
+from trainer.schedule import lin, one_cycle
 
 NAMES = ("<script>alert(1)</script>", 'bee "&" co')
 DONE = Ending("finished", 75.0)
@@ -369,6 +369,9 @@ def test_every_schedule_has_a_curve(run: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(type(read.config.fit), "schedules", lambda self: both)
     captions = {chart.title: chart.caption for chart in charts(read)}
     assert captions["Momentum"].endswith("From 0.95 to 0.85.")
+    both["momentum"] = one_cycle(0.85, start=0.95, end=0.95)
+    captions = {chart.title: chart.caption for chart in charts(read)}
+    assert captions["Momentum"].endswith("From 0.95 over 0.85 to 0.95.")
 
 
 def test_steps_make_finer_curves(run: Path) -> None:

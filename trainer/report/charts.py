@@ -117,15 +117,17 @@ def _schedule(record: Record, title: str, schedule: Schedule, epochs: int) -> Ch
     axes.margins(x=0.02)
     if values.min() >= 0:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if values.min() < values.max() / 2 else None)
-    peak = int(values.argmax())
+    # Where it turns, up or down; an end where it does not.
+    ends = (values[0], values[-1])
+    peak = int(values.argmax() if values.max() > max(ends) else values.argmin())
     steps = "" if before is None else f"{before[-1]:,} training batches. "
-    ends = f"from {values[0]:.3g} over {values[peak]:.3g} to {values[-1]:.3g}"
+    told = f"from {values[0]:.3g} over {values[peak]:.3g} to {values[-1]:.3g}"
     if len(set(values.tolist())) == 1:
-        ends = f"{values[0]:.3g} throughout"
-    elif peak in (0, 400):
-        ends = f"from {values[0]:.3g} to {values[-1]:.3g}"
+        told = f"{values[0]:.3g} throughout"
+    elif values[peak] in ends:
+        told = f"from {values[0]:.3g} to {values[-1]:.3g}"
     rest = "" if done.all() else " Dotted: what was not reached."
-    return Chart(title, _svg(figure), f"{title}: {ends}.", f"{steps}{ends[0].upper()}{ends[1:]}.{rest}")
+    return Chart(title, _svg(figure), f"{title}: {told}.", f"{steps}{told[0].upper()}{told[1:]}.{rest}")
 
 
 def _speed(record: Record) -> Chart | None:
