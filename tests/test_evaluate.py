@@ -12,7 +12,7 @@ from trainer.predict import predict
 
 
 def test_interval_and_classes_by_hand():
-    score = Score(0.5, 0.9, torch.tensor([[50, 0], [10, 40]]), ("cat", "dog"))
+    score = Score(0.5, 0.9, 0.0, torch.tensor([[50, 0], [10, 40]]), ("cat", "dog"))
     assert score.pictures == 100
     # Wilson's interval of 90 in 100.
     assert score.interval == pytest.approx((0.8256, 0.9448), abs=1e-4)
@@ -20,7 +20,7 @@ def test_interval_and_classes_by_hand():
 
 
 def test_all_right_still_leaves_a_doubt():
-    low, high = Score(0.0, 1.0, torch.tensor([[20]]), ("cat",)).interval
+    low, high = Score(0.0, 1.0, 0.0, torch.tensor([[20]]), ("cat",)).interval
     assert low == pytest.approx(0.8389, abs=1e-4)
     assert high == pytest.approx(1.0)
 
@@ -45,7 +45,15 @@ def test_a_folder_is_scored_without_the_data_of_the_run(finished_run, pictures_b
     shares = [dict(found.classes) for found in predict(finished_run, files, tta="flip")]
     right = [share[file.parent.name] for file, share in zip(files, shares, strict=True)]
     assert written["val_loss"] == pytest.approx(-sum(map(math.log, right)) / 6, rel=1e-4)
+    # Six pictures, each in a bin of confidence of its own or with others: their sum of |right - confidence| by hand.
     plain = evaluate(finished_run, pictures_by_class)
+    looks = [dict(found.classes) for found in predict(finished_run, files)]
+    bins: dict[int, list[float]] = {}
+    for file, share in zip(files, looks, strict=True):
+        name, confidence = max(share.items(), key=lambda item: item[1])
+        bins.setdefault(min(int(confidence * 15), 14), []).append((name == file.parent.name) - confidence)
+    by_hand = sum(abs(sum(gaps)) for gaps in bins.values()) / 6
+    assert plain.calibration_error == pytest.approx(by_hand, abs=1e-4)
     assert plain.tta == "none"
     assert plain.loss != pytest.approx(written["val_loss"], rel=1e-6)
     assert evaluate(finished_run, pictures_by_class, ["fit.tta=flip"]).loss == pytest.approx(written["val_loss"])

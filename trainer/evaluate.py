@@ -17,7 +17,7 @@ from augment.dataset import Split
 from augment.errors import UserError
 from augment.folder import scan_split
 from augment.sources import load_dataset
-from trainer.metrics import wilson_interval
+from trainer.metrics import Samples, wilson_interval
 from trainer.plots import plot_confusion
 from trainer.recorder import Recorder
 from trainer.trained import Trained, load_trained
@@ -40,6 +40,8 @@ class Score:
     Attributes:
         loss: mean over the pictures.
         accuracy: in [0, 1].
+        calibration_error: how far confidence and accuracy are apart, in mean over 15 equal bins of confidence, weighed
+            by their pictures (Guo et al. 2017, arXiv:1706.04599), in [0, 1].
         confusion: (classes, classes), rows are targets.
         classes: their names.
         tta: the test-time augmentation.
@@ -47,6 +49,7 @@ class Score:
 
     loss: float
     accuracy: float
+    calibration_error: float
     confusion: Tensor
     classes: tuple[str, ...]
     tta: str = "none"
@@ -86,8 +89,24 @@ def evaluate(run: Path, folder: Path | None = None, overrides: Sequence[str] = (
     recorder = Recorder()
     trained.look_at(split, recorder, what="evaluating")
     assert recorder.confusion is not None
-    loss, accuracy = recorder.val["val_loss"], recorder.val["val_accuracy"]
-    return Score(loss, accuracy, recorder.confusion, trained.classes, trained.config.fit.tta)
+    assert recorder.samples is not None
+    return Score(
+        loss=recorder.val["val_loss"],
+        accuracy=recorder.val["val_accuracy"],
+        calibration_error=_calibration_error(recorder.samples),
+        confusion=recorder.confusion,
+        classes=trained.classes,
+        tta=trained.config.fit.tta,
+    )
+
+
+def _calibration_error(samples: Samples) -> float:
+    # Takes seconds to import, for it brings torchvision along.
+    from torchmetrics.functional.classification import binary_calibration_error
+
+    # Whether the predicted class is right is a question of two answers, whose probability is the confidence.
+    right = (samples.prediction == samples.target).int()
+    return float(binary_calibration_error(samples.confidence, right, n_bins=15))
 
 
 def _own_split(trained: Trained) -> Split:
@@ -113,7 +132,7 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
     console.print(table)
     console.print(
         f"val_accuracy {score.accuracy:.4f} (95 % interval {low:.4f} to {high:.4f}, {score.pictures} pictures), "
-        f"val_loss {score.loss:.4f}{'' if score.tta == 'none' else f', tta {score.tta}'}",
+        f"val_loss {score.loss:.4f}, calibration error {score.calibration_error:.4f}{'' if score.tta == 'none' else f', tta {score.tta}'}",
         highlight=False,
         soft_wrap=True,
     )
@@ -124,6 +143,7 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
         "tta": score.tta,
         "val_loss": score.loss,
         "val_accuracy": score.accuracy,
+        "calibration_error": score.calibration_error,
         "interval": [low, high],
         "per_class": score.per_class(),
     }

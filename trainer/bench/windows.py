@@ -54,6 +54,10 @@ class Metered:
         """Batches in all, and one that does not come: asked for it, the loader learns that the last one is done."""
         return self._ahead + self._batches + 1
 
+    def batches_in(self, epoch: int) -> int:
+        """As many in every epoch."""
+        return len(self)
+
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches."""
         issues = []
