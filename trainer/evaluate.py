@@ -130,9 +130,10 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
     for name, (right, total) in score.per_class().items():
         table.add_row(name, str(right), str(total), f"{right / total:.4f}" if total else "")
     console.print(table)
+    views = "" if score.tta == "none" else f", tta {score.tta}"
     console.print(
         f"val_accuracy {score.accuracy:.4f} (95 % interval {low:.4f} to {high:.4f}, {score.pictures} pictures), "
-        f"val_loss {score.loss:.4f}, calibration error {score.calibration_error:.4f}{'' if score.tta == 'none' else f', tta {score.tta}'}",
+        f"val_loss {score.loss:.4f}, calibration error {score.calibration_error:.4f}{views}",
         highlight=False,
         soft_wrap=True,
     )
