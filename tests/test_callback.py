@@ -162,7 +162,7 @@ def test_the_loop_of_a_run() -> None:
     learner = make_learner(Interrupt(), Checkpoint(), GradClip(), ParamScheduler({}), Recorder(), classes=CLASSES)
     lines = loop_text(learner.callbacks).splitlines()
     assert [line.strip() for line in lines if "batch: " in line or "step: " in line] == [
-        "before_batch: ParamScheduler",
+        "before_batch: Recorder, ParamScheduler",
         "before_step: GradClip",
         "after_batch: Recorder, Interrupt",
         "for each batch: forward, loss, with the events of a batch",

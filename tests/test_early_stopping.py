@@ -86,7 +86,7 @@ def test_a_resumed_run_counts_on() -> None:
 
 def test_the_summary_says_it() -> None:
     row = {"epoch": 2, "val_accuracy": 0.7}
-    text = str(Summary("finished", Path("run"), 6, row, 3.0, stopped="no better val_accuracy in 3 epochs"))
+    text = str(Summary("finished", Path("run"), 6, row, row, 3.0, stopped="no better val_accuracy in 3 epochs"))
     assert text == (
         "finished after 6 epochs (stopped early: no better val_accuracy in 3 epochs): "
         "best val_accuracy 0.7000 in epoch 3, 3 s, in run"

@@ -528,6 +528,8 @@ def test_a_fit_may_be_resumed_with_or_without_recording(
 
 
 @needs_gpu
+# What torch.compile imports warns of parts of PyTorch itself.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_model_is_recorded_and_has_its_own_keys() -> None:
     learner = compare(lambda: runner(CUDA, graph=True), rel=1e-2, device=CUDA, compile=True)
     assert list(learner.model.state_dict()) == list(tiny_model().state_dict())

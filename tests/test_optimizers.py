@@ -12,6 +12,7 @@ from fakes import needs_gpu, noise_loader, tiny_model
 from torch import nn
 
 from augment.errors import UserError
+from trainer.graphs import capturable
 from trainer.models import Cnn
 from trainer.muon import Muon
 from trainer.optimizers import OptimizerSettings, make_optimizer, parameter_groups, set_value
@@ -205,9 +206,10 @@ def test_mistakes_are_named(settings: dict[str, Any], message: str) -> None:
 
 
 def test_who_says_that_steps_can_be_captured() -> None:
-    assert made(optimizer="muon").defaults["capturable"]
+    for name in ("sgd", "adamw", "muon"):
+        assert capturable(made(optimizer=name)), name
     for name in ("lookahead_muon", "lookahead_adamw", "nadamw", "lamb"):  # these count their steps in Python
-        assert not made(optimizer=name).defaults.get("capturable", False), name
+        assert not capturable(made(optimizer=name)), name
 
 
 def test_lookahead_tells_when_a_state_was_loaded() -> None:
@@ -249,8 +251,7 @@ def test_on_a_gpu_steps_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     networks = [tiny_model(), tiny_model().cuda()]
     optimizers = [made(network, optimizer=name) for network in networks]
-    for group in optimizers[1].param_groups:
-        assert group.get("capturable") or group["fused"]
+    assert capturable(optimizers[1])
     for _ in range(3):
         for network, optimizer in zip(networks, optimizers, strict=True):
             step(network, optimizer)

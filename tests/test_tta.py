@@ -94,7 +94,13 @@ def test_the_score_is_that_of_the_average():
     losses = []
     for tta in ("none", "flip"):
         val = logits_loader([[2.0, 0.0, 1.0], [0.0, 1.0, 5.0]], [0, 1])
-        learner = make_learner(Recorder(), model=nn.Flatten(), val=val, tta=tta, optimizer=lambda model: None)
+        learner = make_learner(
+            Recorder(),
+            model=nn.Flatten(),
+            val=val,
+            tta=tta,
+            optimizer=lambda model: torch.optim.SGD([nn.Parameter(torch.zeros(()))]),
+        )
         learner.validate()
         losses.append(learner.find(Recorder).val["val_loss"])
     assert losses[1] == pytest.approx(losses[0])

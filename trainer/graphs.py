@@ -232,7 +232,8 @@ class CudaBackend:
         return torch.cuda.current_device() if self._device.index is None else self._device.index
 
     def _renew(self) -> None:
-        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        # Ahead of the pipelines, whose batches are prepared early enough to wait.
+        self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
 
     def _clean_up(self, generator: torch.Generator, random: torch.Generator) -> None:

@@ -210,7 +210,7 @@ class Learner:
     def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
         output, loss = self._forward(images, targets)
         scaled = loss * self._share if self.accumulate > 1 else loss
-        scaled.backward()  # type: ignore[no-untyped-call]
+        self._stepper.backward(scaled)
         return output, loss
 
     def _step(self) -> None:

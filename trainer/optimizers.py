@@ -223,7 +223,7 @@ def _wrap(optimizer: Optimizer, options: Mapping[str, Any]) -> Optimizer:
     from timm.optim import Lookahead
 
     wrapped = Lookahead(optimizer, alpha=options["lookahead_alpha"], k=options["lookahead_k"])
-    wrapped.defaults = {**optimizer.defaults, "capturable": False}
+    wrapped.defaults = {**optimizer.defaults}
     # It hands states on to the optimizer inside, and has nothing to keep such hooks in.
     wrapped.register_load_state_dict_post_hook = optimizer.register_load_state_dict_post_hook
     made: Optimizer = wrapped
