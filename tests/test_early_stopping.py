@@ -89,5 +89,5 @@ def test_the_summary_says_it() -> None:
     text = str(Summary("finished", Path("run"), 6, row, row, 3.0, stopped="no better val_accuracy in 3 epochs"))
     assert text == (
         "finished after 6 epochs (stopped early: no better val_accuracy in 3 epochs): "
-        "best val_accuracy 0.7000 in epoch 3, 3 s, in run"
+        "best val_accuracy 0.7000 in epoch 3, last 0.7000, 3 s, in run"
     )
