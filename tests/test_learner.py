@@ -150,6 +150,14 @@ def test_the_callbacks_behind_the_one_that_cancels_miss_the_event_and_get_the_af
     assert events == ["before_fit", "before_epoch", *EPOCH[10:], "after_fit"]
 
 
+@pytest.mark.parametrize(("every", "expected"), [(1, [0, 1, 2, 3, 4]), (2, [1, 3, 4]), (9, [4])])
+def test_epochs_between_validations(every: int, expected: list[int]) -> None:
+    learner = make_learner(Recorder(), epochs=5, validate_every=every)
+    learner.fit()
+    assert [row["epoch"] for row in learner.find(Recorder).rows if "val_loss" in row] == expected
+    assert len(learner.find(Recorder).rows) == 5
+
+
 def test_validation_may_stand_alone() -> None:
     events: list[str] = []
     learner = small(journal(events))

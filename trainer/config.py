@@ -74,6 +74,9 @@ class Fit(OptimizerSettings):
     limit_batches: int | None = setting(
         Count(optional=True, within=(1, 10**9), doc="batches of each pass at most, to try things out")
     )
+    validate_every: int = setting(
+        Count(default=1, within=(1, 10**6), doc="epochs between two validations; the last epoch always has one")
+    )
     drop_last: bool = setting(
         Flag(default=False, doc="leave out the smaller last training batch: batch norm cannot take a single picture")
     )

@@ -88,6 +88,7 @@ class Learner:
         runner: how a batch's work is run, see `trainer.graphs.runner`; None: eagerly.
         compile: compile the model with `torch.compile`, in place.
         limit_batches: batches of each pass at most.
+        validate_every: epochs between two validations; the last epoch always has one.
         tta: views of each picture that validation averages, a name of `trainer.tta.TTA`.
         folder: where callbacks write; None: nowhere.
         classes: class names, for pictures and tables.
@@ -113,6 +114,7 @@ class Learner:
         runner: Runner | None = None,
         compile: bool = False,
         limit_batches: int | None = None,
+        validate_every: int = 1,
         tta: str = "none",
         folder: Path | None = None,
         classes: tuple[str, ...] = (),
@@ -131,6 +133,7 @@ class Learner:
         self.bf16 = bf16
         self.accumulate = accumulate
         self.limit_batches = limit_batches
+        self.validate_every = validate_every
         self.tta = tta
         self.folder = folder
         self.classes = classes
@@ -161,7 +164,9 @@ class Learner:
 
     def _epoch(self, epoch: int) -> None:
         self.epoch = epoch
-        self._level("epoch", self._train, self.validate, finish=lambda: self._advance(Position(epoch + 1)))
+        due = (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs
+        passes = (self._train, self.validate) if due else (self._train,)
+        self._level("epoch", *passes, finish=lambda: self._advance(Position(epoch + 1)))
 
     def _train(self) -> None:
         self._mode(training=True)

@@ -36,6 +36,7 @@ from trainer.losses import CrossEntropy
 from trainer.models import count_parameters
 from trainer.recorder import Recorder
 from trainer.stages import Prepare, StagedLoader, check_loader_state
+from trainer.warm_up import warm_up
 
 CONFIG_FILE, SUMMARY_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "summary.json", "environment.json", "plan.txt"
 
@@ -175,7 +176,7 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     train_loader = make_train_loader(config, dataset.train, placement)
     if config.fit.resume is None:
         train_loader.prepare()  # while the model is built
-    return Learner(
+    learner = Learner(
         config.model.build(len(dataset.classes), config.aug.size),
         train_loader,
         make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
@@ -190,9 +191,29 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
         runner=runner(device, graph=config.fit.graph),
         compile=config.fit.compile,
         limit_batches=config.fit.limit_batches,
+        validate_every=config.fit.validate_every,
         tta=config.fit.tta,
         folder=folder,
         classes=dataset.classes,
+    )
+    if device.type == "cuda" and not config.fit.compile:
+        _warm_up(learner, config)
+    return learner
+
+
+def _warm_up(learner: Learner, config: Config) -> None:
+    """Load the GPU's kernels while the loader makes its first batches."""
+    loader = learner.train_loader
+    assert isinstance(loader, Loader | StagedLoader)
+    first = loader.stages[0] if isinstance(loader, StagedLoader) else None
+    bf16 = config.fit.precision == "bf16"
+    warm_up(
+        learner.model,
+        config.fit.make_optimizer,
+        batch_size=first.batch_size if first else config.fit.batch_size,
+        size=first.size if first else config.aug.size,
+        bf16=bf16,
+        half=bf16,
     )
 
 
