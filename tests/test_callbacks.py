@@ -460,6 +460,19 @@ def test_a_failed_first_epoch_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.pt"))
 
 
+def test_the_last_state_every_so_many_epochs_and_at_the_end(tmp_path: Path) -> None:
+    saved: list[int] = []
+
+    class Watching(Checkpoint):
+        def _save_last(self, learner: Learner) -> None:
+            saved.append(learner.epoch)
+            super()._save_last(learner)
+
+    make_learner(Recorder(), Watching(every=2), folder=tmp_path, epochs=5).fit()
+    assert saved == [1, 3, 4]
+    assert load(tmp_path / LAST)["position"] == (5, 0)
+
+
 def test_the_best_value_is_remembered_by_a_resumed_run(tmp_path: Path) -> None:
     first = make_learner(Recorder(), scores([0.9]), Checkpoint(), folder=tmp_path, epochs=1)
     first.fit()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from augment.errors import UserError, suggest
-from augment.params import Choice, Number, parse_params, setting, settings
+from augment.params import Choice, Count, Number, parse_params, setting, settings
 from trainer.callback import Callback, CancelFit
 from trainer.checkpoint import BEST, LAST, save
 from trainer.learner import Learner, Position
@@ -141,7 +141,7 @@ class GradClip(Callback):
 @configurable
 @dataclass(eq=False)
 class Checkpoint(Callback):
-    """Saves `last.pt` after each epoch and on interruption, and `best.pt` when the monitored value improves.
+    """Saves `last.pt` every so many epochs, at the end and on interruption; `best.pt` when the monitored value improves.
 
     `last.pt` is all that a resumed run needs, `best.pt` the model that was validated, its figures and what it said of
     each picture.
@@ -154,6 +154,7 @@ class Checkpoint(Callback):
             doc="whose best value makes the best model",
         )
     )
+    every: int = setting(Count(default=1, within=(1, 10**6), doc="epochs between two savings of last.pt"))
     order = 50
     best: float | None = field(default=None, init=False)
     best_epoch: int | None = field(default=None, init=False)
@@ -175,7 +176,8 @@ class Checkpoint(Callback):
                 "classes": list(learner.classes),
             }
             save(best, learner.folder / BEST)
-        self._save_last(learner)
+        if (learner.epoch + 1) % self.every == 0:
+            self._save_last(learner)
 
     def after_fit(self, learner: Learner) -> None:
         """Save an interrupted epoch; what a failed fit leaves behind is not worth going on from."""
