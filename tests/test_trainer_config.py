@@ -275,7 +275,10 @@ def test_defaults_are_written_down_too() -> None:
     assert resolved["aug"]["val"] == {}
     assert (resolved["aug"]["size"], resolved["aug"]["fuse"], resolved["aug"]["mean"]) == (128, True, None)
     assert (resolved["seed"], resolved["plugins"]) == (0, [])
-    assert resolved["callbacks"] == {"checkpoint": {"monitor": "val_accuracy"}, "grad_clip": {"max_norm": 1.0}}
+    assert resolved["callbacks"] == {
+        "checkpoint": {"monitor": "val_accuracy", "every": 1},
+        "grad_clip": {"max_norm": 1.0},
+    }
 
 
 def test_the_order_of_steps_is_written_down() -> None:

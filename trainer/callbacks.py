@@ -141,7 +141,7 @@ class GradClip(Callback):
 @configurable
 @dataclass(eq=False)
 class Checkpoint(Callback):
-    """Saves `last.pt` every so many epochs, at the end and on interruption; `best.pt` when the monitored value improves.
+    """Saves `last.pt` every so many epochs and at the end, and `best.pt` when the monitored value improves.
 
     `last.pt` is all that a resumed run needs, `best.pt` the model that was validated, its figures and what it said of
     each picture.
