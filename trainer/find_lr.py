@@ -60,14 +60,15 @@ class LRFinder(Callback):
 
     def __init__(self, start: float = START, end: float = END, steps: int = STEPS) -> None:
         self._rise, self._wanted = exp(start, end), steps
-        self._steps = 0
+        self._steps = self._available = 0
         self._losses = torch.empty(0)
         self._done = 0
 
     def before_fit(self, learner: Learner) -> None:
         """Stretch the rise over the steps, of which the learner may have more."""
-        steps = sum(-(-learner.batches_in(epoch) // learner.accumulate) for epoch in range(learner.epochs))
-        self._steps = min(self._wanted, steps)
+        batches = map(learner.batches_in, range(learner.epochs))
+        self._available = sum(-(-count // learner.accumulate) for count in batches)
+        self._steps = min(self._wanted, self._available)
         self._losses = torch.zeros(self._steps, device=learner.device)
         self._done = 0
 
@@ -82,6 +83,8 @@ class LRFinder(Callback):
         if learner.position.batch < sum(learner.group):
             return
         self._done += 1
+        if self._done == self._available:
+            return  # the fit ends by itself
         if self._done == self._steps or (self._done % _EVERY == 0 and self._exploded()):
             raise CancelFit
 
