@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ import torch
 from fakes import CLASSES, CPU, MemoryLoader, make_learner, needs_gpu, noise_loader, on, raises, tiny_model
 from torch import Tensor, nn
 
+from augment.loader import Batch
 from trainer.callback import CancelFit, CancelStep
 from trainer.callbacks import Checkpoint, GradClip, ParamScheduler
 from trainer.checkpoint import LAST, load
@@ -23,6 +25,7 @@ from trainer.graphs import Eager, Graphs, Runner, Tensors, UncapturableError, ca
 from trainer.learner import Learner
 from trainer.recorder import Recorder
 from trainer.schedule import lin, one_cycle
+from trainer.xresnet import XResNet
 
 CUDA = torch.device("cuda")
 
@@ -32,6 +35,7 @@ class FakeBackend:
 
     def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:
         self.calls: list[str] = []
+        self.memories: list[str] = []
         self.fails = fails
 
     def aside(self, work: Callable[[], Tensors]) -> Tensors:
@@ -41,8 +45,9 @@ class FakeBackend:
     def wait(self) -> None:
         pass
 
-    def record(self, work: Callable[[], Tensors]) -> tuple[Callable[[], None], Tensors]:
+    def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
         self.calls.append("record")
+        self.memories.append(memory)
         if self.fails():
             raise UncapturableError("it waits")
         results: list[Tensor] = []
@@ -344,6 +349,64 @@ def test_a_frozen_layer_stays_as_it_is_and_may_be_trained_again() -> None:
 
 
 # --- on the GPU ---
+
+
+class SharingBackend(FakeBackend):
+    """Its replays write over the results of all others of their memory, as graphs in one pool may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[str, list[Tensors]] = {}
+
+    def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
+        replay, results = super().record(work, memory)
+        others = self.results.setdefault(memory, [])
+        others.append(results)
+
+        def overwrite() -> None:
+            with torch.inference_mode():  # those of validation may be changed only here
+                for value in (value for theirs in others for value in theirs):
+                    value.fill_(math.nan)
+            replay()
+
+        return overwrite, results
+
+
+def test_nothing_writes_over_what_a_batch_came_to_before_it_was_looked_at() -> None:
+    """Of several shapes: one that is recorded after the step may lie where the step writes."""
+    seen: list[float] = []
+    note = on("after_batch", lambda learner: seen.append(float(learner.loss)))
+    backend = SharingBackend()
+    loader = noise_loader(5)  # batches of 2, 2 and 1
+    make_learner(note, train=loader, val=loader, epochs=8, runner=Graphs(backend)).fit()
+    assert backend.calls.count("record") == 5  # two shapes in training and in validation, and the step
+    assert all(math.isfinite(loss) for loss in seen)
+
+
+@needs_gpu
+def test_sizes_that_change_leave_the_results_right() -> None:
+    """With pools that graphs share, the loss of the second size was once that of nobody."""
+
+    class Growing(MemoryLoader):
+        """Batches of 8 and, at last, 4: five epochs of 64 px, then 96."""
+
+        def __iter__(self) -> Iterator[Batch]:
+            size = 64 if self._consumed < 5 * len(self) else 96
+            for batch in super().__iter__():
+                yield replace(batch, images=batch.images[..., :size, :size].contiguous())
+
+    def losses(how: Runner) -> Tensor:
+        found: list[Tensor] = []
+        note = on("after_batch", lambda learner: found.append(learner.loss.clone()))
+        torch.manual_seed(0)
+        images = torch.randn(36, 3, 96, 96, generator=torch.Generator().manual_seed(1)).to(CUDA)
+        loader = Growing(images, torch.arange(36, device=CUDA) % 3, 8, shuffle=False)
+        model = XResNet(3, depth="18", width=0.25)
+        make_learner(note, model=model, train=loader, val=loader, epochs=10, device=CUDA, runner=how).fit()
+        return torch.stack(found).cpu()
+
+    found, expected = losses(runner(CUDA, graph=True)), losses(Eager())
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
 
 
 @needs_gpu

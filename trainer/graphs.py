@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -75,8 +75,12 @@ class Backend(Protocol):
         """Run work now, where it would be recorded."""
         ...
 
-    def record(self, work: Callable[[], Tensors]) -> tuple[Callable[[], None], Tensors]:
+    def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
         """Record work without executing it; return what replays it, and the results that a replay writes to.
+
+        Args:
+            work: what is to be recorded.
+            memory: replays may write over the results of others of the same memory, and of no other.
 
         Raises:
             UncapturableError: it cannot be recorded; everything is as before.
@@ -153,7 +157,7 @@ class Graphs:
         # Of the given strides, so that pictures stay in channels_last memory.
         own = tuple(torch.empty_like(value).copy_(value) for value in inputs)
         try:
-            replay, results = self._backend.record(lambda: _detached(work(*own)))
+            replay, results = self._backend.record(lambda: _detached(work(*own)), _memory(kind))
         except UncapturableError as error:
             log.warning("fit.graph: %s is run without a CUDA graph: %s", kind, error)
             self._refused.add(kind)
@@ -162,6 +166,11 @@ class Graphs:
             return False
         shape.replay, shape.inputs, shape.results = replay, own, results
         return True
+
+
+def _memory(kind: str) -> str:
+    # Passes share one, for no two of them belong to one batch. The step comes between a pass and who looks at it.
+    return "step" if kind == "step" else "pass"
 
 
 def _signature(inputs: Tensors) -> Hashable:
@@ -182,9 +191,10 @@ def _detached(results: Tensors) -> Tensors:
 
 
 class CudaBackend:
-    """Records with `torch.cuda.graph`, on a stream of its own, into memory that all its graphs share.
+    """Records with `torch.cuda.graph`, on a stream of its own, into a pool for each memory.
 
-    They may share it because they are replayed one after the other, and their results are kept.
+    In a pool the results of a graph are safe from those that are recorded after it, but not from those before: what was
+    free when they were recorded they write to whenever they are replayed.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -200,13 +210,16 @@ class CudaBackend:
         current.wait_stream(self._stream)
         return results
 
-    def record(self, work: Callable[[], Tensors]) -> tuple[Callable[[], None], Tensors]:
-        """Record work.
+    def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
+        """Record work into the pool of a memory.
 
         Raises:
             UncapturableError: it asks for something that a graph cannot do, as waiting for the GPU.
         """
         graph = torch.cuda.CUDAGraph()
+        if memory not in self._pools:
+            self._pools[memory] = torch.cuda.graph_pool_handle()
+        pool = self._pools[memory]
         generator = torch.cuda.default_generators[self._index]
         random = generator.clone_state()
         try:
@@ -214,12 +227,12 @@ class CudaBackend:
             # threads allocate memory meanwhile.
             with (
                 torch.cuda.stream(self._stream),
-                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 results = work()
         except Exception as error:  # whatever a model does
             reason = first_line(_first(error))
-            self._clean_up(generator, random)
+            self._clean_up(pool, generator, random)
             raise UncapturableError(reason) from None
         return graph.replay, results
 
@@ -234,12 +247,12 @@ class CudaBackend:
     def _renew(self) -> None:
         # Ahead of the pipelines, whose batches are prepared early enough to wait.
         self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pools: dict[str, Any] = {}
 
-    def _clean_up(self, generator: torch.Generator, random: torch.Generator) -> None:
+    def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
         """Undo what a broken recording leaves behind: a memory pool, a generator and a stream that still record."""
         with suppress(RuntimeError):  # unless it has ended
-            torch._C._cuda_endAllocateToPool(self._index, self._pool)
+            torch._C._cuda_endAllocateToPool(self._index, pool)
         generator.graphsafe_set_state(random)
         self._renew()
         self.wait()

@@ -73,7 +73,7 @@ class ByHand:
             self._optimizer.zero_grad(set_to_none=True)
         work = self._step if self._whole else self._forward_backward
         try:
-            replay, _ = backend.record(lambda: work(images, targets))
+            replay, _ = backend.record(lambda: work(images, targets), "step")
         except UncapturableError:  # so it is with the learner
             self._optimizer.zero_grad(set_to_none=True)
             self._backend = None
