@@ -23,7 +23,6 @@ the two passes of a resize: one level apart here and there. The Compose cuts at 
 at the edge of the picture, where DALI repeats the edge.
 """
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +41,7 @@ from augment.command import Parser, readable_errors, writing
 from augment.compose import Recipe, compose_recipe, plain_values
 from augment.config import parse_aug
 from augment.errors import UserError
-from augment.files import installed_version, write_whole
+from augment.files import installed_version, write_json, write_whole
 from augment.folder import find_pictures
 from augment.graph import Device
 from augment.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
@@ -119,7 +118,7 @@ def export(plan: Plan, folder: Path, files: Sequence[Path]) -> list[Parity]:
             forms.append(pillow_form(folder / name, _WHY[name]))
     loaders = [torch.device("cpu"), *([torch.device("cuda")] if has_gpu else [])]
     results = [result for loader in loaders for result in parity(plan, files, forms, loader)]
-    write_whole(folder / "parity.json", json.dumps(_report(plan, results), indent=2) + "\n")
+    write_json(folder / "parity.json", _report(plan, results))
     worst = max(results, key=lambda result: result.mean_levels).worst
     draw_parity(plan, worst, forms, loaders[0], folder / "parity.png")
     return results

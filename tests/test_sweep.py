@@ -81,6 +81,13 @@ def test_a_summary_that_was_cut_short_counts_as_missing(tmp_path: Path) -> None:
     assert [job.status for job in read_jobs(tmp_path)] == ["missing"]
 
 
+def test_a_score_that_is_no_number_is_none(tmp_path: Path) -> None:
+    row = {"epoch": 0, "val_accuracy": math.nan}
+    write_job(tmp_path, "0", [], 0.5)
+    Summary("finished", tmp_path / "0", 1, row, row, 1.0).write()
+    assert [(job.status, job.last, job.best) for job in read_jobs(tmp_path)] == [("finished", None, None)]
+
+
 # --- the table ---
 
 

@@ -1,6 +1,5 @@
 """`python -m trainer.evaluate RUN_FOLDER`: score a run's best model on its validation data or on another folder."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from augment.check import require_readable
 from augment.command import USAGE, Parser, one_of, readable_errors
 from augment.dataset import Split
 from augment.errors import UserError
+from augment.files import write_json
 from augment.folder import scan_split
 from augment.sources import load_dataset
 from trainer.metrics import Samples, wilson_interval
@@ -148,7 +148,7 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
         "interval": [low, high],
         "per_class": score.per_class(),
     }
-    (run / f"{name}.json").write_text(json.dumps(values, indent=2) + "\n")
+    write_json(run / f"{name}.json", values)
     plot_confusion(score.confusion.numpy(), score.classes, run / f"{name}.png")
     console.print(f"{run / name}.json, .png", highlight=False, soft_wrap=True)
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from augment.files import write_json
 from trainer.run import SUMMARY_FILE
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
@@ -104,9 +105,9 @@ def _read_job(folder: Path) -> Job:
     return Job(folder.name, overrides, summary["status"], last, best, summary["seconds"], summary["error"])
 
 
-def _accuracy(row: Mapping[str, float]) -> float | None:
-    accuracy = row.get("val_accuracy", math.nan)
-    return None if math.isnan(accuracy) else accuracy
+def _accuracy(row: Mapping[str, float | None]) -> float | None:
+    accuracy = row.get("val_accuracy")
+    return None if accuracy is None or math.isnan(accuracy) else accuracy
 
 
 def print_table(folder: Path, console: Console) -> bool:
@@ -125,7 +126,7 @@ def print_table(folder: Path, console: Console) -> bool:
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
     (folder / TABLE_FILE).write_text("\n".join(_markdown(title, rows) for title, rows in tables))
     plain = {"jobs": [asdict(job) for job in jobs], "means": [row.plain() for row in means]}
-    (folder / VALUES_FILE).write_text(json.dumps(plain, indent=2) + "\n")
+    write_json(folder / VALUES_FILE, plain)
     return all(job.status == "finished" for job in jobs)
 
 
