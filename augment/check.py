@@ -20,12 +20,11 @@ from typing import BinaryIO
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress
 
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.files import write_whole
+from augment.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -140,11 +139,8 @@ def _judge_all(files: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, str | N
     if not files:
         return
     chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    quiet = len(files) <= _PROGRESS_FROM or not console.is_terminal
     pool = ThreadPoolExecutor(_THREADS)
-    with _strict_pillow(), Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+    with _strict_pillow(), progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress:
         task = progress.add_task("Checking files", total=len(files))
         try:
             for chunk, results in zip(chunks, pool.map(_judge_chunk, chunks), strict=True):

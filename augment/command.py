@@ -79,6 +79,27 @@ class Parser(ArgumentParser):
         return options, [Path(token) for token in paths], [token for token in rest if token not in paths]
 
 
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Say what cannot be written: a flag with its file, or a file.
+
+    Raises:
+        UserError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: cannot be written: {error.strerror or error}.") from error
+
+
+def png_file(text: str) -> Path:
+    """Convert a flag's value to the name of a PNG file, as a `type` for it."""
+    path = Path(text)
+    if path.suffix.lower() != ".png" or path.is_dir():
+        raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: the name of a file that ends in .png")
+    return path
+
+
 def one_of(*names: str) -> Callable[[str], str]:
     """Return a `type` for a flag that takes one of a few names; its error has the nearest one."""
 

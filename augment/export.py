@@ -38,7 +38,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from augment.check import check_files
-from augment.command import Parser, readable_errors
+from augment.command import Parser, readable_errors, writing
 from augment.compose import Recipe, compose_recipe, plain_values
 from augment.config import parse_aug
 from augment.errors import UserError
@@ -104,14 +104,12 @@ def export(plan: Plan, folder: Path, files: Sequence[Path]) -> list[Parity]:
     sources = {PYTHON_FILE: python_source(plan)}
     if has_compose(plan):
         sources[TORCHVISION_FILE] = torchvision_source(plan)
-    try:
+    with writing(f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, source in sources.items():
             write_whole(folder / name, source)
         for device, name in DALI_FILES.items():
             export_dali(plan, folder / name, device)
-    except OSError as error:
-        raise UserError(f"--out {folder}: cannot be written: {error.strerror or error}.") from error
 
     has_gpu = torch.cuda.is_available()
     devices: list[Device] = ["cpu", "gpu"] if has_gpu else ["cpu"]

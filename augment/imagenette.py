@@ -20,11 +20,11 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
-from rich.console import Console
-from rich.progress import DownloadColumn, Progress, ProgressColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from augment.dataset import Dataset
 from augment.errors import UserError, suggest
+from augment.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ def _save(response: HTTPResponse, part: Path, start: int) -> None:
     length = response.headers.get("Content-Length")
     total = start + int(length) if length else None
     with (
-        _progress(DownloadColumn(), TransferSpeedColumn()) as progress,
+        progress_bar(DownloadColumn(), TransferSpeedColumn()) as progress,
         part.open("ab" if start else "wb") as stream,
     ):
         task = progress.add_task(f"Downloading {part.stem}", completed=start, total=total)
@@ -265,7 +265,7 @@ def _unpack(file: Path, folder: Path) -> None:
 
 def _extract(file: Path, folder: Path) -> None:
     with (
-        _progress() as progress,
+        progress_bar() as progress,
         file.open("rb") as stream,
         tarfile.open(fileobj=stream) as archive,
     ):
@@ -285,12 +285,6 @@ def _lock(file: Path, folder: Path) -> Iterator[None]:
             logger.info("waiting for another process that makes %s", folder)
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield
-
-
-def _progress(*further: ProgressColumn) -> Progress:
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns(), *further)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _holds_splits(folder: Path) -> bool:

@@ -90,13 +90,19 @@ def _number(value: object, within: Interval) -> float | None:
     return number if isfinite(number) and within[0] <= number <= within[1] else None
 
 
-def _bounds(within: Interval) -> str:
+def _bounds(within: Interval, above: float = -inf) -> str:
     low, high = within
+    if above > -inf:
+        return f" above {_plain(above)}" + (f" up to {_plain(high)}" if high < inf else "")
     if within == (-inf, inf):
         return ""
     if high == inf:
-        return f" of at least {low:g}"
-    return f" from {low:g} to {high:g}"
+        return f" of at least {_plain(low)}"
+    return f" from {_plain(low)} to {_plain(high)}"
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else f"{number:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +117,7 @@ class Number(Param[float]):
         return number if number is not None and number > self.above else None
 
     def _allowed(self) -> str:
-        return f"a number{_bounds(self.within)}" + (f", above {self.above:g}" if self.above > -inf else "")
+        return f"a number{_bounds(self.within, self.above)}"
 
     def _show(self, value: float) -> str:
         return f"{value:g}"
@@ -141,6 +147,9 @@ class Flag(Param[bool]):
 
     def _allowed(self) -> str:
         return "true or false"
+
+    def _show(self, value: bool) -> str:
+        return str(value).lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,8 +245,7 @@ class Channels(Param[tuple[float, float, float]]):
         return red, green, blue
 
     def _allowed(self) -> str:
-        above = f", above {self.above:g}" if self.above > -inf else ""
-        return f"three numbers{_bounds(self.within)}{above}"
+        return f"three numbers{_bounds(self.within, self.above)}"
 
 
 @dataclass(frozen=True)
@@ -296,9 +304,8 @@ class Range(Param[Interval | Values]):
         return number
 
     def _allowed(self) -> str:
-        above = f", above {self.above:g}" if self.above > -inf else ""
         numbers = "whole numbers" if self.whole else "numbers"
-        return f"[low, high] with low <= high or {{values: [...]}}, {numbers}{_bounds(self.within)}{above}"
+        return f"[low, high] with low <= high or {{values: [...]}}, {numbers}{_bounds(self.within, self.above)}"
 
     def _show(self, value: Interval | Values) -> str:
         if isinstance(value, Values):

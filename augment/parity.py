@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from nvidia.dali.pipeline import Pipeline
 from PIL import Image
 from rich import box
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from augment.dataset import Split
@@ -26,6 +24,7 @@ from augment.graph import Device
 from augment.loader import Loader
 from augment.pipeline import ENCODED
 from augment.plan import Plan
+from augment.progress import progress_bar
 
 BATCH = 16
 MAGNIFIED = 60
@@ -123,7 +122,7 @@ def parity(plan: Plan, files: Sequence[Path], forms: Sequence[Form], device: tor
     levels = 255 * np.array(plan.std, np.float32)[:, None, None]
     # For each form and picture: largest and mean difference in levels, then normalized, and the share beyond a level.
     found: list[list[tuple[float, ...]]] = [[] for _ in forms]
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with progress_bar() as progress:
         task = progress.add_task(f"Comparing with the loader ({device.type})", total=len(files))
         for batch in loader:
             ours = batch.images.cpu().numpy()

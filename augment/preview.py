@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress
+from rich.progress import Progress
 
-from augment.command import Parser, one_of, readable_errors
+from augment.command import Parser, one_of, png_file, readable_errors, writing
 from augment.compose import Recipe, compose_recipe, key_of, parse
 from augment.config import Aug, SplitName
 from augment.dataset import Split
 from augment.errors import UserError, suggest
+from augment.progress import progress_bar
 from augment.registry import OPS
 
 if TYPE_CHECKING:
@@ -45,18 +46,11 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _png(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() != ".png" or path.is_dir():
-        raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: the name of a file that ends in .png")
-    return path
-
-
 def _parser() -> Parser:
     parser = Parser("augment.preview", "Draw what a recipe does to pictures, or what ops do.", _EXAMPLES)
     parser.add_argument("--op", action="append", default=[], metavar="NAME|all",
                         help="show this op at its default ranges, in place of a recipe; may be repeated")  # fmt: skip
-    parser.add_argument("--out", type=_png, default=OUT, metavar="FILE.png", help=f"where to write, default {OUT}")
+    parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"where to write, default {OUT}")
     parser.add_argument("--photos", type=Path, metavar="DIR", help="folder with photos at any depth, in place of data")
     parser.add_argument("--count", type=_count, metavar="N", help="photos, default 4; with --op 1")
     parser.add_argument("--split", type=one_of("train", "val"), default="train", metavar="train|val",
@@ -110,17 +104,13 @@ def _preview(recipe: Recipe, names: Sequence[str], options: Namespace, overrides
     from augment.sheet import draw
 
     seed = recipe.seed if options.seed is None else options.seed
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with progress_bar() as progress:
         if names:
             sheet = _ops_sheet(recipe.aug, names, files, min(count, len(files)), seed, progress)
         else:
             sheet = _recipe_sheet(recipe.aug, options.split, files, seed, overrides, progress)
-        try:
+        with writing(f"--out {options.out}"):
             save_figure(draw(sheet), options.out, DPI)
-        except OSError as error:
-            raise UserError(f"--out: {options.out} cannot be written: {error.strerror}.") from error
 
 
 def _ops_sheet(

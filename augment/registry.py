@@ -35,7 +35,7 @@ _DRAW = Choice(
 _RESERVED = ("op", "p", "steps", "weight")
 
 # What every op of a kind takes besides its own parameters.
-_COMMON: dict[Kind, dict[str, Param[Any]]] = {
+COMMON: dict[Kind, dict[str, Param[Any]]] = {
     "crop": {},
     "geometry": {"p": _P, "border": _BORDER, "fill": _FILL, "draw": _DRAW},
     "color": {"p": _P},
@@ -104,7 +104,7 @@ class Op:
     @property
     def own_params(self) -> dict[str, Param[Any]]:
         """The parameters that are not common to all ops of the kind."""
-        return {n: p for n, p in self.params.items() if n not in _COMMON[self.kind]}
+        return {n: p for n, p in self.params.items() if n not in COMMON[self.kind]}
 
     @property
     def nests(self) -> bool:
@@ -128,7 +128,7 @@ OPS: Mapping[str, Op] = MappingProxyType(_OPS)
 
 
 def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Callable[[Function], Function]:
-    common = dict(_COMMON[kind])
+    common = dict(COMMON[kind])
     if traits.get("moves_inside"):
         del common["border"], common["fill"]
     if "draw" in common and not (traits.get("uniforms") or any(isinstance(param, Range) for param in params.values())):

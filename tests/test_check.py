@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, ImageFile, features
 from rich.progress import Progress, ProgressColumn
 
+import augment.progress
 from augment import check
 from augment.check import MAX_PIXELS, Problem, check_files, require_readable
 from augment.dataset import Split
@@ -346,7 +347,7 @@ def test_progress_is_shown_for_many_files_only(tmp_path: Path, monkeypatch: pyte
             super().__init__(*columns, disable=True)
 
     monkeypatch.setenv("FORCE_COLOR", "1")  # makes standard error a terminal in Rich's eyes
-    monkeypatch.setattr(check, "Progress", Spy)
+    monkeypatch.setattr(augment.progress, "Progress", Spy)
     monkeypatch.setattr(check, "_PROGRESS_FROM", 3)
     files = [write(tmp_path, f"{i}.jpg", b"") for i in range(4)]
     cache = tmp_path / "check.json"

@@ -147,7 +147,7 @@ def test_a_bare_step_applies_always() -> None:
         ),
         (
             {"std": [0, 1, 1]},
-            "aug.std: [0, 1, 1] is not allowed. Allowed: three numbers from 0 to 10, above 0 or null.",
+            "aug.std: [0, 1, 1] is not allowed. Allowed: three numbers above 0 up to 10 or null.",
         ),
         ({"plugins": "mine"}, "aug.plugins: 'mine' is not allowed. Allowed: a list of names."),
         (
@@ -235,7 +235,7 @@ FLIP_ROTATE: dict[str, Any] = {"flip": {}, "rotate": {}}
         ({"one_of": {"weight": 1, "steps": FLIP_ROTATE}}, "one_of.weight: only the steps within one_of have a weight."),
         (
             {"one_of": {"steps": {"flip": {"weight": 0}}}},
-            "one_of.steps.flip.weight: 0 is not allowed. Allowed: a number from 0 to 1e+06, above 0.",
+            "one_of.steps.flip.weight: 0 is not allowed. Allowed: a number above 0 up to 1000000.",
         ),
         ({"one_of": {"steps": {"flip": {"weight": None}}}}, "one_of.steps.flip.weight: None is not allowed."),
         (
@@ -451,12 +451,12 @@ def test_flip_has_no_border() -> None:
         ),
         ({"center_crop": {"p": 0.5}}, "center_crop.p: a crop applies to every picture. Allowed: scale."),
         ({"resize": {"p": 1}}, "resize.p: a crop applies to every picture. Allowed: side."),
-        ({"center_crop": {"scale": 0}}, "center_crop.scale: 0 is not allowed. Allowed: a number from 0 to 1, above 0."),
+        ({"center_crop": {"scale": 0}}, "center_crop.scale: 0 is not allowed. Allowed: a number above 0 up to 1."),
         ({"center_crop": {"size": 9}}, "center_crop.size: unknown key. "),
         (
             {"random_resized_crop": {"area_range": [0, 1]}},
             "random_resized_crop.area_range: [0, 1] is not allowed. Allowed: [low, high] with low <= high or {values: [...]}, numbers "  # noqa: E501
-            "from 0 to 1, above 0.",
+            "above 0 up to 1.",
         ),
     ],
 )

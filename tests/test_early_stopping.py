@@ -58,7 +58,18 @@ def test_the_epoch_in_which_it_ends(values: list[float], settings: dict[str, obj
     assert bool(callback.reason) == (epochs < len(values))
 
 
-def test_epochs_without_the_value_do_not_count() -> None:
+def test_rare_validations_count_with_the_epochs_before_them() -> None:
+    # Validated in epochs 3, 6, 9 and so on: 6 is the best, 9 comes three epochs later.
+    for patience, epochs in ((3, 9), (4, 12)):
+        callback = EarlyStopping(patience=patience)
+        scores = scripted([0, 0, 0.5, 0, 0, 0.6, 0, 0, 0.6, 0, 0, 0.6, 0, 0, 0.6], "val_accuracy")
+        rare = on("after_epoch", lambda learner: (learner.epoch + 1) % 3 and drop(learner), 2)
+        learner = make_learner(Recorder(), scores, rare, callback, epochs=15)
+        learner.fit()
+        assert len(learner.find(Recorder).rows) == epochs
+
+
+def test_without_any_value_it_waits() -> None:
     callback = EarlyStopping(patience=2)
     make_learner(Recorder(), on("after_epoch", drop, 1), callback, epochs=5).fit()
     assert not callback.reason

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from fakes import CPU, MemoryLoader, make_learner, needs_gpu
+from fakes import CPU, MemoryLoader, make_learner, needs_gpu, on
 from PIL import Image
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -78,7 +78,7 @@ def regression(device=CPU):
     return MemoryLoader(images.to(device), targets.to(device), batch_size=16)
 
 
-def learner(*callbacks, lr=0.1, epochs=60, loss=nn.functional.mse_loss, device=CPU):
+def learner(*callbacks, lr=0.1, epochs=60, loss=nn.functional.mse_loss, device=CPU, accumulate=1):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(WIDTH, 1, bias=False))
     return make_learner(
@@ -90,6 +90,7 @@ def learner(*callbacks, lr=0.1, epochs=60, loss=nn.functional.mse_loss, device=C
         loss_function=loss,
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr),
         epochs=epochs,
+        accumulate=accumulate,
     )
 
 
@@ -130,6 +131,22 @@ def test_the_rate_rises_exponentially_over_the_steps_and_the_fit_ends():
     assert lrs == pytest.approx([10 ** (-8 + i / 10) for i in range(21)])
     assert list(finder.curve().lrs) == pytest.approx(lrs)
     assert passes == list(range(6))  # of four batches
+
+
+def test_the_batches_of_a_step_have_one_rate_and_their_mean_loss_counts():
+    def seen(**options):
+        finder, lrs = LRFinder(1e-8, 1e-6, 21), []
+        watch = on("after_batch", lambda learner: lrs.append(learner.optimizer.param_groups[0]["lr"]))
+        learner(finder, watch, **options).fit()
+        return finder.curve(), lrs
+
+    curve, lrs = seen(accumulate=3)  # four batches: a step of three, and one of the last
+    assert list(curve.lrs) == pytest.approx([10 ** (-8 + i / 10) for i in range(21)])
+    assert lrs == pytest.approx([curve.lrs[2 * (i // 4) + (i % 4 == 3)] for i in range(len(lrs))])
+    # At rates this small all losses are those of the first weights.
+    single, _ = seen()
+    assert curve.losses[0] == pytest.approx(sum(single.losses[:3]) / 3, rel=1e-4)
+    assert curve.losses[1] == pytest.approx(single.losses[3], rel=1e-4)
 
 
 def test_a_shorter_fit_is_used_up():
@@ -217,7 +234,9 @@ def small(folder):
 
 def test_a_configuration_is_tried_and_its_model_left_alone(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    curve = find_lr(parse_config(compose(small(folder))), steps=40)
+    # The stages of a fit have other sizes, and not as many epochs as the test.
+    stages = ["fit.epochs=2", "fit.stages={a: {epochs: 1, size: 8}, b: {epochs: 1}}"]
+    curve = find_lr(parse_config(compose([*small(folder), *stages])), steps=40)
     assert 1e-5 < curve.suggestion < 3
     assert curve.losses[0] == pytest.approx(math.log(2), abs=0.5)
     assert not list(tmp_path.glob("outputs/2*"))

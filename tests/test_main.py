@@ -274,6 +274,24 @@ def test_resume_of_a_finished_run_is_refused(finished):
     assert len(runs(folder.parents[2])) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model=xresnet", "model.depth=18"], "its model had other weights (0.0.weight). Allowed: the model and the"),
+        (["fit.optimizer=adamw"], "error: fit.optimizer: adamw, but the run to go on with had sgd."),
+        (["fit.layer_decay=0.5"], "its optimizer sorted the parameters in another way. Allowed: weight_decay,"),
+    ],
+)
+def test_a_run_is_gone_on_with_as_it_was(finished, arguments, message, monkeypatch, capsys):
+    _, folder = finished
+    monkeypatch.chdir(folder.parents[2])
+    before = len(runs(folder.parents[2]))
+    with pytest.raises(SystemExit, match="2"):
+        main([f"fit.resume={folder}", "fit.epochs=5", *arguments])
+    assert message in capsys.readouterr().err
+    assert len(runs(folder.parents[2])) == before
+
+
 @pytest.mark.skipif("__import__('torch').cuda.is_available()")
 def test_a_gpu_that_is_not_there(tmp_path, photos):
     result = run(tmp_path, *data(photos), "fit.device=cuda")

@@ -105,7 +105,7 @@ def test_allowed_values_are_typed(param: Param[Any], value: object, parsed: obje
 REFUSED: list[tuple[Param[Any], str, list[object]]] = [
     (NUMBER, "a number", [True, False, nan, inf, -inf, "0.5", "", None, [0.5], {}]),
     (SHARE, "a number from 0 to 1", [-0.001, 1.001, 2, nan, inf, True]),
-    (FACTOR, "a number from 0 to 10, above 0", [0, 0.0, -1, 10.01]),
+    (FACTOR, "a number above 0 up to 10", [0, 0.0, -1, 10.01]),
     (Number(within=(0, inf), doc=""), "a number of at least 0", [-1e-9, inf]),
     (COUNT, "a whole number of at least 0", [-1, 1.0, 1.5, True, "3", None, nan, inf, [3]]),
     (SIDE, "a whole number from 8 to 16", [7, 17, 8.0, True]),
@@ -119,7 +119,7 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
         "three numbers from 0 to 1",
         [[0, 1], [0, 0, 0, 0], 0.5, "012", None, [0, 0, 1.5], [0, -0.1, 0], [0, nan, 0], [True, 0, 0], ["0", 0, 0]],
     ),
-    (DIVISORS, "three numbers from 0 to 1, above 0", [[0.1, 0.1, 0], [0, 0, 0]]),
+    (DIVISORS, "three numbers above 0 up to 1", [[0.1, 0.1, 0], [0, 0, 0]]),
     (
         RANGE,
         "[low, high] with low <= high or {values: [...]}, numbers",
@@ -161,7 +161,7 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
     (CACHE, "off, gpu, or a number of MiB", [0, -1, True, None, "on", "", 1.5, nan, ["gpu"], {}]),
     (
         AREAS,
-        "[low, high] with low <= high or {values: [...]}, numbers from 0 to 1, above 0",
+        "[low, high] with low <= high or {values: [...]}, numbers above 0 up to 1",
         [[0, 1], [-0.1, 1], [0.5, 1.1]],
     ),
 ]
@@ -225,7 +225,7 @@ def test_null_only_where_optional(param: Param[Any]) -> None:
         (NUMBER, 1.0, "1"),
         (Number(unit="deg", doc=""), 0.5, "0.5 deg"),
         (SIDE, 12, "12 px"),
-        (FLAG, True, "True"),
+        (FLAG, True, "true"),
         (CHOICE, "vertical", "vertical"),
         (ANGLES, (-7.0, 7.5), "-7..7.5 deg"),
         (AREAS, (0.35, 1.0), "0.35..1"),

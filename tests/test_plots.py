@@ -129,6 +129,13 @@ def test_history_leaves_out_what_is_missing(tmp_path: Path, rows: list[Mapping[s
     assert_whole(read_png(tmp_path / "history.png"))
 
 
+def test_history_of_rare_validations_is_a_line() -> None:
+    rows = [{"epoch": i, "train_loss": 1.0} | ({"val_loss": 2.0 - i / 60} if i % 6 == 5 else {}) for i in range(60)]
+    lines = {line.get_label(): line for line in plots._history_figure(rows).axes[0].get_lines()}
+    assert list(np.asarray(lines["val"].get_xdata())) == list(range(6, 61, 6))
+    assert np.isfinite(np.asarray(lines["val"].get_ydata())).all()
+
+
 def test_history_names_only_what_it_draws() -> None:
     loss, accuracy = plots._history_figure([{"epoch": 0, "train_loss": 1.0, "val_loss": math.inf}]).axes
     legend = loss.get_legend()

@@ -7,7 +7,7 @@ import pytest
 from augment.compose import CONF
 from augment.config import Aug
 from augment.params import Param, settings
-from augment.registry import OPS, Op
+from augment.registry import COMMON, OPS, Op
 from augment.sources import SOURCES
 from trainer.callbacks import CALLBACKS
 from trainer.config import Fit
@@ -20,14 +20,16 @@ LINES = [line.strip() for line in HELP.splitlines()]
 
 def assert_row(name: str, param: Param[Any]) -> None:
     """There is a line that begins with the name and says what it does and what is allowed."""
-    rows = [line for line in LINES if line.startswith(f"{name}: {param.doc}; {param.allowed()}; ")]
+    rows = [line for line in LINES if line.startswith(f"{name}: {param.doc} ({param.allowed()}; ")]
     assert rows, name
     if param.required:
-        assert all(row.endswith("; required") for row in rows)
+        assert all(row.endswith("; required)") for row in rows)
     elif param.default is None:
-        assert any(row.endswith("; default null") for row in rows)
+        assert any(row.endswith("; default null)") for row in rows)
+    elif isinstance(param.default, bool):
+        assert any(row.endswith("; default true)" if param.default else "; default false)") for row in rows)
     elif isinstance(param.default, str | int) and not param.unit:
-        assert any(row.endswith(f"; default {param.default}") for row in rows)
+        assert any(row.endswith(f"; default {param.default})") for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,9 @@ def test_every_experiment_is_in_the_help() -> None:
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_every_op_and_parameter_is_in_the_help(op: Op) -> None:
     head = next(index for index, line in enumerate(LINES) if line.startswith(f"{op.name} ({op.kind})  "))
-    block = LINES[head + 1 : head + 1 + len(op.params)]
-    assert [row.split(":")[0] for row in block] == list(op.params)
-    for name, param in op.params.items():
+    block = LINES[head + 1 : head + 1 + len(op.own_params)]
+    assert [row.split(":")[0] for row in block] == list(op.own_params)
+    for name, param in op.own_params.items():
         assert_row(name, param)
 
 
@@ -82,8 +84,18 @@ def test_the_groups_are_in_the_help() -> None:
 
 
 def test_the_commands_are_in_the_help() -> None:
-    for command in ("python -m trainer ", "python -m trainer -m ", "python -m trainer.evaluate ", "fit.resume="):
-        assert command in HELP
+    programs = [file.stem for file in (CONF.parent / "trainer").glob("*.py") if "def _parser()" in file.read_text()]
+    programs += [file.parent.name for file in (CONF.parent / "trainer").glob("*/__main__.py")]
+    assert {"evaluate", "bench"} <= set(programs)
+    for command in ("", " -m", " fit.resume=", *(f".{program}" for program in programs)):
+        assert f"python -m trainer{command}" in HELP
+
+
+def test_what_all_ops_share_is_said_once() -> None:
+    for params in COMMON.values():
+        for name, param in params.items():
+            assert_row(name, param)
+    assert len([line for line in LINES if line.startswith("p: probability")]) == 1
 
 
 def test_the_help_fits_a_wide_terminal() -> None:

@@ -269,6 +269,21 @@ def test_still_improving() -> None:
     assert "more epochs" not in said(record(rows, ending=Ending("interrupted", 1)))
 
 
+def unscored(rows: list[Row], which: list[int]) -> list[Row]:
+    """Rows of which some are those of epochs without validation."""
+    return [{k: v for k, v in r.items() if i not in which or not k.startswith("val_")} for i, r in enumerate(rows)]
+
+
+def test_epochs_without_validation_are_passed_over() -> None:
+    rare = unscored([*OVER, row(9, 0.5, 9.9)], [0, 2, 9])
+    text = said(Record(Path("x"), Ending("interrupted", 1), rows=rare, best=rare[3]))
+    assert "has risen since epoch 4 (1 to 1.5): overfitting" in text
+    rising = [row(i, 1.0, 1.0, accuracy=0.5 + i / 20) for i in range(9)]
+    rare = unscored(rising, [0, 1, 3, 4, 6, 7])
+    assert "more epochs may bring more" in said(Record(Path("x"), DONE, rows=rare, best=rare[-1]))
+    assert charts(Record(Path("x"), DONE, rows=rare, best=rare[-1]))
+
+
 def test_a_gap_between_training_and_validation() -> None:
     assert "25 points higher in training" in said(record([row(0, 1, 1, accuracy=0.5, train_accuracy=0.75)]))
     assert "points" not in said(record([row(0, 1, 1, accuracy=0.5, train_accuracy=0.55)]))
@@ -506,6 +521,13 @@ def test_mistakes_cost_one_line_and_exit_code_2(
     assert message in error
     assert error.count("\n") == 1
     assert not (run / REPORT_FILE).exists()
+
+
+def test_a_page_that_cannot_be_written_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / REPORT_FILE).mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        main([str(run)])
+    assert f"error: {run / REPORT_FILE}: cannot be written: " in capsys.readouterr().err
 
 
 def test_without_arguments_it_says_how(capsys: pytest.CaptureFixture[str]) -> None:

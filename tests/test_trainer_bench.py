@@ -252,7 +252,8 @@ def test_the_bare_loop_trains_on_each_batch_whether_or_not_it_is_recorded(works,
 
 def test_all_rows_run_and_are_written_down(tmp_path, capsys):
     files = ["--json", str(tmp_path / "made" / "bench.json"), "--figure", str(tmp_path / "bench.png")]
-    assert main(["+aug=imagenette", *TINY, *files, "--placements"]) == 0
+    stages = ["fit.epochs=2", "fit.stages={a: {epochs: 1, size: 16}, b: {epochs: 1}}"]  # which do not count
+    assert main(["+aug=imagenette", *TINY, *stages, *files, "--placements"]) == 0
     printed = capsys.readouterr().out
     assert "Bound by " in printed
     assert "left out: training, aug.cache=gpu (no GPU)" in printed
@@ -273,12 +274,22 @@ def test_all_rows_run_and_are_written_down(tmp_path, capsys):
         (["--round", "3"], "Did you mean '--rounds'?"),
         (["--seconds", "0"], "'0' is not allowed"),
         (["+aug=imagenet"], "imagenette"),
+        (["--figure", "bench.jpg"], "'bench.jpg' is not allowed. Allowed: the name of a file that ends in .png"),
     ],
 )
 def test_mistakes_are_explained(arguments, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "name"), [("--json", "x.json"), ("--figure", "x.png")])
+def test_a_file_that_cannot_be_written_is_named(flag, name, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    options = ["--rounds", "1", "--seconds", "0.01", flag, str(tmp_path / "file" / name)]
+    with pytest.raises(SystemExit, match="2"):
+        main([*TINY, *options])
+    assert f"error: {flag} {tmp_path}/file/{name}: cannot be written: " in capsys.readouterr().err
 
 
 @needs_gpu

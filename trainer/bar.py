@@ -3,9 +3,7 @@
 from types import TracebackType
 from typing import ClassVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from augment.progress import progress_bar
 from trainer.callback import Callback
 from trainer.learner import Learner
 
@@ -21,16 +19,7 @@ class Bar(Callback):
     order: ClassVar[int] = 80
 
     def __init__(self, description: str = "batches", total: int | None = None) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._progress = progress_bar()
         self._task = self._progress.add_task(description, total=total)
 
     def after_batch(self, learner: Learner) -> None:

@@ -19,7 +19,8 @@ from trainer import sweep
 from trainer.config import check_config, parse_config
 from trainer.overrides import with_resumed
 from trainer.reference import help_text
-from trainer.run import check_resume, train
+from trainer.resume import check_resume
+from trainer.run import train
 
 # Two runs that start in the same second must not share a folder.
 OmegaConf.register_new_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)

@@ -8,7 +8,7 @@ from augment.params import Choice, Count, Number, setting
 from trainer.callback import Callback, CancelFit
 from trainer.callbacks import MONITORED, configurable
 from trainer.learner import Learner
-from trainer.recorder import Recorder
+from trainer.recorder import Recorder, Row
 
 
 @configurable
@@ -16,7 +16,8 @@ from trainer.recorder import Recorder
 class EarlyStopping(Callback):
     """Ends the fit when the monitored value has not improved for some epochs.
 
-    It looks at the recorder's rows alone, so that a resumed run counts as one that was never stopped.
+    It looks at the recorder's rows alone, so that a resumed run counts as one that was never stopped, and only after
+    epochs that have the value: where validation is rare, all epochs in between count once it has come.
 
     Attributes:
         reason: why it ended the fit; empty if it did not.
@@ -34,17 +35,19 @@ class EarlyStopping(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """End the fit if it is time."""
-        values = [row[self.monitor] for row in learner.find(Recorder).rows if self.monitor in row]
-        if self._epochs_without(values) >= self.patience and learner.epoch + 1 < learner.epochs:
+        rows = learner.find(Recorder).rows
+        if self.monitor not in rows[-1]:
+            return
+        if self._epochs_without(rows) >= self.patience and learner.epoch + 1 < learner.epochs:
             self.reason = f"no better {self.monitor} in {self.patience} epochs"
             raise CancelFit
 
-    def _epochs_without(self, values: Sequence[float]) -> int:
-        """Return how many values have come after the last improvement."""
+    def _epochs_without(self, rows: Sequence[Row]) -> int:
+        """Return how many epochs have come after the last improvement."""
         sign = -1.0 if self.monitor.endswith("loss") else 1.0
         best, last = -math.inf, -1
-        for index, value in enumerate(values):
+        for index, row in enumerate(rows):
             # The first value counts, also if it is worst possible; NaN never does.
-            if sign * value > best + self.min_delta:
-                best, last = sign * value, index
-        return len(values) - 1 - last
+            if sign * row.get(self.monitor, math.nan) > best + self.min_delta:
+                best, last = sign * row[self.monitor], index
+        return len(rows) - 1 - last

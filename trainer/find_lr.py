@@ -1,4 +1,4 @@
-"""`python -m trainer.find_lr`: try learning rates from tiny to absurd for a batch each, and suggest one.
+"""`python -m trainer.find_lr`: try learning rates from tiny to absurd for a step each, and suggest one.
 
 How the losses are read, and where that comes from, is said in trainer/lr_curve.py.
 """
@@ -16,17 +16,17 @@ from uuid import uuid4
 import torch
 from rich.console import Console
 
-from augment.command import Parser, readable_errors
+from augment.command import Parser, png_file, readable_errors, writing
 from augment.compose import compose
 from augment.errors import UserError
 from augment.files import write_whole
 from augment.memory import keep_freed_memory
 from trainer.bar import Bar
-from trainer.callback import CancelFit, CancelValidate
-from trainer.callbacks import ParamScheduler
+from trainer.callback import Callback, CancelFit, CancelValidate
 from trainer.config import Config, check_config, parse_config
 from trainer.learner import Learner
 from trainer.lr_curve import Curve, explosion, read_curve, smooth
+from trainer.optimizers import set_value
 from trainer.plots import plot_rates
 from trainer.run import make_learner, release_memory
 from trainer.schedule import exp
@@ -41,12 +41,12 @@ _EXAMPLES = """\
   python -m trainer.find_lr +aug=imagenette data=folder data.root=DIR model=timm model.name=resnet18
   python -m trainer.find_lr fit.optimizer=adamw --from 1e-7 --to 1 --steps 200 --out lr.png
 
-Overrides are those of python -m trainer. The rate that is found is that of the model, data, optimizer and batch size
-given here. No weights are kept."""
+Overrides are those of python -m trainer. The rate that is found is that of the model, data, optimizer, aug.size and
+batch size given here; stages do not count. No weights are kept."""
 
 
-class LRFinder(ParamScheduler):
-    """Raises the learning rate from batch to batch and keeps the losses; ends the fit when they explode.
+class LRFinder(Callback):
+    """Raises the learning rate from step to step and keeps the losses; ends the fit when they explode.
 
     It neither validates nor waits for the device but every few steps.
 
@@ -56,27 +56,34 @@ class LRFinder(ParamScheduler):
         steps: how many, or all of the learner's if these are fewer.
     """
 
+    order = -5  # as that of the scheduler, whose place it takes
+
     def __init__(self, start: float = START, end: float = END, steps: int = STEPS) -> None:
-        super().__init__({})
         self._rise, self._wanted = exp(start, end), steps
-        self._steps = 0
+        self._steps = self._available = 0
         self._losses = torch.empty(0)
         self._done = 0
 
     def before_fit(self, learner: Learner) -> None:
         """Stretch the rise over the steps, of which the learner may have more."""
-        self._steps = min(self._wanted, learner.total_steps)
-        stretch = learner.total_steps / max(1, self._steps - 1)
-        self.schedules = {"lr": lambda position: self._rise(position * stretch)}
-        self._losses = torch.full((self._steps,), math.nan, device=learner.device)
+        batches = map(learner.batches_in, range(learner.epochs))
+        self._available = sum(-(-count // learner.accumulate) for count in batches)
+        self._steps = min(self._wanted, self._available)
+        self._losses = torch.zeros(self._steps, device=learner.device)
         self._done = 0
 
+    def before_batch(self, learner: Learner) -> None:
+        """Set the rate, which is the same for all batches of a step."""
+        for group in learner.optimizer.param_groups:
+            set_value(group, "lr", self._rate(self._done))
+
     def after_batch(self, learner: Learner) -> None:
-        """Keep the loss; every few steps look whether to stop."""
-        # Copied, as the learner may write the next batch's loss into the same memory.
-        self._losses[self._done] = learner.loss.detach()
+        """Keep the loss, the mean over the batches of a step; every few steps look whether to stop."""
+        self._losses[self._done] += learner.loss.detach() / learner.group.batches
+        if learner.position.batch < sum(learner.group):
+            return
         self._done += 1
-        if self._done == learner.total_steps:
+        if self._done == self._available:
             return  # the fit ends by itself
         if self._done == self._steps or (self._done % _EVERY == 0 and self._exploded()):
             raise CancelFit
@@ -92,12 +99,13 @@ class LRFinder(ParamScheduler):
             UserError: the loss was not finite from the beginning.
         """
         losses: list[float] = self._losses[: self._done].tolist()
-        curve = read_curve(
-            [self._rise(step / max(1, self._steps - 1)) for step in range(self._done)], losses, self._steps
-        )
+        curve = read_curve([self._rate(step) for step in range(self._done)], losses, self._steps)
         if len(curve.losses) < 2:
             raise UserError(f"the training loss is {losses[0]} in the first steps. Allowed: a smaller --from.")
         return curve
+
+    def _rate(self, step: int) -> float:
+        return self._rise(step / max(1, self._steps - 1))
 
     def _exploded(self) -> bool:
         losses: list[float] = self._losses[: self._done].tolist()
@@ -111,7 +119,7 @@ def find_lr(config: Config, *, start: float = START, end: float = END, steps: in
         config: the checked configuration.
         start: the first learning rate.
         end: the last one, larger than `start`.
-        steps: batches of training data, at least `MIN_STEPS`; passes are repeated as needed.
+        steps: of the optimizer, at least `MIN_STEPS`; passes over the training data are repeated as needed.
 
     Raises:
         UserError: the loss is not finite from the beginning, or the range is none.
@@ -122,11 +130,11 @@ def find_lr(config: Config, *, start: float = START, end: float = END, steps: in
         raise UserError(f"--steps {steps}: not allowed. Allowed: a whole number of at least {MIN_STEPS}.")
     if config.fit.torch_device().type == "cpu":
         keep_freed_memory()
-    # As many epochs as could be needed: the finder ends the fit.
-    fit = replace(config.fit, epochs=steps, limit_batches=min(steps, config.fit.limit_batches or steps))
+    # As many epochs as could be needed: the finder ends the fit. It tells nothing of another size of picture or batch.
+    fit = replace(config.fit, epochs=steps, stages=())
     finder = LRFinder(start, end, steps)
     try:
-        with Bar("learning rates", steps) as bar:
+        with Bar("learning rates", steps * fit.accumulate) as bar:
             make_learner(replace(config, fit=fit), None, callbacks=(finder, bar)).fit()
         return finder.curve()
     finally:
@@ -136,11 +144,9 @@ def find_lr(config: Config, *, start: float = START, end: float = END, steps: in
 def _report(curve: Curve, config: Config, out: Path, console: Console) -> None:
     rates = {} if curve.rates is None else asdict(curve.rates)
     values = {"suggestion": curve.suggestion, **rates, "lrs": curve.lrs, "losses": curve.losses}
-    try:
+    with writing(f"--out {out}"):
         write_whole(out.with_suffix(".json"), json.dumps(values | {"config": config.resolved}, indent=2) + "\n")
         plot_rates(curve.lrs, curve.losses, curve.smoothed, rates, out)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written: {error.strerror or error}.") from error
     console.print(f"{len(curve.lrs)} steps, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
     if curve.rates is None:
         console.print("no suggestion: the loss does not fall. More --steps, or another --from and --to, may show more.")
@@ -168,26 +174,23 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _png(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() != ".png" or path.is_dir():
-        raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: the name of a file that ends in .png")
-    return path
-
-
 def _folder() -> Path:
     now = datetime.now()
     return Path("outputs") / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}-{uuid4().hex[:6]}-find_lr"
 
 
 def _parser() -> Parser:
-    parser = Parser("trainer.find_lr", "Try learning rates for a batch each, and suggest one.", _EXAMPLES)
+    parser = Parser("trainer.find_lr", "Try learning rates for a step each, and suggest one.", _EXAMPLES)
     parser.add_argument("--from", dest="start", type=_number, default=START, metavar="LR",
                         help=f"first learning rate, default {START:g}")  # fmt: skip
     parser.add_argument("--to", dest="end", type=_number, default=END, metavar="LR",
                         help=f"last learning rate, default {END:g}")  # fmt: skip
-    parser.add_argument("--steps", type=_count, default=STEPS, metavar="N", help=f"batches, default {STEPS}")
-    parser.add_argument("--out", type=_png, metavar="FILE.png", help="where to write; by default a folder of outputs/")
+    parser.add_argument(
+        "--steps", type=_count, default=STEPS, metavar="N", help=f"steps of the optimizer, default {STEPS}"
+    )
+    parser.add_argument(
+        "--out", type=png_file, metavar="FILE.png", help="where to write; by default a folder of outputs/"
+    )
     return parser
 
 

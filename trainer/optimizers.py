@@ -24,7 +24,7 @@ _LOOKAHEAD_OPTIONS: Mapping[str, Param[Any]] = {
 }
 
 # How a step is carried out is decided here, and not part of what a checkpoint brings back.
-_IMPLEMENTATION = ("fused", "foreach", "capturable")
+IMPLEMENTATION = ("fused", "foreach", "capturable")
 
 _PLAIN_MOMENTUM = 0.9
 
@@ -202,7 +202,7 @@ def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter], further: 
     allowed = [
         name
         for name, parameter in takes.items()
-        if parameter.kind is not Parameter.VAR_KEYWORD and name not in (*elsewhere, *_IMPLEMENTATION, "params")
+        if parameter.kind is not Parameter.VAR_KEYWORD and name not in (*elsewhere, *IMPLEMENTATION, "params")
     ]
     for name in given:
         if name in takes and name in elsewhere:
@@ -214,7 +214,7 @@ def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter], further: 
 
 def _keep_implementation(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     """Let a checkpoint of another device say nothing about how steps are carried out on this one."""
-    own = {key: optimizer.defaults[key] for key in _IMPLEMENTATION if key in optimizer.defaults}
+    own = {key: optimizer.defaults[key] for key in IMPLEMENTATION if key in optimizer.defaults}
     return {**state, "param_groups": [{**group, **own} for group in state["param_groups"]]}
 
 

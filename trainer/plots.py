@@ -128,12 +128,18 @@ def _history_figure(rows: Sequence[Mapping[str, float]]) -> Figure:
 
 
 def draw_series(axes: Axes, x: NDArray[np.float64], rows: Sequence[Mapping[str, float]], key: str, color: str) -> bool:
-    """Draw a key of the rows as a line; return whether it has a value anywhere."""
+    """Draw a key of the rows as a line; return whether it has a value anywhere.
+
+    The line goes past epochs that were not scored, and breaks where a value is not finite.
+    """
     values = column(rows, key)
     if np.isnan(values).all():
         return False
-    marker = "o" if len(values) <= 30 else None
-    axes.plot(x, values, color=color, linewidth=1.6, marker=marker, markersize=3.5, label=key.split("_")[0])
+    scored = [row.get(key) is not None for row in rows]
+    marker = "o" if sum(scored) <= 30 else None
+    axes.plot(
+        x[scored], values[scored], color=color, linewidth=1.6, marker=marker, markersize=3.5, label=key.split("_")[0]
+    )
     return True
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 from torch import Tensor
 
 from augment.check import check_files
-from augment.command import Parser, one_of, readable_errors
+from augment.command import Parser, one_of, readable_errors, writing
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.files import write_whole
@@ -181,10 +181,8 @@ def _write(text: str, file: str, flag: str) -> None:
     if file == STDOUT:
         sys.stdout.write(text)
         return
-    try:
+    with writing(f"{flag} {file}"):
         write_whole(Path(file), text.encode(errors="surrogateescape"))  # names of files need not be UTF-8
-    except OSError as error:
-        raise UserError(f"{flag} {file}: cannot be written: {error.strerror or error}.") from error
 
 
 def _count(text: str) -> int:

@@ -12,21 +12,16 @@ from trainer.learner import Learner
 from trainer.recorder import Recorder, Row
 from trainer.stages import StagedLoader
 
-# Column of the line an epoch: title, width, and how the row says it.
+# Column of the line an epoch: key of the row, title, width, and how it is written.
 _COLUMNS = (
-    ("train loss", 11, "{train_loss:.4f}"),
-    ("train acc", 10, "{train_accuracy:.4f}"),
-    ("val loss", 9, "{val_loss:.4f}"),
-    ("val acc", 8, "{val_accuracy:.4f}"),
-    ("lr", 9, "{lr:.2g}"),
-    ("img/s", 8, "{images_per_second:,.0f}"),
-    ("seconds", 8, "{seconds:.1f}"),
+    ("train_loss", "train loss", 11, "{:.4f}"),
+    ("train_accuracy", "train acc", 10, "{:.4f}"),
+    ("val_loss", "val loss", 9, "{:.4f}"),
+    ("val_accuracy", "val acc", 8, "{:.4f}"),
+    ("lr", "lr", 9, "{:.2g}"),
+    ("images_per_second", "img/s", 8, "{:,.0f}"),
+    ("seconds", "seconds", 8, "{:.1f}"),
 )
-
-
-class _Missing(dict[str, Any]):
-    def __missing__(self, key: str) -> float:
-        return float("nan")
 
 
 @configurable
@@ -41,7 +36,7 @@ class ProgressBar(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Print the head of the table and start the bar."""
-        head = "".join(f"{title:>{width}}" for title, width, _ in _COLUMNS)
+        head = "".join(f"{title:>{width}}" for _, title, width, _ in _COLUMNS)
         self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False)
         for row in learner.find(Recorder).rows:
             self._print(row, learner)
@@ -90,8 +85,8 @@ class ProgressBar(Callback):
         self._task = self._bar.add_task(text, total=total, completed=completed, values="")
 
     def _print(self, row: Row, learner: Learner) -> None:
-        values = _Missing(row)
-        line = "".join(f"{template.format_map(values):>{width}}" for _, width, template in _COLUMNS)
+        cells = (template.format(row[key]) if key in row else "-" for key, _, _, template in _COLUMNS)
+        line = "".join(f"{cell:>{width}}" for cell, (_, _, width, _) in zip(cells, _COLUMNS, strict=True))
         epoch = f"{int(row['epoch']) + 1}/{learner.epochs}"
         self.console.print(f"{epoch:>8}{line}", highlight=False)
 

@@ -14,12 +14,13 @@ from augment.compose import CONF, TOP
 from augment.config import Aug
 from augment.experiment import EXPERIMENT
 from augment.params import Choice, Param, settings
-from augment.registry import OPS
+from augment.registry import COMMON, OPS
 from augment.sources import SOURCES
 from trainer.callback import in_order, loop_text
 from trainer.callbacks import CALLBACKS, Interrupt, ParamScheduler, parse_callbacks
 from trainer.config import Fit
 from trainer.models import MODELS
+from trainer.optimizers import OptimizerSettings
 from trainer.recorder import Recorder
 from trainer.stages import Prepare, Stage
 
@@ -34,6 +35,7 @@ python -m trainer.find_lr [+aug=NAME] [key=value ...]                           
 python -m trainer.evaluate RUN_FOLDER [DIR] [--tta flip]                              score its best model
 python -m trainer.predict RUN_FOLDER FILE_OR_FOLDER ... [--top 3] [--csv FILE]        what it takes pictures for
 python -m trainer.report RUN_FOLDER                                                   write its report anew
+python -m trainer.bench [+aug=NAME] [key=value ...]                                   say whether it waits for data
 python -m trainer --cfg job ...                                                       show what is composed
 python -m augment.plan +aug=NAME [--against NAME]                                     show, or compare, recipes
 python -m augment.preview +aug=NAME | --op NAME|all                                   draw what they do
@@ -51,17 +53,19 @@ def help_text(groups: Sequence[str]) -> str:
     lines = [_USAGE, f"Groups of files in conf/: {', '.join(groups)}", ""]
     lines += ["experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
     lines += [*_rows(TOP), ""]
-    lines += _section("fit", settings(Fit))
+    optimizer = settings(OptimizerSettings)
+    lines += _section("fit", {name: param for name, param in settings(Fit).items() if name not in optimizer})
+    lines += _section("fit", optimizer, head="fit: the optimizer")
     lines += _section("fit.stages.<stage>", settings(Stage), head="fit.stages.<stage>: sizes that change over epochs")
     lines += _section("aug", settings(Aug))
     for title, registry in (("data", SOURCES), ("model", MODELS), ("callbacks", CALLBACKS)):
         for name, cls in registry.items():
             prefix = f"callbacks.{name}" if title == "callbacks" else title
             lines += _section(prefix, settings(cls), head=f"{title}={name}  {_first_line(cls.__doc__)}")
-    lines.append("aug.train.<step>, aug.val.<step>: the ops")
+    lines += ["aug.train.<step>, aug.val.<step>: the ops", *_common_rows()]
     for op in OPS.values():
         lines.append(f"  {op.name} ({op.kind})  {_first_line(op.doc)}")
-        lines += [f"    {row}" for row in _rows(op.params)]
+        lines += [f"    {row}" for row in _rows(op.own_params)]
     return "\n".join(lines) + "\n"
 
 
@@ -125,7 +129,19 @@ def _section(prefix: str, params: Mapping[str, Param[Any]], head: str | None = N
 def _rows(params: Mapping[str, Param[Any]]) -> Iterator[str]:
     for name, param in params.items():
         default = "required" if param.required else f"default {_default(param)}"
-        yield f"{name}: {param.doc}; {param.allowed()}; {default}"
+        yield f"{name}: {param.doc} ({param.allowed()}; {default})"
+
+
+def _common_rows() -> Iterator[str]:
+    """Yield what all ops of a kind take; crops, which are applied to every picture, take nothing."""
+    kinds = {kind: params for kind, params in COMMON.items() if params}
+    shared = {name: param for name, param in kinds["geometry"].items() if all(name in p for p in kinds.values())}
+    yield "  each of them but the crops takes"
+    yield from (f"    {row}" for row in _rows(shared))
+    for kind, params in kinds.items():
+        if rest := {name: param for name, param in params.items() if name not in shared}:
+            yield f"  each of kind {kind} takes besides"
+            yield from (f"    {row}" for row in _rows(rest))
 
 
 def _markdown(param: Param[Any]) -> str:

@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from augment.dataset import Split
-from augment.errors import UserError
 from augment.files import installed_version
 from augment.graph import Placement
 from augment.loader import Loader
@@ -35,7 +34,7 @@ from trainer.learner import Learner, Position
 from trainer.losses import CrossEntropy
 from trainer.models import count_parameters
 from trainer.recorder import Recorder
-from trainer.stages import Prepare, StagedLoader, check_loader_state
+from trainer.stages import Prepare, StagedLoader
 from trainer.warm_up import warm_up
 
 CONFIG_FILE, SUMMARY_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "summary.json", "environment.json", "plan.txt"
@@ -78,7 +77,7 @@ class Summary:
     def __str__(self) -> str:
         accuracy = self.best.get("val_accuracy")
         score = "no val_accuracy" if accuracy is None else f"best val_accuracy {accuracy:.4f}"
-        where = f" in epoch {int(self.best['epoch']) + 1}" if self.best else ""
+        where = f" in epoch {int(self.best['epoch']) + 1}" if accuracy is not None else ""
         final = f", last {self.last['val_accuracy']:.4f}" if "val_accuracy" in self.last else ""
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
         took = f"{self.seconds:.0f} s, in {self.folder}"
@@ -278,32 +277,6 @@ def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
     return position
 
 
-def check_resume(config: Config) -> None:
-    """Check, before anything is written, that the run to resume can be gone on with.
-
-    Raises:
-        UserError: it has no checkpoint, has finished, or had another plan or other groups of parameters.
-    """
-    if config.fit.resume is None:
-        return
-    state = load(Path(config.fit.resume) / LAST)
-    epoch = state["position"][0]
-    if epoch >= config.fit.epochs:
-        raise UserError(
-            f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
-        )
-    check_loader_state(state["loader"], make_train_loader(config, load_dataset(config.data).train))
-    with torch.device("meta"):
-        network = config.model.untrained().build(len(load_dataset(config.data).classes), config.aug.size)
-    groups = config.fit.make_optimizer(network).param_groups
-    if [len(g["params"]) for g in groups] != [len(g["params"]) for g in state["optimizer"]["param_groups"]]:
-        raise UserError(
-            f"fit.resume={config.fit.resume}: its optimizer sorted the parameters in another way. Allowed: the "
-            "optimizer, weight_decay, decay_norms and layer_decay of that run; one of "
-            "version 0.2 had fit.decay_norms=true."
-        )
-
-
 def _close(learner: Learner) -> None:
     """End the threads of the loaders' pipelines, also of those that were only prepared."""
     for loader in (learner.train_loader, learner.val_loader):
@@ -317,7 +290,8 @@ def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Sum
     if rows:
         checkpoints = [c for c in learner.callbacks if isinstance(c, Checkpoint)]
         epoch = checkpoints[0].best_epoch if checkpoints else None
-        best = rows[epoch] if epoch is not None else max(rows, key=lambda row: row.get("val_accuracy", 0.0))
+        scored = [row for row in rows if "val_accuracy" in row]
+        best = rows[epoch] if epoch is not None else max(scored, key=lambda row: row["val_accuracy"], default={})
     stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
     last = dict(rows[-1]) if rows else {}
     return Summary(status, folder, len(rows), best, last, seconds, stopped=stopped)

@@ -8,9 +8,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from trainer.graphs import Runner, Tensors, capturable
-
-# Settings of PyTorch's optimizers that decide how a step is carried out, not what it comes to.
-_HOW = ("fused", "foreach", "capturable")
+from trainer.optimizers import IMPLEMENTATION
 
 
 class Stepper:
@@ -31,7 +29,7 @@ class Stepper:
         self._runner = runner
         self._captures = runner.captures and capturable(optimizer)
         # As they were, for states that load anywhere.
-        self._how = {name: optimizer.defaults[name] for name in _HOW if name in optimizer.defaults}
+        self._how = {name: optimizer.defaults[name] for name in IMPLEMENTATION if name in optimizer.defaults}
         self._rates: list[Tensor] = []
         self._settings: Hashable = None
         self._first: Tensor | None = None

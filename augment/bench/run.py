@@ -8,8 +8,8 @@ taken before the clock starts, and after it stops they are waited for.
 import gc
 import platform
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from time import monotonic, sleep
@@ -20,16 +20,17 @@ import torch
 from nvidia.dali import backend
 from PIL import Image
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from augment.bench.contenders import Row, Setup, Stream, find_rows, op_rows, recipe_rows, whole_batches
 from augment.bench.cpu_time import cores, machine_seconds, own_seconds
 from augment.bench.options import Options, parse_options
 from augment.bench.report import Report, Result, Timing, start_lines
 from augment.bench.startup import measure_start
-from augment.command import readable_errors
+from augment.command import readable_errors, writing
 from augment.files import installed_version
 from augment.memory import keep_freed_memory
+from augment.progress import progress_bar
 
 _OURS = ("fused", "cached")
 _PACKAGES = ("torch", "nvidia-dali-cuda120", "numpy", "pillow", "torchvision")
@@ -42,8 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse_options(given)
         rows = [*find_rows(options.rows), *recipe_rows(options.also), *op_rows(options.ops)]
         report = run(options, rows, given)
-    out = options.out or Path("outputs") / f"bench-{datetime.now():%Y-%m-%d-%H-%M-%S}"
-    report.write(out)
+        out = options.out or Path("outputs") / f"bench-{datetime.now():%Y-%m-%d-%H-%M-%S}"
+        with writing(f"--out {out}"):
+            report.write(out)
     console = Console()
     console.print(report.table())
     if report.crowd:
@@ -180,15 +182,6 @@ def _read(files: Sequence[Path]) -> None:
     """Read every file once: no row shall be the one that waits for the disk."""
     for file in files:
         file.read_bytes()
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Show a bar on a terminal, which is gone afterwards."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress
 
 
 # --- what it ran on ---

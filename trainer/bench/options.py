@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from augment.bench.options import positive_count, positive_seconds
-from augment.command import Parser
+from augment.command import Parser, png_file
 from augment.compose import compose
 from trainer.config import Config, check_config, parse_config
 
@@ -14,6 +14,8 @@ _EXAMPLES = """\
   python -m trainer.bench +aug=imagenette data=folder data.root=DIR fit.precision=bf16 fit.batch_size=256
   python -m trainer.bench +aug=strong --placements                 which placement of the decoder suits this model
   python -m trainer.bench +aug=imagenette fit.graph=false --json bench.json --figure bench.png
+
+Stages of a fit do not count: pictures are of aug.size, batches of fit.batch_size.
 """
 
 
@@ -49,8 +51,8 @@ def parse_options(arguments: Sequence[str]) -> Options:
     given, overrides = _parser().split(arguments)
     config = parse_config(compose(overrides))
     check_config(config)
-    # A pass is as long as a window, and nothing is gone on with.
-    config = replace(config, fit=replace(config.fit, limit_batches=None, resume=None, epochs=1))
+    # A pass is as long as a window, of pictures of one size, and nothing is gone on with.
+    config = replace(config, fit=replace(config.fit, limit_batches=None, resume=None, epochs=1, stages=()))
     return Options(config, tuple(overrides), given.rounds, given.seconds, given.placements, given.json, given.figure)
 
 
@@ -61,5 +63,5 @@ def _parser() -> Parser:
     parser.add_argument("--seconds", type=positive_seconds, default=2.0, metavar="S", help="a row and round, about (2)")
     parser.add_argument("--placements", action="store_true", help="rows for decoding on GPU and CPU, and for the cache")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="write a bar chart, as PNG")
+    parser.add_argument("--figure", type=png_file, metavar="FILE.png", help="write a bar chart")
     return parser

@@ -19,8 +19,8 @@ from rich.progress import Progress
 
 from augment.bench.contenders import whole_batches
 from augment.bench.report import Result
-from augment.bench.run import hardware, progress_bar, settle
-from augment.command import readable_errors
+from augment.bench.run import hardware, settle
+from augment.command import readable_errors, writing
 from augment.config import Aug
 from augment.dataset import Split
 from augment.files import installed_version, write_whole
@@ -29,6 +29,7 @@ from augment.loader import Batch, Loader
 from augment.memory import keep_freed_memory
 from augment.placement import place
 from augment.plan import build_plan
+from augment.progress import progress_bar
 from augment.sources import load_dataset
 from trainer.bench.by_hand import ByHand
 from trainer.bench.options import Options, parse_options
@@ -61,13 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with readable_errors():
         options = parse_options(given)
         report = run(options)
-    console = Console()
-    for line in (report.headline, report.table(), *report.notes(), report.sentences):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-    if options.json:
-        write_whole(options.json, json.dumps(report.plain(), indent=2) + "\n")
-    if options.figure:
-        report.figure(options.figure)
+        console = Console()
+        for line in (report.headline, report.table(), *report.notes(), report.sentences):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+        if options.json:
+            with writing(f"--json {options.json}"):
+                write_whole(options.json, json.dumps(report.plain(), indent=2) + "\n")
+        if options.figure:
+            with writing(f"--figure {options.figure}"):
+                report.figure(options.figure)
     return 0
 
 

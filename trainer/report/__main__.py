@@ -4,8 +4,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from augment.command import USAGE, readable_errors
+from augment.command import USAGE, readable_errors, writing
 from augment.errors import UserError
+from trainer.report import REPORT_FILE
 from trainer.report.page import write_report
 from trainer.run import CONFIG_FILE
 
@@ -28,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for folder in folders:
             _require_run(folder)
         for folder in folders:
-            sys.stdout.write(f"{write_report(folder)}\n")
+            with writing(f"{folder / REPORT_FILE}"):
+                sys.stdout.write(f"{write_report(folder)}\n")
     return 0
 
 

@@ -75,8 +75,8 @@ def _guessing(record: Record) -> Iterator[Finding]:
 
 
 def _overfitting(record: Record) -> Iterator[Finding]:
-    if lowest := _overfits(record.rows):
-        last = record.rows[-1]
+    if found := _overfits(record.rows):
+        lowest, last = found
         yield Finding(
             f"Training loss still falls and validation loss has risen since epoch {_epoch(lowest)} "
             f"({lowest['val_loss']:.3g} to {last['val_loss']:.3g}): overfitting. More augmentation, "
@@ -85,8 +85,8 @@ def _overfitting(record: Record) -> Iterator[Finding]:
         )
 
 
-def _overfits(rows: Sequence[Row]) -> Row | None:
-    """Return the row of the lowest validation loss, if that is past and training loss has fallen since."""
+def _overfits(rows: Sequence[Row]) -> tuple[Row, Row] | None:
+    """Return the row of the lowest validation loss and the last one, if training loss has fallen in between."""
     finite = [r for r in rows if all(math.isfinite(r.get(key, math.nan)) for key in ("train_loss", "val_loss"))]
     if len(finite) < 4:
         return None
@@ -97,11 +97,11 @@ def _overfits(rows: Sequence[Row]) -> Row | None:
         return None
     end = median(row["val_loss"] for row in since[-3:])
     falls = since[-1]["train_loss"] < lowest["train_loss"]
-    return lowest if falls and end > 1.05 * lowest["val_loss"] else None
+    return (lowest, since[-1]) if falls and end > 1.05 * lowest["val_loss"] else None
 
 
 def _still_improving(record: Record) -> Iterator[Finding]:
-    accuracy = column(record.rows, "val_accuracy")
+    accuracy = column([row for row in record.rows if "val_accuracy" in row], "val_accuracy")
     if record.ending.status != "finished" or len(accuracy) < 3 or np.isnan(accuracy).any() or _overfits(record.rows):
         return
     if accuracy[-1] > accuracy[:-1].max():

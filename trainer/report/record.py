@@ -20,11 +20,9 @@ from augment.sources import load_dataset
 from trainer.checkpoint import BEST, load
 from trainer.config import Config, parse_config
 from trainer.models import count_parameters
-from trainer.recorder import METRICS_FILE, Row, read_metrics
+from trainer.recorder import LOOKS_FILE, METRICS_FILE, Row, read_metrics
 from trainer.report import Ending
 from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE, SUMMARY_FILE
-
-STEPS_FILE = "steps.jsonl"
 
 # What reading a file that is broken, or one of another version of this program, may end in.
 _UNREADABLE = (
@@ -129,7 +127,7 @@ def read_record(folder: Path, ending: Ending | None = None) -> Record:
 
     if (folder / METRICS_FILE).is_file():
         record.rows = attempt(METRICS_FILE, lambda: read_metrics(folder), [])
-    record.steps = attempt(STEPS_FILE, lambda: _json_lines(folder / STEPS_FILE), [])
+    record.steps = attempt(LOOKS_FILE, lambda: _json_lines(folder / LOOKS_FILE), [])
     record.environment = attempt(ENVIRONMENT_FILE, lambda: _json(folder / ENVIRONMENT_FILE), {})
     record.overrides = attempt("overrides.yaml", lambda: _overrides(folder), ())
     if texts[CONFIG_FILE]:

@@ -1,0 +1,82 @@
+"""A run is made as it is configured: no setting is lost between the configuration and the learner."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import draw_photo
+from PIL import Image
+from rich.console import Console
+
+from augment.compose import compose
+from trainer import run
+from trainer.callbacks import ParamScheduler
+from trainer.config import parse_config
+from trainer.learner import Learner
+from trainer.losses import CrossEntropy
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of three pictures."""
+    root = tmp_path_factory.mktemp("photos")
+    for split in ("train", "val"):
+        for name in ("ant", "bee"):
+            (root / split / name).mkdir(parents=True)
+            for seed in range(3):
+                Image.fromarray(draw_photo(24, 24, seed)).save(root / split / name / f"{seed}.png")
+    return root
+
+
+def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:
+    """The learner of a run that has not begun."""
+    small = ["data=folder", f"data.root={photos}", "aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1"]
+    learner = run._prepare(parse_config(compose([*small, *overrides])), folder, Console(quiet=True), None)
+    run._close(learner)
+    return learner
+
+
+def scheduled(learner: Learner) -> set[str]:
+    return set(learner.find(ParamScheduler).schedules)
+
+
+@pytest.mark.parametrize(
+    ("override", "found", "value"),
+    [
+        ("fit.accumulate=3", lambda learner: learner.accumulate, 3),
+        ("fit.validate_every=2", lambda learner: learner.validate_every, 2),
+        ("fit.tta=flip", lambda learner: learner.tta, "flip"),
+        ("fit.limit_batches=1", lambda learner: learner.batches(learner.val_loader), 1),
+        ("fit.epochs=7", lambda learner: learner.epochs, 7),
+        ("fit.precision=bf16", lambda learner: learner.bf16, True),
+        ("fit.label_smoothing=0.2", lambda learner: learner.loss_function, CrossEntropy(0.2)),
+        ("fit.label_smoothing=0.1", lambda learner: learner.val_loss_function, CrossEntropy(0.0)),
+        ("fit.momentum_low=0.8", scheduled, {"lr", "momentum"}),
+        ("fit.schedule=constant", scheduled, {"lr"}),
+        ("fit.batch_size=5", lambda learner: learner.batches_in(0), 2),
+        ("fit.optimizer=adamw", lambda learner: type(learner.optimizer), torch.optim.AdamW),
+        ("fit.stages={a: {batch_size: 6}}", lambda learner: learner.batches_in(0), 1),
+        ("callbacks.ema.decay=0.5", lambda learner: "EMA" in {type(c).__name__ for c in learner.callbacks}, True),
+    ],
+)
+def test_what_is_configured_is_what_runs(
+    override: str, found: Callable[[Learner], object], value: object, photos: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)  # below which the check of the pictures is kept
+    assert found(prepared(photos, tmp_path, override)) == value
+
+
+def test_a_run_without_validation_has_no_best_epoch(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    learner = prepared(photos, tmp_path, "fit.validate_every=2", "callbacks.checkpoint=null")
+    recorder = learner.find(run.Recorder)
+    recorder.rows = [{"epoch": 0, "train_loss": 1.0}]
+    summary = run._summary(learner, "interrupted", tmp_path, 3.0)
+    assert summary.best == {}
+    assert str(summary) == f"interrupted after 1 epochs: no val_accuracy, 3 s, in {tmp_path}"
+    recorder.rows += [{"epoch": 1, "val_accuracy": 0.5}, {"epoch": 2}]
+    assert "best val_accuracy 0.5000 in epoch 2" in str(run._summary(learner, "interrupted", tmp_path, 3.0))

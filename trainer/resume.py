@@ -1,0 +1,55 @@
+"""Going on with a run: what has to be as it was."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from augment.errors import UserError
+from augment.sources import load_dataset
+from trainer.checkpoint import LAST, load
+from trainer.config import Config
+from trainer.run import CONFIG_FILE, make_train_loader
+from trainer.stages import check_loader_state
+
+
+def check_resume(config: Config) -> None:
+    """Check, before anything is written, that the run to resume can be gone on with.
+
+    Raises:
+        UserError: it has no checkpoint, has finished, or had another plan, model, optimizer or groups of parameters.
+    """
+    if config.fit.resume is None:
+        return
+    state = load(Path(config.fit.resume) / LAST)
+    epoch = state["position"][0]
+    if epoch >= config.fit.epochs:
+        raise UserError(
+            f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
+        )
+    check_loader_state(state["loader"], make_train_loader(config, load_dataset(config.data).train))
+    with torch.device("meta"):
+        network = config.model.untrained().build(len(load_dataset(config.data).classes), config.aug.size)
+    shapes = {name: value.shape for name, value in state["model"].items()}
+    if differing := _differing(shapes, {name: value.shape for name, value in network.state_dict().items()}):
+        raise UserError(
+            f"fit.resume={config.fit.resume}: its model had other weights ({differing}). Allowed: the model and the "
+            "classes of that run."
+        )
+    file = Path(config.fit.resume) / CONFIG_FILE
+    optimizer = OmegaConf.select(OmegaConf.load(file), "fit.optimizer") if file.is_file() else None
+    if optimizer not in (None, config.fit.optimizer):
+        raise UserError(f"fit.optimizer: {config.fit.optimizer}, but the run to go on with had {optimizer}.")
+    groups = config.fit.make_optimizer(network).param_groups
+    if [len(g["params"]) for g in groups] != [len(g["params"]) for g in state["optimizer"]["param_groups"]]:
+        raise UserError(
+            f"fit.resume={config.fit.resume}: its optimizer sorted the parameters in another way. Allowed: "
+            "weight_decay, decay_norms and layer_decay of that run; one of version 0.2 had fit.decay_norms=true."
+        )
+
+
+def _differing(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """Return the first name whose values are not the same in both, empty if there is none."""
+    return next((name for name in (*own, *saved) if saved.get(name) != own.get(name)), "")
