@@ -216,7 +216,7 @@ class Tape:
     def aside(self, work: Any) -> Any:
         return work()
 
-    def record(self, work: Any) -> Any:
+    def record(self, work: Any, memory: str) -> Any:
         if not self.works:
             raise UncapturableError("it waits")
 
