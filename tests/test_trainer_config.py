@@ -440,7 +440,7 @@ def test_every_experiment_that_comes_with_the_project(name: str) -> None:
     [
         ({"fit": {"optimizer": "sdg"}}, "fit.optimizer: unknown name 'sdg'. Did you mean 'sgd'?"),
         ({"fit": {"momentum_low": 0.95}}, "fit.momentum_low=0.95: above fit.momentum. Allowed: up to 0.9."),
-        ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8: only one_cycle changes it."),
+        ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8: only fit.schedule=one_cycle"),
         ({"fit": {"momentum_low": 0.8, "optimizer": "madgrad"}}, None),
         ({"fit": {"momentum_low": 0.8, "optimizer": "adafactor"}}, "fit.momentum_low: adafactor has no momentum."),
         ({"callbacks": {"freeze": {"layers": "layer9.*"}}}, "callbacks.freeze.layers: layer9.* freezes no parameter."),
