@@ -75,6 +75,7 @@ def read_shards(files: Sequence[Path], label: str | None, folder: Path, key: str
     Raises:
         UserError: a shard is no whole tar file, or a sample lacks picture or label.
     """
+    mapped.cache_clear()  # a shard may be another one since it was mapped
     pictures: list[Member] = []
     labels: list[Label] = []
     with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:

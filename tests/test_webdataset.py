@@ -13,6 +13,7 @@ from stores import write_shards, write_tar
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.sources import load_dataset, parse_data
+from augment.stored import read_encoded
 from augment.webdataset import Member, index_shard
 
 
@@ -197,6 +198,17 @@ def test_labels_of_val_against_those_of_train(jpeg: bytes, tmp_path: Path, caplo
     with caplog.at_level(logging.WARNING):
         assert load(shard("t", "cat", "dog"), shard("v", "dog")).val.targets == (1,)
     assert "data.val has no pictures of cat" in caplog.text
+
+
+def test_a_shard_that_was_replaced_is_read_anew(jpeg: bytes, pictures: Split, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"cat"})
+    (old,) = load(str(file)).train.files
+    assert bytes(read_encoded(old)) == jpeg
+    other = bytes(read_encoded(pictures.files[3]))
+    write_tar(tmp_path / "new.tar", {"a.jpg": other, "a.cls": b"dog"}).replace(file)
+    dataset = load(str(file))
+    assert dataset.classes == ("dog",)
+    assert bytes(read_encoded(dataset.train.files[0])) == other
 
 
 def test_bad_pictures_can_be_left_out(jpeg: bytes, tmp_path: Path) -> None:
