@@ -1,7 +1,38 @@
-"""What a source hands over: the files of each split and their targets."""
+"""What a source hands over: the pictures of each split and their targets."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Stored(Protocol):
+    """An encoded picture that lies in a larger file; hashable, and picklable without what it holds.
+
+    Attributes:
+        name: for people and messages, unique in its split: "train-000.tar/cat_0001.jpg".
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def read(self) -> bytes | memoryview:
+        """Return the encoded picture, where possible a view of a file that is mapped into memory."""
+        ...
+
+
+@runtime_checkable
+class Raw(Stored, Protocol):
+    """A picture that is stored decoded; what cannot do without an encoded one gets it from `read`, losslessly."""
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        """Return (height, width, 3) RGB."""
+        ...
+
+
+Picture = Path | Stored
 
 
 @dataclass(frozen=True)
@@ -9,11 +40,11 @@ class Split:
     """The pictures of one split, in a fixed order; a sample's index in `files` is its identity.
 
     Attributes:
-        files: paths of the encoded pictures.
-        targets: for each file its class, an index into `Dataset.classes`.
+        files: paths of encoded pictures, or pictures in larger files.
+        targets: for each picture its class, an index into `Dataset.classes`.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[Picture, ...]
     targets: tuple[int, ...]
 
     def __len__(self) -> int:

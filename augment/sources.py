@@ -118,3 +118,7 @@ class Imagewoof(Imagenette):
     """Imagewoof, ten breeds of dogs in ImageNet (Howard 2019), downloaded once; its checksums are not known here."""
 
     archives: ClassVar[Mapping[str, Archive]] = IMAGEWOOF
+
+
+# Registers its sources; it needs what is above.
+import augment.records.sources  # noqa: E402, F401
