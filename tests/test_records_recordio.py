@@ -110,9 +110,6 @@ def test_dali_reads_what_is_written(tmp_path: Path) -> None:
 
     found, labels = pipeline().run()
     assert [int(np.array(labels[i])[0]) for i in range(4)] == [0, 1, 2, 3]
-    # DALI 2.4 does not put records together that are cut: it hands out the first part and what follows as it lies.
-    assert np.array(found[0]).tobytes() == pictures[0]
-    assert np.array(found[2]).tobytes() == pictures[2]
+    assert [np.array(found[i]).tobytes() for i in range(4)] == pictures
     assert read(path, index(path)) == pictures
     assert index(path).labels.tolist() == [0, 1, 2, 3]
-    print([np.array(f).tobytes()[:40] for f in found], [len(np.array(f)) for f in found])
