@@ -2,28 +2,25 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 class Stored(Protocol):
-    """An encoded picture that lies in a larger file; hashable, and picklable without what it holds.
-
-    Attributes:
-        name: for people and messages, unique in its split: "train-000.tar/cat_0001.jpg".
-    """
+    """An encoded picture that lies in a larger file; hashable, and picklable without what it holds."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """For people and messages, unique in its split: "train-000.tar/cat_0001.jpg"."""
+        ...
 
     def read(self) -> bytes | memoryview:
         """Return the encoded picture, where possible a view of a file that is mapped into memory."""
         ...
 
 
-@runtime_checkable
 class Raw(Stored, Protocol):
     """A picture that is stored decoded; what cannot do without an encoded one gets it from `read`, losslessly."""
 

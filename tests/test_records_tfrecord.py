@@ -108,7 +108,9 @@ def test_the_checksum_is_that_of_the_specification() -> None:
     ("damage", "message"),
     [
         pytest.param(lambda data: data[:-1], "is cut short: it ends at byte", id="last byte"),
-        pytest.param(lambda data: data[:5], "is cut short: it ends at byte 5, within record 0", id="in the first length"),
+        pytest.param(
+            lambda data: data[:5], "is cut short: it ends at byte 5, within record 0", id="in the first length"
+        ),
         pytest.param(lambda data: data[:-2] + b"\0\0", "the last record, number 2, is damaged", id="checksum"),
         pytest.param(lambda data: b"\1" + data[1:], "is no TFRecord file", id="another file"),
         pytest.param(lambda data: data + bytes(16), "is damaged behind record 2", id="zeros at the end"),

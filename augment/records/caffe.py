@@ -7,7 +7,6 @@ import errno
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,18 +47,6 @@ class DatumPicture:
             if value is None:
                 raise _changed(self.file)
             return _encoded(value, *_parse(value))
-
-
-def database_file(path: Path) -> Path:
-    """Return the file of a database that was given by its folder or its file.
-
-    Raises:
-        UserError: there is none.
-    """
-    file = path / "data.mdb" if path.is_dir() else path
-    if not file.is_file():
-        raise UserError(f"{path} holds no data.mdb; allowed is the folder of an LMDB database.")
-    return file
 
 
 def index_datums(file: RecordFile, advance: Advance) -> Index:

@@ -2,11 +2,8 @@
 
 import io
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from glob import glob
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -28,7 +25,6 @@ Build = Callable[[RecordFile, Advance], "Index"]
 
 _VERSION = 1  # raise it when what an index holds changes
 _PROGRESS_FROM = 256 * 2**20  # bytes: below that it takes a second
-_GLOB = frozenset("*?[")
 
 
 @dataclass(frozen=True)
@@ -67,32 +63,6 @@ class Index:
             np.array([len(some) for some in labels], np.int64),
             np.frombuffer(keys, np.uint8),
         )
-
-
-def find_shards(pattern: str, key: str) -> list[Path]:
-    """Return the files that a pattern is about, sorted by name: a path, or one with * ? [] in it.
-
-    Args:
-        pattern: what was given; a leading ~ is expanded.
-        key: where, for the message.
-
-    Raises:
-        UserError: there are none.
-    """
-    path = os.path.expanduser(pattern)
-    found = [Path(path)] if os.path.exists(path) else [Path(name) for name in sorted(glob(path, recursive=True))]
-    if found:
-        return found
-    folder = Path(path).parent
-    while _GLOB & set(str(folder)):
-        folder = folder.parent
-    if not folder.is_dir():
-        raise UserError(f"{key}={pattern}: there is no folder {folder}.")
-    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-    near = get_close_matches(Path(path).name, names, n=1, cutoff=0.5)
-    hint = f" Did you mean {folder / near[0]}?" if near else ""
-    there = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    raise UserError(f"{key}={pattern}: there is no such file in {folder}, only {there or 'nothing'}.{hint}")
 
 
 def load_indexes(

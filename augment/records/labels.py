@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,24 +50,6 @@ def single_labels(files: Sequence[Stored], labels: NDArray[Any], counts: NDArray
             raise UserError(f"{files[place].name} has the label {labels[place]:g}; allowed are whole numbers.")
         return labels.astype(np.int64)
     return labels
-
-
-def read_classes(path: Path) -> tuple[str, ...]:
-    """Read the names of classes, one a line, in the order of their numbers.
-
-    Raises:
-        UserError: the file cannot be read, is empty, or has a name twice.
-    """
-    try:
-        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise UserError(f"data.classes={path}: cannot be read: {reason}.") from None
-    names = [line.strip() for line in lines if line.strip()]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if not names or twice:
-        raise UserError(f"data.classes={path}: {f'{twice} is there twice' if twice else 'is empty'}; one name a line.")
-    return tuple(names)
 
 
 def make_dataset(train: Labeled, val: Labeled, *, classes: tuple[str, ...] | None = None, offset: int = 0) -> Dataset:

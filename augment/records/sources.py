@@ -1,23 +1,28 @@
 """The sources whose pictures lie in files of records."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
-from augment.dataset import Dataset, Stored
+from augment.check import require_readable
+from augment.dataset import Dataset, Split, Stored
 from augment.errors import UserError
-from augment.params import Count, Text, setting
-from augment.records.caffe import DatumPicture, database_file, index_datums
-from augment.records.index import Build, Index, find_shards, load_indexes
-from augment.records.labels import Labeled, make_dataset, read_classes, single_labels
+from augment.files import write_whole
+from augment.labels import read_names
+from augment.params import Count, Flag, Text, setting
+from augment.records.caffe import DatumPicture, index_datums
+from augment.records.index import Build, Index, load_indexes
+from augment.records.labels import Labeled, make_dataset, single_labels
 from augment.records.parquet import class_names, is_kept, unpack_table
 from augment.records.recordio import index_records, unpack
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
+from augment.shards import find_shards
 from augment.sources import DATA_DIR, Source, source
 
 
@@ -25,27 +30,44 @@ from augment.sources import DATA_DIR, Source, source
 class Records(Source):
     """Base of the sources whose pictures lie in files of records."""
 
-    train: str = setting(Text(required=True, doc="file or pattern (with * ? []) of the training pictures"))
-    val: str = setting(Text(required=True, doc="file or pattern of the validation pictures"))
+    train: str = setting(Text(required=True, doc="the files to learn from, as DIR/train-* or DIR/train-{000..009}"))
+    val: str = setting(Text(required=True, doc="the files to be scored on"))
     classes: str | None = setting(
-        Text(optional=True, doc="file with the names of the classes, a line each; null: as the labels say")
+        Text(optional=True, doc="file with a class name a line; null: the names there are, else the labels themselves")
     )
     label_offset: int = setting(Count(default=0, doc="label of the first class: 1 where labels begin at 1"))
+    skip_bad: bool = setting(Flag(default=False, doc="leave out pictures that cannot be decoded, in place of an error"))
     dir: str = setting(Text(default=DATA_DIR, doc="folder in which the index of the files is kept"))
 
     def load(self) -> Dataset:
-        """Index what is not indexed yet, and give the labels numbers."""
-        names = read_classes(Path(self.classes)) if self.classes else None
-        train, val = (self._split(key, getattr(self, key)) for key in ("train", "val"))
-        return make_dataset(train, val, classes=names, offset=self.label_offset)
+        """Index what is not indexed yet, check every picture once, and give the labels numbers."""
+        names = read_names(self.classes) if self.classes else None
+        # Both patterns first: what is missing shall not be found out after the files of train were indexed.
+        found = {key: self._find(pattern, key) for key, pattern in (("data.train", self.train), ("data.val", self.val))}
+        train, val = (self._split(key, paths) for key, paths in found.items())
+        dataset = make_dataset(train, val, classes=names, offset=self.label_offset)
+        return replace(dataset, train=self._check(dataset.train, "train"), val=self._check(dataset.val, "val"))
 
-    def _split(self, key: str, pattern: str) -> Labeled:
-        given = f"data.{key}"
+    def _check(self, split: Split, name: str) -> Split:
+        """Leave out, or refuse, pictures that cannot be decoded; that all can be is noted down by the state of files."""
+        digest = blake2b(digest_size=12)
+        for file in dict.fromkeys(picture.file for picture in split.files if isinstance(picture, Span | DatumPicture)):
+            digest.update(f"{file}\n".encode())
+        note = Path(self.dir) / "index" / f"{digest.hexdigest()}.good"
+        if note.exists():
+            return split
+        kept = require_readable(split, name, skip_bad=self.skip_bad)
+        if len(kept) == len(split):
+            with suppress(OSError):  # then they are checked again next time
+                write_whole(note, f"{len(kept)} pictures\n")
+        return kept
+
+    def _split(self, given: str, paths: Sequence[Path]) -> Labeled:
         files: list[Stored] = []
         indexes: list[Index] = []
         try:
             for file, index in load_indexes(
-                self._find(pattern, given), self._kind(), Path(self.dir), self._build(), is_whole=self._is_whole
+                paths, self._kind(), Path(self.dir), self._build(), is_whole=self._is_whole
             ):
                 files += self._pictures(file, index)
                 indexes.append(index)
@@ -55,8 +77,7 @@ class Records(Source):
             counts = np.concatenate([index.counts for index in indexes])
             return Labeled(tuple(files), single_labels(files, labels, counts), self._names(indexes))
         except UserError as error:
-            text = str(error)
-            raise UserError(text if text.startswith(given) else f"{given}={pattern}: {text}") from None
+            raise UserError(f"{given}: {error}") from None
 
     def _find(self, pattern: str, key: str) -> list[Path]:
         return find_shards(pattern, key)
@@ -117,7 +138,7 @@ class Lmdb(Records):
     """Caffe's LMDB folders of Datum: encoded pictures, or pixels in blue, green, red."""
 
     def _find(self, pattern: str, key: str) -> list[Path]:
-        return [database_file(path) for path in find_shards(pattern, key)]
+        return find_shards(pattern if pattern.endswith(".mdb") else f"{pattern}/data.mdb", key)
 
     def _build(self) -> Build:
         return index_datums

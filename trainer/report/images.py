@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from augment.dataset import Picture
+from augment.stored import file_name, name_of, open_picture
 from trainer.report.record import Record
 
 SIDE = 160  # of a thumbnail, in pixels
@@ -23,17 +25,27 @@ class Mistake:
 
     Attributes:
         uri: the thumbnail, as a data URI; empty if the file cannot be read.
-        file: its path.
+        file: the picture.
         true: its class.
         predicted: the class it was taken for.
         confidence: how sure the model was.
     """
 
     uri: str
-    file: Path
+    file: Picture
     true: str
     predicted: str
     confidence: float
+
+    @property
+    def name(self) -> str:
+        """What people call the picture."""
+        return name_of(self.file)
+
+    @property
+    def short_name(self) -> str:
+        """The last part of its name."""
+        return file_name(self.file)
 
 
 def mistakes(record: Record, count: int) -> list[Mistake]:
@@ -67,9 +79,9 @@ def mistakes(record: Record, count: int) -> list[Mistake]:
     ]
 
 
-def _thumbnail(file: Path) -> str:
+def _thumbnail(file: Picture) -> str:
     try:
-        with Image.open(file) as image:
+        with open_picture(file) as image:
             image.draft("RGB", (2 * SIDE, 2 * SIDE))
             small = ImageOps.exif_transpose(image).convert("RGB")
             small.thumbnail((SIDE, SIDE))
