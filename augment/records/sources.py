@@ -49,7 +49,7 @@ class Records(Source):
         return replace(dataset, train=self._check(dataset.train, "train"), val=self._check(dataset.val, "val"))
 
     def _check(self, split: Split, name: str) -> Split:
-        """Leave out, or refuse, pictures that cannot be decoded; that all can be is noted down by the state of files."""
+        """Leave out, or refuse, pictures that cannot be decoded; where all can be that is noted down, by the files."""
         digest = blake2b(digest_size=12)
         for file in dict.fromkeys(picture.file for picture in split.files if isinstance(picture, Span | DatumPicture)):
             digest.update(f"{file}\n".encode())
