@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from augment.dataset import Dataset, Picture, Split
@@ -13,6 +14,7 @@ Label = int | str
 logger = logging.getLogger(__name__)
 
 _SHOWN = 5
+_LISTED = 50  # classes that fit into a message
 
 
 def label_dataset(
@@ -91,19 +93,16 @@ def _classes_of(pictures: Sequence[Picture], labels: Sequence[Label]) -> tuple[s
 
 def _split(name: str, pair: tuple[Sequence[Picture], Sequence[Label]], classes: tuple[str, ...]) -> Split:
     pictures, labels = pair
-    known: dict[Label, int] = {}
-    if isinstance(labels[0], str):
-        known.update({label: target for target, label in enumerate(classes)})
-    else:
-        known.update({target: target for target in range(len(classes))})
+    names = isinstance(labels[0], str)
+    known: dict[Label, int] = {label if names else target: target for target, label in enumerate(classes)}
     for picture, label in zip(pictures, labels, strict=True):
         if label not in known:
-            if isinstance(label, str):
-                raise UserError(
-                    f"data.{name}: {name_of(picture)} has the unknown class '{label}'.{suggest(label, classes)}"
-                )
-            raise UserError(
-                f"data.{name}: {name_of(picture)} has label {label}, which is out of range. "
-                f"Allowed: 0 to {len(classes) - 1}, for there are {len(classes)} classes."
-            )
+            raise UserError(f"data.{name}: {name_of(picture)} has {_unknown(label, classes)}")
     return Split(tuple(pictures), tuple(known[label] for label in labels))
+
+
+def _unknown(label: Label, classes: tuple[str, ...]) -> str:
+    if isinstance(label, int):
+        return f"label {label}, which is out of range. Allowed: 0 to {len(classes) - 1}, a class each."
+    shown = classes if len(classes) <= _LISTED else get_close_matches(label, classes, n=_SHOWN)
+    return f"the unknown class '{label}'.{suggest(label, shown)}"
