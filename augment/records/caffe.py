@@ -3,7 +3,6 @@
 Source of the message: BVLC/caffe/src/caffe/proto/caffe.proto, Datum.
 """
 
-import errno
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +13,7 @@ import numpy as np
 from augment.errors import UserError, first_line
 from augment.records.index import Advance, Index
 from augment.records.protobuf import BYTES, VARINT, read_fields, signed
-from augment.records.spans import RecordFile
+from augment.records.spans import RecordFile, changed
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)
 
@@ -45,7 +44,7 @@ class DatumPicture:
         with _environment(self.file, os.getpid()).begin(buffers=True) as transaction:
             value = transaction.get(self.key)
             if value is None:
-                raise _changed(self.file)
+                raise changed(self.file)
             return _encoded(value, *_parse(value))
 
 
@@ -88,7 +87,7 @@ def _environment(file: RecordFile, _process: int) -> Any:
 
     stat = file.path.stat()
     if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns):
-        raise _changed(file)
+        raise changed(file)
     environment = lmdb.open(str(file.path), subdir=False, readonly=True, lock=False, readahead=False, create=False)
     pages, size = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
     if pages * size > file.size:  # what lies beyond the end would kill the process that looks at it
@@ -134,7 +133,3 @@ def _encoded(value: memoryview, numbers: dict[int, int], place: tuple[int, int])
     # Caffe's own tool stores what OpenCV reads: blue, green, red, plane by plane.
     kind = "P6" if channels == 3 else "P5"
     return f"{kind} {width} {height} 255\n".encode() + pixels[::-1].transpose(1, 2, 0).tobytes()
-
-
-def _changed(file: RecordFile) -> OSError:
-    return OSError(errno.ESTALE, "it has changed since it was indexed; start again", str(file.path))

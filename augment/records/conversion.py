@@ -110,8 +110,9 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
     _check_room(out, expected if not known else 0)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / CLASSES_FILE, "".join(f"{name}\n" for name in dataset.classes))
-    if not known:
-        write_whole(out / MANIFEST, json.dumps(settings) + "\n")
+    # Anew, for its last line may not be whole.
+    lines = [settings, *map(asdict, known.values())]
+    write_whole(out / MANIFEST, "".join(json.dumps(line) + "\n" for line in lines))
     tasks = [(shard, out, options, dataset.classes, known.get(shard.name)) for shard in shards]
     done: dict[str, Done] = {}
     with (

@@ -118,7 +118,7 @@ def _stamp(file: RecordFile) -> NDArray[np.int64]:
 
 def _read(place: Path, file: RecordFile) -> Index | None:
     try:
-        with np.load(place, allow_pickle=False) as stored:
+        with place.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             if not np.array_equal(stored["stamp"], _stamp(file)):
                 return None
             return Index(stored["spans"], stored["labels"], stored["counts"], stored["keys"])
