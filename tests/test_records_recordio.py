@@ -82,6 +82,7 @@ def test_whole_numbers_only_where_all_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        pytest.param(lambda data: data[:-1], "is cut short: it ends at byte", id="in the padding"),
         pytest.param(lambda data: data[:-8], "is cut short: it ends at byte", id="in a part"),
         pytest.param(lambda data: data[:-12], "is cut short: it ends at byte", id="before the last part"),
         pytest.param(lambda data: data + MAGIC, "is cut short: it ends at byte", id="in a head"),

@@ -7,8 +7,8 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
@@ -73,6 +73,7 @@ class Done:
         shard: its name.
         files: what was written, relative to the folder.
         pictures: how many.
+        size: of the files together, in bytes.
         checksum: of all (class, encoded picture), independent of their order: hexadecimal.
         kept: whether it was there already.
     """
@@ -80,6 +81,7 @@ class Done:
     shard: str
     files: tuple[str, ...]
     pictures: int
+    size: int
     checksum: str
     kept: bool = False
 
@@ -238,12 +240,11 @@ def _finish(task: _Task) -> Done:
     shard, out, options, classes, known = task
     form = FORMATS[options.to]
     if known is not None:
-        try:
+        with suppress(UserError, OSError, LookupError):  # then it is written anew
+            size = _size(out, known.files)
             count, checksum = _checksum(form.read(out, known.files, classes))
-        except (UserError, OSError, LookupError):
-            count, checksum = 0, ""
-        if (count, checksum) == (len(shard.pictures), known.checksum):
-            return Done(known.shard, known.files, count, checksum, kept=True)
+            if (count, size, checksum) == (len(shard.pictures), known.size, known.checksum):
+                return replace(known, kept=True)
     samples = [
         Sample(number, _key(number, picture), _load(picture, options), target, classes[target])
         for number, (picture, target) in enumerate(shard.pictures, start=shard.first)
@@ -265,7 +266,11 @@ def _finish(task: _Task) -> Done:
         raise UserError(
             f"{out / shard.name}: what was written reads differently: {found[0]:,} of {wanted[0]:,} pictures."
         )
-    return Done(shard.name, tuple(files), *found)
+    return Done(shard.name, tuple(files), found[0], _size(out, files), found[1])
+
+
+def _size(out: Path, files: Sequence[str]) -> int:
+    return sum((out / name).stat().st_size for name in files)
 
 
 def _checksum(pictures: Iterator[tuple[str, bytes]]) -> tuple[int, str]:

@@ -66,7 +66,7 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
             if place == 0:
                 raise UserError("is no RecordIO file.")
             raise UserError(f"is damaged behind record {count - 1}, at byte {place:,}.")
-        if stop > len(buffer):
+        if stop + -stop % 4 > len(buffer):
             raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
         if kind in (_WHOLE, _FIRST):
             begin = place
