@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 
 class Stored(Protocol):
-    """An encoded picture that lies in a larger file; hashable, and picklable without what it holds."""
+    """An encoded picture that lies in a larger file; hashable, and picklable without what it holds.
+
+    It may have a method `expect() -> None` too: `read` will be called soon, and what it needs can be fetched by then.
+    """
 
     @property
     def name(self) -> str:

@@ -10,6 +10,9 @@ from augment.dataset import Picture
 from augment.sampler import derive_seed
 from augment.stored import are_raw, is_raw, read_encoded
 
+# Batches between the announcement of a picture and its use.
+_AHEAD = 2
+
 
 class PictureFeed:
     """The pictures of every batch, for DALI's external_source: a pure function of the batch's number.
@@ -44,12 +47,19 @@ class PictureFeed:
         self._epoch = epoch
         self._shuffle = shuffle
         self._shard = slice(rank * len(pictures) // world_size, (rank + 1) * len(pictures) // world_size)
-        self.raw = are_raw(pictures)
-        self._order: tuple[int, NDArray[np.int32]] | None = None
+        self._raw = are_raw(pictures)
+        # As DALI is to take a picture: bytes or pixels.
+        self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
+        self._expects = all(hasattr(kind, "expect") for kind in set(map(type, pictures)))
+        self._orders: dict[int, NDArray[np.int32]] = {}
 
     def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
         """Return the pictures of batch `info.iteration`, see `load`, and their indices, (batch_size, 1)."""
         indices = self.indices(info.iteration)
+        if self._expects:
+            # Else this thread, which is that of training, waits for the disk, picture by picture.
+            for index in self.indices(info.iteration + _AHEAD).tolist():
+                self._pictures[index].expect()
         return [self.load(index) for index in indices.tolist()], indices[:, None]
 
     def indices(self, iteration: int) -> NDArray[np.int32]:
@@ -62,18 +72,20 @@ class PictureFeed:
     def load(self, index: int) -> NDArray[np.uint8]:
         """Return a picture: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3)."""
         picture = self._pictures[index]
-        if self.raw:
+        if self._raw:
             assert is_raw(picture)
             return np.ascontiguousarray(picture.read_pixels())
         return np.frombuffer(read_encoded(picture), np.uint8)
 
     def _order_of(self, epoch: int) -> NDArray[np.int32]:
         """Return the indices of this rank's pictures in an epoch, in order."""
-        if self._order is None or self._order[0] != epoch:
+        if epoch not in self._orders:
             order = np.arange(len(self._pictures), dtype=np.int32)
             if self._shuffle is not None:
                 # All ranks must shuffle alike, so the rank has no part in this seed.
                 key = derive_seed(*self._shuffle, epoch)
                 np.random.Generator(np.random.Philox(key=key)).shuffle(order)
-            self._order = epoch, order[self._shard]
-        return self._order[1]
+            # That of the epoch before is still in use: batches are announced across the end of an epoch.
+            before = {number: kept for number, kept in self._orders.items() if number == epoch - 1}
+            self._orders = {**before, epoch: order[self._shard]}
+        return self._orders[epoch]

@@ -146,7 +146,16 @@ def _read(
             rank=shard.rank,
             world_size=shard.world_size,
         )
-        return feed_pictures(feed)
+        stored, index = fn.external_source(
+            feed,
+            num_outputs=2,
+            batch=True,
+            batch_info=True,
+            dtype=[types.UINT8, types.INT32],
+            ndim=[feed.ndim, 1],
+            layout=[feed.layout, ""],
+        )
+        return stored, index
     encoded, index = fn.readers.file(
         name=READER,
         files=[str(file) for file in files],
@@ -159,18 +168,17 @@ def _read(
     return encoded, index
 
 
-def feed_pictures(feed: PictureFeed) -> tuple[Node, Node]:
-    """Return the nodes of what a feed gives: the pictures, encoded or, if all are stored so, decoded, and indices."""
-    stored, index = fn.external_source(
-        feed,
-        num_outputs=2,
+def feed_pictures(feed: PictureFeed) -> Node:
+    """Return the node of a feed's pictures, encoded or, if all are stored so, decoded."""
+    # Not both outputs with one unused, of which DALI warns.
+    return fn.external_source(
+        lambda info: feed(info)[0],
         batch=True,
         batch_info=True,
-        dtype=[types.UINT8, types.INT32],
-        ndim=[3 if feed.raw else 1, 1],
-        layout=["HWC" if feed.raw else "", ""],
+        dtype=types.UINT8,
+        ndim=feed.ndim,
+        layout=feed.layout,
     )
-    return stored, index
 
 
 def _external(feed: Feed) -> list[dict[str, Node]]:

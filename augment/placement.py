@@ -101,9 +101,7 @@ def _decoding_speed(placement: Placement, files: Sequence[dataset.Picture], thre
         if are_paths(files):
             encoded, _ = fn.readers.file(name=READER, files=[str(file) for file in files], pad_last_batch=True)
         else:
-            encoded, _ = feed_pictures(
-                PictureFeed(files, batch_size=_TRIAL_BATCH, batches=-(-len(files) // _TRIAL_BATCH))
-            )
+            encoded = feed_pictures(PictureFeed(files, batch_size=_TRIAL_BATCH, batches=-(-len(files) // _TRIAL_BATCH)))
         pipeline.set_outputs(Picture(encoded, placement, seed=0).decode())
     _run(pipeline, _WARM, placement)
     start = time.perf_counter()

@@ -20,7 +20,7 @@ from augment.files import write_whole
 from augment.folder import EXTENSIONS
 from augment.labels import Label
 from augment.progress import progress_bar
-from augment.stored import mapped
+from augment.stored import mapped, read_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,10 @@ class Member:
     def read(self) -> memoryview:
         """Return the encoded picture, a view of the shard."""
         return mapped(self.shard)[self.start : self.start + self.size]
+
+    def expect(self) -> None:
+        """Have the bytes read by the time that they are asked for."""
+        read_ahead(self.shard, self.start, self.size)
 
 
 def read_shards(files: Sequence[Path], label: str | None, folder: Path, key: str) -> tuple[list[Member], list[Label]]:

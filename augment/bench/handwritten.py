@@ -114,8 +114,7 @@ def _is_plain(step: Step) -> bool:
 def _read(files: Sequence[dataset.Picture], batch_size: int) -> Node:
     if not are_paths(files):
         batches = -(-len(files) // batch_size)
-        stored, _ = feed_pictures(PictureFeed(files, batch_size=batch_size, batches=batches, shuffle=("read",)))
-        return stored
+        return feed_pictures(PictureFeed(files, batch_size=batch_size, batches=batches, shuffle=("read",)))
     encoded, _ = fn.readers.file(files=[str(file) for file in files], shuffle_after_epoch=True)
     return encoded
 
