@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from PIL import Image
 from pyarrow import parquet
 from stores import FIXED
 from test_records_lmdb import datum
@@ -112,6 +113,27 @@ def test_files_are_indexed_anew_when_they_change_only(
     os.utime(path, ns=(1, 1))
     again = load(source, pattern)
     assert epoch(again.train) == epoch(Split(pictures.files[:4] + pictures.files[:1], (2, 0, 1, 1, 2)))
+
+
+def test_an_edited_listing_counts(pictures: Split, tmp_path: Path) -> None:
+    path = write("recordio", tmp_path / "set", "train", samples_of(pictures))
+    listing = path.with_suffix(".idx")
+    first = load("recordio", path).train
+    lines = listing.read_text().splitlines()
+    listing.write_text("\n".join(lines[2::-1]))
+    assert load("recordio", path).train.targets == first.targets[2::-1]
+    listing.unlink()
+    assert load("recordio", path).train == first
+
+
+def test_pixels_in_a_database_are_the_pixels_of_the_pictures(photos: tuple[Path, ...], tmp_path: Path) -> None:
+    targets = (0, 1, 2, 0, 1, 2)
+    with lmdb.open(str(tmp_path / "base"), map_size=2**22) as base, base.begin(write=True) as transaction:
+        for number, (photo, target) in enumerate(zip(photos, targets, strict=True)):
+            planes = np.asarray(Image.open(photo))[..., ::-1].transpose(2, 0, 1)
+            value = datum(planes.tobytes(), channels=3, height=64, width=64, label=target)
+            transaction.put(b"%08d" % number, value)
+    assert epoch(load("lmdb", tmp_path / "base").train) == epoch(Split(photos, targets))
 
 
 @pytest.mark.parametrize("source", ["tfrecord", "recordio"])

@@ -5,8 +5,10 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
@@ -228,9 +230,13 @@ def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[Iterator[Done]]:
         yield map(_finish, tasks)
         return
     # Processes of their own making: a copy of this one could hold a lock of a thread that it has not.
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    # Ctrl-C is for this process; the others finish the shard that they are at.
+    pool = ProcessPoolExecutor(jobs, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
     try:
         yield (future.result() for future in as_completed([pool.submit(_finish, task) for task in tasks]))
+    except BrokenProcessPool:
+        raise UserError("a process was killed, most likely for want of memory. Go on with fewer --jobs.") from None
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -35,7 +35,7 @@ class Index:
         spans: (N, 2) int64, offset and length of each picture.
         labels: (L,) labels of all records, one after the other: int64, float64 or text.
         counts: (N,) int64, how many of the labels are each record's.
-        keys: (K,) uint8, the names of the records where the format has them, one after the other; `spans` is into it.
+        keys: (K,) uint8, what else a format has to note down, as the names of its records.
     """
 
     spans: NDArray[np.int64]

@@ -44,7 +44,16 @@ def index_records(file: RecordFile, advance: Advance) -> Index:
     order = _listed(file.path.with_suffix(".idx"), extents)
     if order is not None:
         spans, labels = [spans[place] for place in order], [labels[place] for place in order]
-    return Index.of(spans, labels)
+    return Index.of(spans, labels, listing_state(file.path))
+
+
+def listing_state(path: Path) -> bytes:
+    """Return what tells whether the .idx beside a file has changed; it is the index's keys."""
+    try:
+        stat = path.with_suffix(".idx").stat()
+    except FileNotFoundError:
+        return b""
+    return f"{stat.st_size} {stat.st_mtime_ns}".encode()
 
 
 def unpack(extent: bytes) -> bytes | memoryview:

@@ -19,7 +19,7 @@ from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
 from augment.records.labels import Labeled, make_dataset, single_labels
 from augment.records.parquet import class_names, is_kept, unpack_table
-from augment.records.recordio import index_records, unpack
+from augment.records.recordio import index_records, listing_state, unpack
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
 from augment.shards import find_shards
@@ -130,6 +130,9 @@ class RecordIO(Records):
 
     def _pictures(self, file: RecordFile, index: Index) -> list[Stored]:
         return _spans(file, index, unpack)
+
+    def _is_whole(self, file: RecordFile, index: Index) -> bool:
+        return index.keys.tobytes() == listing_state(file.path)
 
 
 @source("lmdb")
