@@ -12,7 +12,8 @@ from pathlib import Path
 
 from augment.command import Parser, one_of, readable_errors
 from augment.errors import UserError
-from augment.records.conversion import Done, Options, convert, total_checksum
+from augment.records.conversion import Options, convert
+from augment.records.manifest import Done, total_checksum
 from augment.records.writers import FORMATS
 
 _EXAMPLES = """\

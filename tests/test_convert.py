@@ -14,7 +14,8 @@ from augment.convert import main
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.records import conversion
-from augment.records.conversion import MANIFEST, Done, Options, convert
+from augment.records.conversion import Options, convert
+from augment.records.manifest import MANIFEST, Done, total_checksum
 from augment.records.writers import FORMATS
 from augment.sources import parse_data
 from augment.stored import read_encoded
@@ -66,7 +67,7 @@ def test_what_is_written_is_the_same_data(to: str, dataset: Dataset, tmp_path: P
     for split in ("train", "val"):
         assert content(written, split) == content(dataset, split)
     again = convert(written, tmp_path / "folder", Options("folder", shard_mb=2))
-    assert conversion.total_checksum(again) == conversion.total_checksum(shards)
+    assert total_checksum(again) == total_checksum(shards)
 
 
 @pytest.mark.parametrize("to", FORMATS)
@@ -89,6 +90,7 @@ def test_a_stopped_run_is_gone_on_with(
             convert(dataset, out, options)
     with (out / MANIFEST).open("a") as manifest:
         manifest.write('{"shard": "train-000')  # as a full disk leaves it
+    (out / ".killed.part").mkdir()
     damaged = out / done[1].files[0]
     damaged.write_bytes(damaged.read_bytes()[:-1])
     shards = convert(dataset, out, options)

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -24,10 +23,9 @@ from augment.dataset import Dataset, Picture, Split
 from augment.errors import UserError, first_line
 from augment.files import write_whole
 from augment.progress import progress_bar
+from augment.records.manifest import MANIFEST, Done, read_manifest, total_checksum
 from augment.records.writers import CLASSES_FILE, FORMATS, Sample
 from augment.stored import name_of, open_picture, read_encoded
-
-MANIFEST = "manifest.jsonl"
 
 _SEED = 0  # of the order of train
 _PROBED = 64  # pictures, by which the size of all is estimated
@@ -67,27 +65,6 @@ class Shard:
     pictures: tuple[tuple[Picture, int], ...]
 
 
-@dataclass(frozen=True)
-class Done:
-    """A finished shard.
-
-    Attributes:
-        shard: its name.
-        files: what was written, relative to the folder.
-        pictures: how many.
-        size: of the files together, in bytes.
-        checksum: of all (class, encoded picture), independent of their order: hexadecimal.
-        kept: whether it was there already.
-    """
-
-    shard: str
-    files: tuple[str, ...]
-    pictures: int
-    size: int
-    checksum: str
-    kept: bool = False
-
-
 def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> list[Done]:
     """Write both splits. Shards that an earlier, stopped call has finished are kept if they are whole.
 
@@ -109,10 +86,12 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
     _check_names(dataset, options)
     ordered = {"train": _shuffled(dataset.train), "val": _shuffled(dataset.val, keep=True)}
     settings = {**asdict(options), "data": _digest(dataset.classes, ordered)}
-    known = _read_manifest(out, settings)
+    known = read_manifest(out, settings)
     shards, expected = _cut(ordered, options)
     _check_room(out, expected if not known else 0)
     out.mkdir(parents=True, exist_ok=True)
+    for left in out.glob(".*.part"):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
     write_whole(out / CLASSES_FILE, "".join(f"{name}\n" for name in dataset.classes))
     # Anew, for its last line may not be whole.
     lines = [settings, *map(asdict, known.values())]
@@ -136,11 +115,6 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         assert total == len(dataset.train) + len(dataset.val)
         manifest.write(json.dumps({"pictures": total, "checksum": total_checksum(found)}) + "\n")
     return found
-
-
-def total_checksum(shards: Sequence[Done]) -> str:
-    """Return the checksum of all pictures of some shards, independent of how they are spread."""
-    return f"{sum(int(shard.checksum, 16) for shard in shards) % 2**128:032x}"
 
 
 def _shuffled(split: Split, *, keep: bool = False) -> list[tuple[Picture, int]]:
@@ -171,30 +145,6 @@ def _check_names(dataset: Dataset, options: Options) -> None:
         odd = next((target for target in split.targets if not isinstance(target, int)), None)
         if odd is not None:
             raise UserError(f"pictures with the target {odd} are not written. Allowed: one class a picture.")
-
-
-def _read_manifest(out: Path, settings: Mapping[str, Any]) -> dict[str, Done]:
-    """Return the shards that are finished by name."""
-    file = out / MANIFEST
-    if not file.exists():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(
-                f"--out {out}: is there and was not written by this program. Allowed: a new or empty folder."
-            )
-        return {}
-    found: list[Any] = []
-    for line in file.read_text().splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:  # stopped while it was written
-            continue
-    if not found or found[0] != settings:
-        what = [name for name in settings if found and found[0].get(name) != settings[name]]
-        raise UserError(
-            f"--out {out}: holds another conversion, which differs in {', '.join(what) or 'everything'}. "
-            "Choose another folder, or remove that one."
-        )
-    return {row["shard"]: Done(**{**row, "files": tuple(row["files"])}) for row in found[1:] if "shard" in row}
 
 
 def _cut(splits: Mapping[str, Sequence[tuple[Picture, int]]], options: Options) -> tuple[list[Shard], float]:
