@@ -4,7 +4,6 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-import lmdb
 import numpy as np
 import pytest
 from nvidia.dali import fn, pipeline_def
@@ -13,6 +12,8 @@ from augment.errors import UserError
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Index
 from augment.records.spans import RecordFile
+
+lmdb = pytest.importorskip("lmdb")
 
 
 def varint(value: int) -> bytes:

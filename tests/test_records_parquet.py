@@ -4,14 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from augment.errors import UserError
 from augment.records.index import Index
 from augment.records.parquet import class_names, is_kept, unpack_table
 from augment.records.spans import RecordFile, Span
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 PICTURES = [b"picture %d" % i * (i + 1) for i in range(150)]  # more than are copied at a time
 

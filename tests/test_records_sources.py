@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import lmdb
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
-from pyarrow import parquet
 from stores import FIXED
 from test_records_lmdb import datum
 
@@ -26,6 +23,10 @@ from augment.records.recordio import write_records
 from augment.records.tfrecord import write_examples
 from augment.sources import parse_data
 from augment.stored import read_encoded
+
+lmdb = pytest.importorskip("lmdb")
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 NAMES = ["cat", "dog", "emu"]
 ENDINGS = {"tfrecord": "*.tfrecord", "recordio": "*.rec", "lmdb": "*", "parquet": "*.parquet"}

@@ -24,6 +24,7 @@ Advance = Callable[[int], object]
 Build = Callable[[RecordFile, Advance], "Index"]
 
 _VERSION = 1  # raise it when what an index holds changes
+_STEP = 2**23  # bytes
 _PROGRESS_FROM = 256 * 2**20  # bytes: below that it takes a second
 
 
@@ -96,7 +97,8 @@ def load_indexes(
         def advance(size: int) -> None:
             nonlocal done
             done += size
-            progress.update(task, completed=done >> 20)
+            if done // _STEP > (done - size) // _STEP:  # the bar takes longer than a record
+                progress.update(task, completed=done >> 20)
 
         for path, file, place, index in zip(paths, files, places, known, strict=True):
             if index is None:
