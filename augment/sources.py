@@ -1,7 +1,7 @@
 """Where pictures come from: each source is declared once, as a dataclass of its settings that loads a dataset."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -17,7 +17,7 @@ from augment.labels import label_dataset
 from augment.params import Choice, Flag, Text, parse_named, setting
 from augment.sample import make_sample
 from augment.shards import find_shards
-from augment.webdataset import read_shards
+from augment.webdataset import check_shards, read_shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,14 +143,18 @@ class WebDataset(Source):
     skip_bad: bool = setting(Flag(default=False, doc="leave out pictures that cannot be decoded, in place of an error"))
 
     def load(self) -> Dataset:
-        """List the shards, once, and check every picture."""
+        """List the shards and check every picture, once."""
         # Both patterns first: what is missing shall not be found out after the shards of train were listed.
         splits = {key: find_shards(p, key) for key, p in (("data.train", self.train), ("data.val", self.val))}
         folder = Path(DATA_DIR) / "shards"
         train, val = (read_shards(files, self.label, folder, key) for key, files in splits.items())
         dataset = label_dataset(train, val, self.classes)
-        check = partial(require_readable, skip_bad=self.skip_bad)
-        return Dataset(dataset.classes, check(dataset.train, "train"), check(dataset.val, "val"))
+        check = partial(check_shards, skip_bad=self.skip_bad, folder=folder)
+        return replace(
+            dataset,
+            train=check(dataset.train, "train", splits["data.train"]),
+            val=check(dataset.val, "val", splits["data.val"]),
+        )
 
 
 @source("numpy")
