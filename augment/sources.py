@@ -172,3 +172,7 @@ class Arrays(Source):
         """Map the arrays."""
         train = read_arrays(self.train, self.train_targets, "data.train")
         return label_dataset(train, read_arrays(self.val, self.val_targets, "data.val"), self.classes)
+
+
+# Registers its sources; it needs what is above.
+import augment.records.sources  # noqa: E402, F401
