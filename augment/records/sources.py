@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from augment.check import require_readable
+from augment.check import CACHE_VERSION, require_readable
 from augment.dataset import Dataset, Split, Stored
 from augment.errors import UserError
 from augment.files import write_whole
@@ -24,6 +24,7 @@ from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
 from augment.shards import find_shards
 from augment.sources import DATA_DIR, Source, source
+from augment.stored import name_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,11 @@ class Records(Source):
 
     def _check(self, split: Split, name: str) -> Split:
         """Leave out, or refuse, pictures that cannot be decoded; where all can be that is noted down, by the files."""
-        digest = blake2b(digest_size=12)
+        digest = blake2b(f"{CACHE_VERSION}\n".encode(), digest_size=12)
         for file in dict.fromkeys(picture.file for picture in split.files if isinstance(picture, Span | DatumPicture)):
-            digest.update(f"{file}\n".encode())
+            digest.update(f"{file}\n".encode(errors="surrogateescape"))
+        for picture in split.files:
+            digest.update(f"{name_of(picture)}\n".encode(errors="surrogateescape"))
         note = Path(self.dir) / "index" / f"{digest.hexdigest()}.good"
         if note.exists():
             return split
