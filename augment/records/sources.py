@@ -17,7 +17,7 @@ from augment.labels import read_names
 from augment.params import Count, Flag, Text, setting
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
-from augment.records.labels import Labeled, make_dataset, single_labels
+from augment.records.labels import Labeled, join_labels, make_dataset, single_labels
 from augment.records.parquet import class_names, is_kept, unpack_table
 from augment.records.recordio import index_records, listing_state, unpack
 from augment.records.spans import RecordFile, Span
@@ -74,11 +74,9 @@ class Records(Source):
             ):
                 files += self._pictures(file, index)
                 indexes.append(index)
-            if len({index.labels.dtype.kind == "U" for index in indexes if len(index.labels)}) > 1:
-                raise UserError("the labels of some files are text, those of others numbers.")
-            labels = np.concatenate([index.labels for index in indexes if len(index.labels)] or [np.empty(0, np.int64)])
+            labels, words = join_labels(indexes)
             counts = np.concatenate([index.counts for index in indexes])
-            return Labeled(tuple(files), single_labels(files, labels, counts), self._names(indexes))
+            return Labeled(tuple(files), single_labels(files, labels, counts), words, self._names(indexes))
         except UserError as error:
             raise UserError(f"{given}: {error}") from None
 
