@@ -60,7 +60,7 @@ def test_plain_bytes_and_several_kinds_of_labels(
     path = write(tmp_path / "a.parquet", {"image": pa.array([b"1", b"22"], pa.large_binary()), "label": labels})
     found = unpack(path)
     assert read(path, found) == [b"1", b"22"]
-    assert found.labels.tolist() == flat
+    assert found.values().tolist() == flat
     assert found.counts.tolist() == counts
     assert class_names(found) is None
 

@@ -211,7 +211,7 @@ def test_labels_that_begin_at_one(pictures: Split, tmp_path: Path, caplog: pytes
 
 
 def test_classes_by_name(pictures: Split, tmp_path: Path) -> None:
-    path = write("tfrecord", tmp_path / "set", "train", samples_of(pictures))
+    path = two_files("tfrecord", tmp_path / "set", pictures)  # of which the second one lacks a name
     dataset = load("tfrecord", path, label="image/class/text")
     assert dataset.classes == ("cat", "dog", "emu")
     assert dataset.train.targets == pictures.targets
@@ -233,6 +233,16 @@ def test_a_class_that_val_lacks_is_said_and_no_shared_class_is_an_error(
         parse_data({"source": "recordio", "train": str(val), "val": str(alone)}).load()
     with pytest.raises(UserError, match=r"data.val: train.rec/0 with the label 2 is out of range"):
         parse_data({"source": "recordio", "train": str(val), "val": str(train)}).load()
+
+
+def test_names_and_numbers_in_one_set_are_refused(pictures: Split, tmp_path: Path) -> None:
+    images = [sample[0] for sample in samples_of(pictures)]
+    for name, label in (("a", 1), ("b", "cat")):
+        parquet.write_table(pa.table({"image": images, "label": [label] * 7}), tmp_path / f"{name}.parquet")
+    with pytest.raises(UserError, match="the labels of some files are text, those of others numbers"):
+        load("parquet", tmp_path / "*.parquet")
+    with pytest.raises(UserError, match="labels of one of train and val are text, those of the other numbers"):
+        parse_data({"source": "parquet", "train": "a.parquet", "val": "b.parquet"}).load()
 
 
 @pytest.mark.parametrize(

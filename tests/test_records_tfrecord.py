@@ -96,7 +96,7 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
     path.write_bytes(
         framed(example(entry("image", bytes_feature(b"1")), entry("name", bytes_feature("Käfer".encode()))))
     )
-    assert index(path, image="image", label="name").labels.tolist() == ["Käfer"]
+    assert index(path, image="image", label="name").values().tolist() == ["Käfer"]
 
 
 def test_the_checksum_is_that_of_the_specification() -> None:

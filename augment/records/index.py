@@ -34,13 +34,16 @@ class Index:
 
     Attributes:
         spans: (N, 2) int64, offset and length of each picture.
-        labels: (L,) labels of all records, one after the other: int64, float64 or text.
+        labels: (L,) labels of all records, one after the other: int64, float64, or where they are text, their places in
+            `words`.
+        words: (W,) the labels that are text, each once, sorted; empty if they are numbers.
         counts: (N,) int64, how many of the labels are each record's.
         keys: (K,) uint8, what else a format has to note down, as the names of its records.
     """
 
     spans: NDArray[np.int64]
     labels: NDArray[Any]
+    words: NDArray[np.str_]
     counts: NDArray[np.int64]
     keys: NDArray[np.uint8]
 
@@ -57,13 +60,22 @@ class Index:
         kinds = {type(label) for label in flat}
         if str in kinds and len(kinds) > 1:
             raise UserError("some labels are text and some are numbers.")
-        dtype = np.str_ if str in kinds else np.float64 if float in kinds else np.int64
+        words: NDArray[np.str_] = np.array([], np.str_)
+        if str in kinds:
+            words, values = np.unique(np.array(flat, np.str_), return_inverse=True)
+        else:
+            values = np.array(flat, np.float64 if float in kinds else np.int64)
         return cls(
             np.array(spans, np.int64).reshape(-1, 2),
-            np.array(flat, dtype),
+            values,
+            words,
             np.array([len(some) for some in labels], np.int64),
             np.frombuffer(keys, np.uint8),
         )
+
+    def values(self) -> NDArray[Any]:
+        """Return the labels as they were written, (L,)."""
+        return self.words[self.labels] if len(self.words) else self.labels
 
 
 def load_indexes(
@@ -123,14 +135,22 @@ def _read(place: Path, file: RecordFile) -> Index | None:
         with place.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             if not np.array_equal(stored["stamp"], _stamp(file)):
                 return None
-            return Index(stored["spans"], stored["labels"], stored["counts"], stored["keys"])
+            return Index(stored["spans"], stored["labels"], stored["words"], stored["counts"], stored["keys"])
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None  # missing, or not whole: made anew
 
 
 def _write(place: Path, file: RecordFile, index: Index) -> None:
     stream = io.BytesIO()
-    np.savez(stream, stamp=_stamp(file), spans=index.spans, labels=index.labels, counts=index.counts, keys=index.keys)
+    np.savez(
+        stream,
+        stamp=_stamp(file),
+        spans=index.spans,
+        labels=index.labels,
+        words=index.words,
+        counts=index.counts,
+        keys=index.keys,
+    )
     try:
         write_whole(place, stream.getvalue())
     except OSError as error:

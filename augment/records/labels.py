@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from augment.dataset import Dataset, Split, Stored
 from augment.errors import UserError
+from augment.records.index import Index
 
 logger = logging.getLogger(__name__)
 
@@ -23,16 +24,34 @@ class Labeled:
 
     Attributes:
         files: the pictures.
-        labels: (N,) their labels, one each: whole numbers or names.
+        labels: (N,) their labels, one each: whole numbers; where they are text, places in `words`.
+        words: the labels that are text, sorted.
         names: names of the classes that the records come with.
     """
 
     files: tuple[Stored, ...]
-    labels: NDArray[Any]
+    labels: NDArray[np.int64]
+    words: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
 
 
-def single_labels(files: Sequence[Stored], labels: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+def join_labels(indexes: Sequence[Index]) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+    """Return the labels of several files, one after the other, and the words that they are places in, if they are text.
+
+    Raises:
+        UserError: those of one file are text, those of another numbers.
+    """
+    labeled = [index for index in indexes if len(index.labels)]
+    if len({len(index.words) > 0 for index in labeled}) > 1:
+        raise UserError("the labels of some files are text, those of others numbers.")
+    if not labeled or not len(labeled[0].words):
+        return np.concatenate([index.labels for index in labeled] or [np.empty(0, np.int64)]), None
+    words = np.unique(np.concatenate([index.words for index in labeled]))
+    places = [np.searchsorted(words, index.words)[index.labels] for index in labeled]
+    return np.concatenate(places), tuple(words.tolist())
+
+
+def single_labels(files: Sequence[Stored], labels: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the labels if each picture has exactly one.
 
     Raises:
@@ -66,10 +85,10 @@ def make_dataset(train: Labeled, val: Labeled, *, classes: tuple[str, ...] | Non
         UserError: a label of no class, or no class of val is in train.
     """
     names = classes or train.names
-    if train.labels.dtype.kind != val.labels.dtype.kind:
+    if (train.words is None) != (val.words is None):
         raise UserError("data: the labels of one of train and val are text, those of the other numbers.")
-    if train.labels.dtype.kind == "U":
-        names = names or tuple(np.unique(train.labels).tolist())
+    if train.words is not None:
+        names = names or train.words
         train_targets, val_targets = (
             _by_name(split, names, which) for split, which in ((train, "train"), (val, "val"))
         )
@@ -89,14 +108,13 @@ def make_dataset(train: Labeled, val: Labeled, *, classes: tuple[str, ...] | Non
 
 def _by_name(split: Labeled, names: Sequence[str], which: str) -> NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(names)}
-    found, places = np.unique(split.labels, return_inverse=True)
-    for name in found.tolist():
+    for place, name in enumerate(split.words or ()):
         if name not in numbers:
             near = get_close_matches(name, names, n=1, cutoff=0.5)
             hint = f" Did you mean {near[0]}?" if near else ""
-            first = _first(split, split.labels == name)
+            first = _first(split, split.labels == place)
             raise UserError(f"data.{which}: {first} is none of the {len(names):,} classes.{hint}")
-    return np.array([numbers[name] for name in found.tolist()], np.int64)[places]
+    return np.array([numbers[name] for name in split.words or ()], np.int64)[split.labels]
 
 
 def _by_number(split: Labeled, count: int, offset: int, which: str, source: str) -> NDArray[np.int64]:
@@ -124,7 +142,8 @@ def _begins_at_one(split: Labeled, count: int, offset: int) -> bool:
 def _first(split: Labeled, where: NDArray[np.bool_]) -> str:
     """Name the first picture of some, with its label."""
     place = int(np.argmax(where))
-    return f"{split.files[place].name} with the label {split.labels[place]}"
+    label = split.labels[place]
+    return f"{split.files[place].name} with the label {split.words[label] if split.words else label}"
 
 
 def _note_missing(names: Sequence[str], train: NDArray[np.int64], val: NDArray[np.int64], offset: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from augment.check import require_readable
+from augment.check import CACHE_VERSION, require_readable
 from augment.dataset import Dataset, Split, Stored
 from augment.errors import UserError
 from augment.files import write_whole
@@ -17,13 +17,14 @@ from augment.labels import read_names
 from augment.params import Count, Flag, Text, setting
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
-from augment.records.labels import Labeled, make_dataset, single_labels
+from augment.records.labels import Labeled, join_labels, make_dataset, single_labels
 from augment.records.parquet import class_names, is_kept, unpack_table
 from augment.records.recordio import index_records, listing_state, unpack
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
 from augment.shards import find_shards
 from augment.sources import DATA_DIR, Source, source
+from augment.stored import name_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,11 @@ class Records(Source):
 
     def _check(self, split: Split, name: str) -> Split:
         """Leave out, or refuse, pictures that cannot be decoded; where all can be that is noted down, by the files."""
-        digest = blake2b(digest_size=12)
+        digest = blake2b(f"{CACHE_VERSION}\n".encode(), digest_size=12)
         for file in dict.fromkeys(picture.file for picture in split.files if isinstance(picture, Span | DatumPicture)):
-            digest.update(f"{file}\n".encode())
+            digest.update(f"{file}\n".encode(errors="surrogateescape"))
+        for picture in split.files:
+            digest.update(f"{name_of(picture)}\n".encode(errors="surrogateescape"))
         note = Path(self.dir) / "index" / f"{digest.hexdigest()}.good"
         if note.exists():
             return split
@@ -71,11 +74,9 @@ class Records(Source):
             ):
                 files += self._pictures(file, index)
                 indexes.append(index)
-            if len({index.labels.dtype.kind == "U" for index in indexes if len(index.labels)}) > 1:
-                raise UserError("the labels of some files are text, those of others numbers.")
-            labels = np.concatenate([index.labels for index in indexes if len(index.labels)] or [np.empty(0, np.int64)])
+            labels, words = join_labels(indexes)
             counts = np.concatenate([index.counts for index in indexes])
-            return Labeled(tuple(files), single_labels(files, labels, counts), self._names(indexes))
+            return Labeled(tuple(files), single_labels(files, labels, counts), words, self._names(indexes))
         except UserError as error:
             raise UserError(f"{given}: {error}") from None
 

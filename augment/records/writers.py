@@ -109,7 +109,7 @@ def _write_tfrecord(folder: Path, shard: str, samples: Sequence[Sample]) -> list
 def _read_tfrecord(folder: Path, names: Sequence[str], _: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     file = RecordFile.of(folder / names[0])
     index = index_examples(file, lambda _: None, label=TEXT)
-    for (offset, length), label in zip(index.spans.tolist(), index.labels.tolist(), strict=True):
+    for (offset, length), label in zip(index.spans.tolist(), index.values().tolist(), strict=True):
         yield label, bytes(Span(file, "", offset, length).read())
 
 
