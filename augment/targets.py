@@ -73,7 +73,7 @@ class _Rows:
 def _task(train: Lines, val: Lines, *, known: bool) -> Task:
     words = [word for lines in (train, val) for line in lines.lines for word in line.words]
     numbers = [_number(word) for word in words]
-    if not known and words and None not in numbers and not all(word.isdecimal() for word in words):
+    if not known and words and None not in numbers and not all(map(_is_whole, words)):
         return "regress"
     several = any(len(line.words) > 1 for lines in (train, val) for line in lines.lines)
     return "multilabel" if several else "classify"
@@ -92,10 +92,14 @@ def _place(lines: Lines, line: Line, word: str, places: dict[str, int]) -> int:
     """Return the class that a word means: by its name, or by its index where no class is called so."""
     if word in places:
         return places[word]
-    if word.isdecimal() or (word[:1] == "-" and word[1:].isdecimal()):
+    if _is_whole(word):
         if 0 <= int(word) < len(places):
             return int(word)
-        raise lines.error(line, f"class {word} is out of range. Allowed: 0 to {len(places) - 1}.")
+        raise lines.error(
+            line,
+            f"class {word} is out of range. Allowed: 0 to {len(places) - 1}."
+            f"{' Numbers to predict need data.task=regress.' if int(word) < 0 else ''}",
+        )
     allowed = suggest(word, places) if len(places) <= 30 else f" Allowed: one of {len(places)} classes."
     raise lines.error(line, f"unknown label '{word}'.{allowed}")
 
@@ -143,6 +147,10 @@ def _number(word: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _is_whole(word: str) -> bool:
+    return word.removeprefix("-").isdecimal()
 
 
 def _number_names(count: int) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from trainer.trained import Trained, load_trained
 from trainer.tta import TTA
 
 _TOP = 3  # classes that are named if nothing else is said
+_MAX_COLUMNS = 5  # of classes on the terminal; more stand in one
 FAILED = 1  # exit code if some of the pictures cannot be used
 STDOUT = "-"
 
@@ -201,11 +202,11 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
 def _print(predictions: Sequence[Prediction], console: Console) -> None:
     top = max(len(prediction.classes) for prediction in predictions)
     names = next(([name for name, _ in p.numbers] for p in predictions if p.numbers), [])
-    table = Table(
-        "picture", *("class" if not place else "" for place in range(top)), *(Column(Text(name)) for name in names)
-    )
+    heads = ["class", *[""] * (top - 1)][: top if top <= _MAX_COLUMNS else 1]
+    table = Table("picture", *heads, *(Column(Text(name)) for name in names))
     for prediction in predictions:
         cells = [f"{name} {share:.1%}" for name, share in prediction.classes]
+        cells = cells if top <= _MAX_COLUMNS else [", ".join(cells)]
         cells += [f"{number:.4g}" for _, number in prediction.numbers]
         if not prediction.error:  # Text, as the console takes [words] for its own markup
             table.add_row(Text(str(prediction.file), overflow="fold"), *map(Text, cells))

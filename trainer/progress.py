@@ -34,7 +34,7 @@ _COLUMNS: Mapping[Task, tuple[Column, ...]] = MappingProxyType(
         "multilabel": (*_LOSSES, ("val_map", "val mAP", 8, "{:.4f}"), *_PACE),
         "regress": (
             *(_LOSSES[0], ("train_mae", "train mae", 10, "{:.4g}")),
-            *(_LOSSES[1], ("val_mae", "val mae", 9, "{:.4g}"), ("val_rmse", "val rmse", 9, "{:.4g}")),
+            *(_LOSSES[1], ("val_mae", "val mae", 9, "{:.4g}")),
             *_PACE,
         ),
     }
