@@ -14,17 +14,19 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
-from augment.dataset import Split
+from augment.dataset import Picture, Split
 from augment.errors import UserError
 from augment.files import write_whole
 from augment.progress import progress_bar
+from augment.stored import is_raw, name_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,35 +58,39 @@ _PROGRESS_FROM = 1000  # files
 
 @dataclass(frozen=True)
 class Problem:
-    """A file that cannot be used.
+    """A picture that cannot be used.
 
     Attributes:
-        file: its path, as given.
-        reason: what is wrong with it, to be read after the path: "is empty (0 bytes)".
+        file: the picture, as given.
+        reason: what is wrong with it, to be read after its name: "is empty (0 bytes)".
     """
 
-    file: Path
+    file: Picture
     reason: str
 
 
-def check_files(files: Sequence[Path], *, cache: Path | None = None) -> list[Problem]:
+def check_files(files: Sequence[Picture], *, cache: Path | None = None) -> list[Problem]:
     """Return the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
 
     JPEG is judged by its header and its end marker, and decoded where that is missing; PNG by its checksums; WebP by
     its container; the rarer formats are decoded. Damage inside an otherwise whole JPEG or WebP goes unnoticed.
 
     Args:
-        files: the files to look at; one that occurs twice is reported twice.
+        files: the files to look at; one that occurs twice is reported twice. What is stored decoded is good.
         cache: a JSON file in which verdicts are kept by path, size and modification time. It is made when missing,
-            ignored when unreadable, and may be shared between data sets and processes.
+            ignored when unreadable, and may be shared between data sets and processes. Verdicts on pictures in larger
+            files are not kept.
 
     Returns:
         The problems in the order of `files`.
     """
     known = _read_cache(cache) if cache else {}
-    reasons: dict[Path, str | None] = {}
-    unknown: list[Path] = []
+    reasons: dict[Picture, str | None] = {}
+    unknown: list[Picture] = []
     for file in dict.fromkeys(files):
+        if not isinstance(file, Path):
+            unknown.append(file)
+            continue
         verdict = known.get(os.path.abspath(file), "")
         state = _state_of(file) if verdict else ""
         if state and verdict.startswith(state):
@@ -95,7 +101,7 @@ def check_files(files: Sequence[Path], *, cache: Path | None = None) -> list[Pro
     fresh: dict[str, str] = {}
     for file, (state, reason) in _judge_all(unknown):
         reasons[file] = reason
-        if state:
+        if state and isinstance(file, Path):
             fresh[os.path.abspath(file)] = f"{state}{reason or ''}"
     if cache and fresh:
         _write_cache(cache, known | fresh)
@@ -117,7 +123,7 @@ def require_readable(split: Split, name: str, *, skip_bad: bool, cache: Path | N
     problems = check_files(split.files, cache=cache)
     if not problems:
         return split
-    shown = "".join(f"\n  {problem.file} {problem.reason}" for problem in problems[:5])
+    shown = "".join(f"\n  {name_of(problem.file)} {problem.reason}" for problem in problems[:5])
     more = f"\n  and {len(problems) - 5:,} more" if len(problems) > 5 else ""
     count = f"{len(problems):,} of {len(split):,} {name} pictures"
     if len(problems) == len(split):
@@ -128,13 +134,13 @@ def require_readable(split: Split, name: str, *, skip_bad: bool, cache: Path | N
             "Repair or remove them, or set data.skip_bad=true to leave them out."
         )
     first = problems[0]
-    logger.warning("data.skip_bad=true: left out %s; the first: %s %s", count, first.file, first.reason)
+    logger.warning("data.skip_bad=true: left out %s; the first: %s %s", count, name_of(first.file), first.reason)
     bad = {problem.file for problem in problems}
     kept = [(file, target) for file, target in zip(split.files, split.targets, strict=True) if file not in bad]
-    return Split(tuple(file for file, _ in kept), tuple(target for _, target in kept))
+    return replace(split, files=tuple(file for file, _ in kept), targets=tuple(target for _, target in kept))
 
 
-def _judge_all(files: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, str | None]]]:
+def _judge_all(files: Sequence[Picture]) -> Iterator[tuple[Picture, tuple[str, str | None]]]:
     """Yield each file with what `_judge` says of it."""
     if not files:
         return
@@ -150,17 +156,21 @@ def _judge_all(files: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, str | N
             pool.shutdown(cancel_futures=True)
 
 
-def _judge_chunk(files: Sequence[Path]) -> list[tuple[str, str | None]]:
+def _judge_chunk(files: Sequence[Picture]) -> list[tuple[str, str | None]]:
     return [_judge(file) for file in files]
 
 
-def _judge(file: Path) -> tuple[str, str | None]:
+def _judge(file: Picture) -> tuple[str, str | None]:
     """Return the file's state and what is wrong with it; the state is "" if the system did not hand the file out."""
     try:
+        if is_raw(file):
+            return "", None
+        if not isinstance(file, Path):
+            return "", _find_fault(BytesIO(file.read()))
         with file.open("rb") as stream:
             return _state(os.fstat(stream.fileno())), _find_fault(stream)
     except OSError as error:
-        return "", f"cannot be read: {error.strerror}"
+        return "", f"cannot be read: {error.strerror or error}"
     except MemoryError:
         return "", "needs more memory to decode than there is"
 

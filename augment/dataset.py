@@ -1,8 +1,38 @@
-"""What a source hands over: the files of each split and their targets."""
+"""What a source hands over: the pictures of each split and their targets."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Stored(Protocol):
+    """An encoded picture that lies in a larger file; hashable, and picklable without what it holds.
+
+    It may have a method `expect() -> None` too: `read` will be called soon, and what it needs can be fetched by then.
+    """
+
+    @property
+    def name(self) -> str:
+        """For people and messages, unique in its split: "train-000.tar/cat_0001.jpg"."""
+        ...
+
+    def read(self) -> bytes | memoryview:
+        """Return the encoded picture, where possible a view of a file that is mapped into memory."""
+        ...
+
+
+class Raw(Stored, Protocol):
+    """A picture that is stored decoded; what cannot do without an encoded one gets it from `read`, losslessly."""
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        """Return (height, width, 3) RGB."""
+        ...
+
+
+Picture = Path | Stored
 
 # What is asked of a picture: which one class it shows, which of several labels it has, or some numbers.
 Task = Literal["classify", "multilabel", "regress"]
@@ -17,11 +47,11 @@ class Split:
     """The pictures of one split, in a fixed order; a sample's index in `files` is its identity.
 
     Attributes:
-        files: paths of the encoded pictures.
-        targets: for each file its target, all of one kind and length.
+        files: paths of encoded pictures, or pictures in larger files.
+        targets: for each picture its target, all of one kind and length.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[Picture, ...]
     targets: tuple[Target, ...]
 
     def __len__(self) -> int:

@@ -23,12 +23,11 @@ the two passes of a resize: one level apart here and there. The Compose cuts at 
 at the edge of the picture, where DALI repeats the edge.
 """
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,8 +40,9 @@ from augment.check import check_files
 from augment.command import Parser, readable_errors, writing
 from augment.compose import Recipe, compose_recipe, plain_values
 from augment.config import parse_aug
+from augment.dataset import Picture
 from augment.errors import UserError
-from augment.files import installed_version, write_whole
+from augment.files import installed_version, write_json, write_whole
 from augment.folder import find_pictures
 from augment.graph import Device
 from augment.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
@@ -50,6 +50,7 @@ from augment.pillow import CROPS
 from augment.pipeline import build_transform
 from augment.plan import Plan, build_plan
 from augment.sources import load_dataset
+from augment.stored import name_of
 from augment.transform_source import has_compose, python_source, require_fixed, torchvision_source
 
 __all__ = ["export_dali", "parity", "python_source", "torchvision_source"]
@@ -90,7 +91,7 @@ def export_dali(plan: Plan, file: Path, device: Device) -> None:
 # ---- the command line
 
 
-def export(plan: Plan, folder: Path, files: Sequence[Path]) -> list[Parity]:
+def export(plan: Plan, folder: Path, files: Sequence[Picture]) -> list[Parity]:
     """Write a plan in every form, compare them with validation on `files`, and write what was found.
 
     Args:
@@ -119,7 +120,7 @@ def export(plan: Plan, folder: Path, files: Sequence[Path]) -> list[Parity]:
             forms.append(pillow_form(folder / name, _WHY[name]))
     loaders = [torch.device("cpu"), *([torch.device("cuda")] if has_gpu else [])]
     results = [result for loader in loaders for result in parity(plan, files, forms, loader)]
-    write_whole(folder / "parity.json", json.dumps(_report(plan, results), indent=2) + "\n")
+    write_json(folder / "parity.json", _report(plan, results))
     worst = max(results, key=lambda result: result.mean_levels).worst
     draw_parity(plan, worst, forms, loaders[0], folder / "parity.png")
     return results
@@ -132,27 +133,30 @@ def _report(plan: Plan, results: Sequence[Parity]) -> dict[str, Any]:
         "digest": plan.digest,
         "versions": {name: installed_version(name) for name in packages},
         "results": [
-            {name: round(v, 6) if isinstance(v, float) else str(v) if isinstance(v, Path) else v for name, v in row}
-            for row in (asdict(result).items() for result in results)
+            {name: round(v, 6) if isinstance(v, float) else v for name, v in row.items()}
+            for row in ({f.name: getattr(r, f.name) for f in fields(r)} | {"worst": name_of(r.worst)} for r in results)
         ],
     }
 
 
-def _pictures(options: Namespace, own: Callable[[], Sequence[Path]]) -> list[Path]:
+def _pictures(options: Namespace, own: Callable[[], Sequence[Picture]]) -> list[Picture]:
     """Return the pictures to compare on, by default `own()`: at most `--limit` of them, spread evenly."""
+    files: list[Picture]
     if options.photos is None:
-        files = list(own())
+        files = [*own()]
     elif not options.photos.is_dir():
         raise UserError(f"--photos {options.photos}: there is no such folder.")
     else:
-        files = find_pictures(options.photos)
+        files = [*find_pictures(options.photos)]
     if not files:
         raise UserError(f"--photos {options.photos}: holds no pictures.")
     count = min(len(files), options.limit)
     files = [files[index * len(files) // count] for index in range(count)]
     if options.photos is not None and (problems := check_files(files)):
         first = problems[0]
-        raise UserError(f"--photos {options.photos}: {len(problems)} cannot be used: {first.file} {first.reason}")
+        raise UserError(
+            f"--photos {options.photos}: {len(problems)} cannot be used: {name_of(first.file)} {first.reason}"
+        )
     return files
 
 

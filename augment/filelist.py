@@ -144,22 +144,3 @@ def _column(key: str, file: Path, header: list[str], setting: str, name: str | N
     if name not in header:
         raise UserError(f"{setting}: {file} ({key}) has no column '{name}'.{suggest(name, header)}")
     return header.index(name)
-
-
-def read_classes(file: Path) -> tuple[str, ...]:
-    """Read names of classes, one a line; a class's place is its index.
-
-    Raises:
-        UserError: there is no such file, or it is empty or names a class twice.
-    """
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no text in UTF-8"
-        raise UserError(f"data.classes: {file} cannot be read: {why}.") from None
-    names = tuple(name for line in lines if (name := line.strip()))
-    if not names:
-        raise UserError(f"data.classes: {file} names no class.")
-    if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
-        raise UserError(f"data.classes: {file} names '{twice}' twice.")
-    return names

@@ -1,7 +1,10 @@
-"""Files that are written whole or not at all, and what is installed."""
+"""Files that are written whole or not at all, JSON that everyone can read, and what is installed."""
 
+import json
 import os
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,6 +29,25 @@ def write_whole(path: Path, content: bytes | str) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_json(path: Path, values: object) -> None:
+    """Write plain values as JSON, whole or not at all; a number that is not finite, which JSON has not, becomes null.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_whole(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(values: object) -> object:
+    if isinstance(values, float):
+        return values if isfinite(values) else None
+    if isinstance(values, Mapping):
+        return {key: _finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    return values
 
 
 def installed_version(package: str) -> str | None:

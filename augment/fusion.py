@@ -18,12 +18,14 @@ from rich.console import Console
 from rich.table import Table
 
 from augment.config import Aug, parse_steps
+from augment.dataset import Picture
 from augment.folder import find_pictures
 from augment.pipeline import build_pipeline
 from augment.plan import build_plan
 from augment.sampler import Sampler
 from augment.sources import Sample, load_dataset
 from augment.stage import step_matrix
+from augment.stored import open_picture
 
 Pictures = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
@@ -58,7 +60,7 @@ def aug_of(steps: int, *, fuse: bool, size: int = SIZE) -> Aug:
     return Aug(size=size, fuse=fuse, mean=None, std=None, plugins=(), val=parse_steps(given, "aug.val"))
 
 
-def transform(files: Sequence[Path], steps: int, *, fuse: bool) -> Pictures:
+def transform(files: Sequence[Picture], steps: int, *, fuse: bool) -> Pictures:
     """Return (N, SIZE, SIZE, 3) pictures after the steps."""
     plan = build_plan(aug_of(steps, fuse=fuse), "val")  # which keeps the order
     pipeline = build_pipeline(plan, files, batch_size=len(files), seed=SEED, raw=True)
@@ -66,7 +68,7 @@ def transform(files: Sequence[Path], steps: int, *, fuse: bool) -> Pictures:
     return np.array(images.as_tensor())
 
 
-def compare(files: Sequence[Path], folder: Path) -> list[Row]:
+def compare(files: Sequence[Picture], folder: Path) -> list[Row]:
     """Compare fused and step by step on pictures.
 
     Args:
@@ -77,7 +79,7 @@ def compare(files: Sequence[Path], folder: Path) -> list[Row]:
     return [_row(steps, sharp, smooth) for steps in COUNTS]
 
 
-def _row(steps: int, sharp: Sequence[Path], smooth: Sequence[Path]) -> Row:
+def _row(steps: int, sharp: Sequence[Picture], smooth: Sequence[Picture]) -> Row:
     inside = inside_all_along(steps, len(sharp))
     (fused, stepped), (smooth_fused, smooth_stepped) = (
         [transform(files, steps, fuse=fuse) for fuse in (True, False)] for files in (sharp, smooth)
@@ -118,12 +120,12 @@ def _detail(pictures: Pictures, where: Mask) -> float:
     return float(jumps[where[:, :, 1:] & where[:, :, :-1]].mean())
 
 
-def _copies(files: Sequence[Path], folder: Path, sigma: float) -> list[Path]:
+def _copies(files: Sequence[Picture], folder: Path, sigma: float) -> list[Path]:
     """Write the pictures as PNG of (SIZE, SIZE), blurred."""
     folder.mkdir(parents=True)
     copies = []
     for number, file in enumerate(files):
-        with Image.open(file) as image:
+        with open_picture(file) as image:
             square = image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
         if sigma:
             square = square.filter(ImageFilter.GaussianBlur(sigma))
@@ -132,7 +134,7 @@ def _copies(files: Sequence[Path], folder: Path, sigma: float) -> list[Path]:
     return copies
 
 
-def figure(file: Path, folder: Path) -> Figure:
+def figure(file: Picture, folder: Path) -> Figure:
     """Show one picture after each number of steps: fused above, step by step below, the middle magnified."""
     (copy,) = _copies([file], folder / "one", 0)
     columns = [(f"{n} step{'s' * (n > 1)}", [transform([copy], n, fuse=f)[0] for f in (True, False)]) for n in COUNTS]
@@ -153,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     console = Console()
-    files = find_pictures(Path(given[0])) if given else load_dataset(Sample()).val.files[::30]
+    files: Sequence[Picture] = find_pictures(Path(given[0])) if given else load_dataset(Sample()).val.files[::30]
     with tempfile.TemporaryDirectory() as temporary:
         table = Table(title=f"fused against step by step, {len(files)} pictures, {SIZE} px", title_justify="left")
         for title in ("steps", "smooth: mean", "largest", "sharp: mean", "largest", "detail left"):

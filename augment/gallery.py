@@ -6,7 +6,6 @@ Everything goes through the pipeline that training uses.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -21,6 +20,7 @@ from augment.captions import (
     settings_of,
 )
 from augment.config import Aug, SplitName, Step, Views, parse_steps
+from augment.dataset import Picture
 from augment.errors import UserError
 from augment.ops.crops import letterbox, resize
 from augment.pipeline import build_pipeline
@@ -51,7 +51,7 @@ class Studio:
     """
 
     aug: Aug
-    files: tuple[Path, ...]
+    files: tuple[Picture, ...]
     count: int
     seed: int
 
@@ -104,13 +104,13 @@ class Studio:
         return _render(self._plan(step, "val"), self.files[: self.count], self.seed)
 
 
-def _render(plan: Plan, files: Sequence[Path], seed: int) -> Pictures:
+def _render(plan: Plan, files: Sequence[Picture], seed: int) -> Pictures:
     """Return files after a plan of the val split, which keeps their order: (N, size, size, 3)."""
     images, _ = build_pipeline(plan, files, batch_size=len(files), seed=seed, raw=True).run()
     return np.array(images.as_tensor())
 
 
-def whole(aug: Aug, files: Sequence[Path]) -> Pictures:
+def whole(aug: Aug, files: Sequence[Picture]) -> Pictures:
     """Return files uncut, on white: (N, size, size, 3)."""
     return _render(build_plan(replace(aug, val=(_step(letterbox, fill=255),)), "val"), files, 0)
 
@@ -136,7 +136,7 @@ def _told(step: Step, shot: Shot) -> tuple[str, ...]:
 
 
 def recipe_sheet(
-    aug: Aug, split: SplitName, files: Sequence[Path], *, seed: int, title: str, text: str, tick: Tick
+    aug: Aug, split: SplitName, files: Sequence[Picture], *, seed: int, title: str, text: str, tick: Tick
 ) -> Sheet:
     """Show each step of a recipe by itself on the first photo, then the whole recipe on all photos.
 
@@ -166,7 +166,7 @@ def shown_steps(plan: Plan) -> list[Step]:
     return [plan.crop, *(s for s in plan.tree if all(leaf.op.kind != "batch" for leaf in s.leaves()))]
 
 
-def _whole_recipe(plan: Plan, aug: Aug, files: Sequence[Path], seed: int) -> Block:
+def _whole_recipe(plan: Plan, aug: Aug, files: Sequence[Picture], seed: int) -> Block:
     """Show what the model is fed: a row a photo, a column a draw (and a view of it)."""
     views = plan.views.count
     # Validation draws the same in every epoch.
@@ -189,7 +189,15 @@ def _whole_recipe(plan: Plan, aug: Aug, files: Sequence[Path], seed: int) -> Blo
 
 
 def ops_sheet(
-    aug: Aug, names: Sequence[str], files: Sequence[Path], *, count: int, seed: int, title: str, text: str, tick: Tick
+    aug: Aug,
+    names: Sequence[str],
+    files: Sequence[Picture],
+    *,
+    count: int,
+    seed: int,
+    title: str,
+    text: str,
+    tick: Tick,
 ) -> Sheet:
     """Show ops with their default parameters on the first `count` photos, in a block for each kind.
 

@@ -118,12 +118,20 @@ def _same(result: Any, given: Any, function: Callable[..., Any]) -> Any:
 
 
 class Picture:
-    """What a crop op asks of the graph: the encoded picture, decoded and resized in one way or another."""
+    """What a crop op asks of the graph: the picture, decoded and resized in one way or another.
 
-    def __init__(self, encoded: Node, placement: Placement, seed: int) -> None:
-        self._encoded = encoded
+    Args:
+        stored: the picture, encoded or not.
+        placement: where it is decoded.
+        seed: of what DALI draws.
+        raw: whether it is stored decoded.
+    """
+
+    def __init__(self, stored: Node, placement: Placement, seed: int, *, raw: bool = False) -> None:
+        self._stored = stored
+        self._raw = raw
         self._placement = placement
-        self._mixed = placement.device == "gpu" and placement.decode == "mixed"
+        self._mixed = placement.device == "gpu" and placement.decode == "mixed" and not raw
         self._decoder: dict[str, Any] = {"device": "mixed" if self._mixed else "cpu", "output_type": types.RGB}
         if self._mixed:
             self._decoder["hw_decoder_load"] = placement.hw_decoder_load
@@ -132,14 +140,16 @@ class Picture:
 
     def decode(self) -> Node:
         """Return the whole picture, (height, width, 3) uint8 RGB, upright as its EXIF block says."""
+        if self._raw:
+            return self._here(self._stored)
         cache = {"cache_size": self._placement.cache, "cache_type": "threshold"} if self._cached else {}
-        return self._here(fn.decoders.image(self._encoded, **self._decoder, **cache))
+        return self._here(fn.decoders.image(self._stored, **self._decoder, **cache))
 
     def resize_random_window(self, size: int, area_range: Interval, aspect_range: Interval) -> Node:
         """Return a random window as (size, size, 3) uint8; DALI draws it, by the crop's own seed."""
         window = {"random_area": list(area_range), "random_aspect_ratio": list(aspect_range), "num_attempts": 10}
-        if self._cached:
-            # Only whole pictures are kept, and another operator draws the windows.
+        if self._cached or self._raw:
+            # Only whole pictures are kept or stored, and another operator draws the windows.
             return fn.random_resized_crop(
                 self.decode(),
                 size=[size, size],
@@ -148,7 +158,7 @@ class Picture:
                 seed=self._seed,
                 **window,
             )
-        image = fn.decoders.image_random_crop(self._encoded, seed=self._seed, **window, **self._decoder)
+        image = fn.decoders.image_random_crop(self._stored, seed=self._seed, **window, **self._decoder)
         return self.resize(self._here(image), size)
 
     def centered_square(self, image: Node, scale: float) -> tuple[Node, Node]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -330,8 +331,7 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
 
 def _digest(split: Split) -> str:
     """Hash a split's files by folder, name and target: the same pictures in another place are the same."""
-    lines = (
-        f"{file.parent.name}/{file.name} {target}" for file, target in zip(split.files, split.targets, strict=True)
-    )
+    names_of = (f"{f.parent.name}/{f.name}" if isinstance(f, Path) else f.name for f in split.files)
+    lines = (f"{name} {target}" for name, target in zip(names_of, split.targets, strict=True))
     names = "\n".join(lines)
     return blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()

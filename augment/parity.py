@@ -14,17 +14,17 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from nvidia.dali.pipeline import Pipeline
-from PIL import Image
 from rich import box
 from rich.table import Table
 
-from augment.dataset import Split
+from augment.dataset import Picture, Split
 from augment.figures import save_figure
 from augment.graph import Device
 from augment.loader import Loader
 from augment.pipeline import ENCODED
 from augment.plan import Plan
 from augment.progress import progress_bar
+from augment.stored import file_name, open_picture, read_encoded
 
 BATCH = 16
 MAGNIFIED = 60
@@ -47,7 +47,7 @@ class Form:
 
     name: str
     why: str
-    transform: Callable[[Sequence[Path]], Floats]
+    transform: Callable[[Sequence[Picture]], Floats]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Parity:
     max_normalized: float
     mean_normalized: float
     beyond: float
-    worst: Path
+    worst: Picture
 
 
 # The size of a picture travels from the GPU to the CPU, which DALI's older executor refuses; a file does not say which.
@@ -88,8 +88,8 @@ def dali_form(file: Path, device: Device) -> Form:
     where: dict[str, Any] = {"device_id": 0, **GPU_EXECUTOR} if device == "gpu" else {}
     pipeline = Pipeline.deserialize(filename=str(file), batch_size=BATCH, prefetch_queue_depth=1, **where)
 
-    def transform(files: Sequence[Path]) -> Floats:
-        (output,) = pipeline.run(**{ENCODED: [np.fromfile(file, np.uint8) for file in files]})
+    def transform(files: Sequence[Picture]) -> Floats:
+        (output,) = pipeline.run(**{ENCODED: [np.frombuffer(read_encoded(file), np.uint8) for file in files]})
         return np.array(output.as_cpu().as_tensor(), np.float32)
 
     return Form(file.name, "the operators of validation; CPU and GPU decode JPEG differently", transform)
@@ -99,17 +99,17 @@ def pillow_form(file: Path, why: str) -> Form:
     """Load a file of Python source with a function `transform(image)`."""
     function = runpy.run_path(str(file))["transform"]
 
-    def transform(files: Sequence[Path]) -> Floats:
+    def transform(files: Sequence[Picture]) -> Floats:
         arrays = []
         for file in files:
-            with Image.open(file) as image:
+            with open_picture(file) as image:
                 arrays.append(np.asarray(function(image), np.float32))
         return np.stack(arrays)
 
     return Form(file.name, why, transform)
 
 
-def parity(plan: Plan, files: Sequence[Path], forms: Sequence[Form], device: torch.device) -> list[Parity]:
+def parity(plan: Plan, files: Sequence[Picture], forms: Sequence[Form], device: torch.device) -> list[Parity]:
     """Compare exported forms with the validation loader, picture by picture.
 
     Args:
@@ -137,7 +137,7 @@ def parity(plan: Plan, files: Sequence[Path], forms: Sequence[Form], device: tor
     return [_summary(form, np.array(rows), files, device) for form, rows in zip(forms, found, strict=True)]
 
 
-def _summary(form: Form, rows: NDArray[np.float64], files: Sequence[Path], device: torch.device) -> Parity:
+def _summary(form: Form, rows: NDArray[np.float64], files: Sequence[Picture], device: torch.device) -> Parity:
     (max_levels, _, max_normalized, *_), means = rows.max(axis=0), rows.mean(axis=0)
     return Parity(
         form=form.name,
@@ -166,7 +166,7 @@ def parity_table(results: Sequence[Parity]) -> Table:
     return table
 
 
-def draw_parity(plan: Plan, file: Path, forms: Sequence[Form], device: torch.device, path: Path) -> None:
+def draw_parity(plan: Plan, file: Picture, forms: Sequence[Form], device: torch.device, path: Path) -> None:
     """Draw a picture as validation and each form make it, over its difference from validation, magnified.
 
     Args:
@@ -199,7 +199,7 @@ def draw_parity(plan: Plan, file: Path, forms: Sequence[Form], device: torch.dev
         show(column, 0, levels, form.name)
         show(column, 1, MAGNIFIED * difference, f"max {difference.max():.0f}, mean {difference.mean():.3f}")
     # The fonts at hand may lack what a file is named with.
-    name = file.name.encode("ascii", "backslashreplace").decode()
+    name = file_name(file).encode("ascii", "backslashreplace").decode()
     title = f"{name}, and below each form its difference times {MAGNIFIED}"
     figure.text(gap / width, 1 - 0.1 / height, title, va="top", fontsize=_TITLE, color=_INK, parse_math=False)
     save_figure(figure, path, _DPI)

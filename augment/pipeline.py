@@ -1,22 +1,24 @@
 """From a plan to a DALI pipeline, put together from the parts in augment/graph.py.
 
-    files -> decode and crop -> (size, size, 3) uint8 -> one operator a stage -> normalize -> float HWC
+    pictures -> decode and crop -> (size, size, 3) uint8 -> one operator a stage -> normalize -> float HWC
 
 A graph also hands out each sample's index, by which the loader looks up its target.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
 
+from augment import dataset
 from augment.feed import Feed
 from augment.graph import Dali, Device, Node, Picture, Placement, apply, normalize
+from augment.picture_feed import PictureFeed
 from augment.plan import Plan
 from augment.sampler import Sampler, derive_seed
+from augment.stored import are_paths, are_raw
 
 READER = "reader"
 ENCODED = "encoded"
@@ -32,7 +34,7 @@ class Shard:
 
 def build_pipeline(
     plan: Plan,
-    files: Sequence[Path],
+    files: Sequence[dataset.Picture],
     *,
     batch_size: int,
     seed: int,
@@ -48,7 +50,7 @@ def build_pipeline(
 
     Args:
         plan: what is done to the pictures.
-        files: paths of the encoded pictures; a sample's index is its place here.
+        files: the pictures; a sample's index is its place here.
         batch_size: samples in a batch.
         seed: of the run; shuffle, crop and steps each derive their own from it.
         epoch: the first epoch that is read.
@@ -78,20 +80,12 @@ def build_pipeline(
         seed=_dali_seed(seed, plan.split, "pipeline", epoch, shard.rank),
     )
     with pipeline:
-        encoded, index = fn.readers.file(
-            name=READER,
-            files=[str(file) for file in files],
-            labels=list(range(len(files))),
-            shard_id=shard.rank,
-            num_shards=shard.world_size,
-            pad_last_batch=True,
-            **_order(plan, seed, epoch),
-        )
+        stored, index = _read(plan, files, batch_size=batch_size, seed=seed, epoch=epoch, shard=shard)
         views: list[Node] = []
         for view in range(plan.views.count):
             where = (epoch, shard.rank, *([view] if view else []))
             if view == 0 or plan.views.crop == "own":
-                picture = Picture(encoded, placement, _dali_seed(seed, plan.split, "crop", *where))
+                picture = Picture(stored, placement, _dali_seed(seed, plan.split, "crop", *where), raw=are_raw(files))
                 cropped = plan.crop.op.function(picture, plan.size, **plan.crop.op.values(plan.crop.params, {}))
             feed = Feed(
                 Sampler(plan, seed, shard.rank, view),
@@ -136,6 +130,55 @@ def build_transform(plan: Plan, *, device: Device, batch_size: int, threads: int
         images = plan.crop.op.function(picture, plan.size, **plan.crop.op.values(plan.crop.params, {}))
         pipeline.set_outputs(normalize(images, plan, half=False, layout="CHW"))
     return pipeline
+
+
+def _read(
+    plan: Plan, files: Sequence[dataset.Picture], *, batch_size: int, seed: int, epoch: int, shard: Shard
+) -> tuple[Node, Node]:
+    """Return the nodes of the pictures, as they are stored, and of their indices, (1,) int32 each."""
+    if not are_paths(files):
+        feed = PictureFeed(
+            files,
+            batch_size=batch_size,
+            batches=batches_per_epoch(len(files), batch_size, shard.world_size),
+            epoch=epoch,
+            shuffle=None if plan.split == "val" else (seed, plan.split, "shuffle"),
+            rank=shard.rank,
+            world_size=shard.world_size,
+        )
+        stored, index = fn.external_source(
+            feed,
+            num_outputs=2,
+            batch=True,
+            batch_info=True,
+            dtype=[types.UINT8, types.INT32],
+            ndim=[feed.ndim, 1],
+            layout=[feed.layout, ""],
+        )
+        return stored, index
+    encoded, index = fn.readers.file(
+        name=READER,
+        files=[str(file) for file in files],
+        labels=list(range(len(files))),
+        shard_id=shard.rank,
+        num_shards=shard.world_size,
+        pad_last_batch=True,
+        **_order(plan, seed, epoch),
+    )
+    return encoded, index
+
+
+def feed_pictures(feed: PictureFeed) -> Node:
+    """Return the node of a feed's pictures, encoded or, if all are stored so, decoded."""
+    # Not both outputs with one unused, of which DALI warns.
+    return fn.external_source(
+        lambda info: feed(info)[0],
+        batch=True,
+        batch_info=True,
+        dtype=types.UINT8,
+        ndim=feed.ndim,
+        layout=feed.layout,
+    )
 
 
 def _external(feed: Feed) -> list[dict[str, Node]]:

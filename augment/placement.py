@@ -2,17 +2,18 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import torch
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
-from PIL import Image
 
+from augment import dataset
 from augment.config import Aug
 from augment.graph import Picture, Placement
-from augment.pipeline import READER
+from augment.picture_feed import PictureFeed
+from augment.pipeline import READER, feed_pictures
+from augment.stored import are_paths, are_raw, open_picture
 
 _MIB = 2**20
 _PROBED = 500  # pictures whose headers are read to know how much memory all of them would take, decoded
@@ -21,7 +22,9 @@ _PROBED = 500  # pictures whose headers are read to know how much memory all of 
 _WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
 
 
-def place(aug: Aug, files: Sequence[Path], device: torch.device, *, threads: int, trial: bool = True) -> Placement:
+def place(
+    aug: Aug, files: Sequence[dataset.Picture], device: torch.device, *, threads: int, trial: bool = True
+) -> Placement:
     """Return where pictures are decoded.
 
     Args:
@@ -33,12 +36,17 @@ def place(aug: Aug, files: Sequence[Path], device: torch.device, *, threads: int
     """
     if device.type != "cuda":
         return Placement(prefetch=aug.prefetch)
+    if are_raw(files):
+        reason = "decode and cache: nothing to do, for the pictures are stored decoded"
+        return Placement("gpu", "mixed", 0, aug.prefetch, aug.hw_decoder_load, reason=reason)
     decode: Literal["cpu", "mixed"] = "cpu" if aug.decode == "cpu" else "mixed"
     reasons = []
     if aug.decode == "auto" and trial:
         decode, reason = _try_both(aug, files, threads)
         reasons.append(reason)
-    cache = cache_size(aug.cache, files) if decode == "mixed" else 0
+    cache = cache_size(aug.cache, files) if decode == "mixed" and are_paths(files) else 0
+    if aug.cache != "off" and not are_paths(files):
+        reasons.append("cache: off, for it knows pictures by their paths, and these lie in larger files")
     if cache:
         need = decoded_bytes(files) / _MIB
         reasons.append(
@@ -47,7 +55,7 @@ def place(aug: Aug, files: Sequence[Path], device: torch.device, *, threads: int
     return Placement("gpu", decode, cache, aug.prefetch, aug.hw_decoder_load, aug.decode == "auto", "\n".join(reasons))
 
 
-def cache_size(cache: int | str, files: Sequence[Path]) -> int:
+def cache_size(cache: int | str, files: Sequence[dataset.Picture]) -> int:
     """Return the MiB of GPU memory for decoded pictures.
 
     Args:
@@ -62,17 +70,17 @@ def cache_size(cache: int | str, files: Sequence[Path]) -> int:
     return min(free // 2, decoded_bytes(files)) // _MIB + 1
 
 
-def decoded_bytes(files: Sequence[Path]) -> int:
+def decoded_bytes(files: Sequence[dataset.Picture]) -> int:
     """Estimate, from the headers of some, how many bytes the pictures take as RGB; a tenth more than they did."""
     some = files[:: max(1, len(files) // _PROBED)]
     total = 0
     for file in some:
-        with Image.open(file) as image:
+        with open_picture(file) as image:
             total += image.width * image.height * 3
     return int(1.1 * total / len(some) * len(files))
 
 
-def _try_both(aug: Aug, files: Sequence[Path], threads: int) -> tuple[Literal["cpu", "mixed"], str]:
+def _try_both(aug: Aug, files: Sequence[dataset.Picture], threads: int) -> tuple[Literal["cpu", "mixed"], str]:
     """Decode some pictures in both ways; return the faster one, and what was seen."""
     ways: tuple[Literal["cpu", "mixed"], ...] = ("mixed", "cpu")
     speeds = {
@@ -84,13 +92,16 @@ def _try_both(aug: Aug, files: Sequence[Path], threads: int) -> tuple[Literal["c
     return faster, f"decode: {faster}, for a trial of decoding alone gave {shown}"
 
 
-def _decoding_speed(placement: Placement, files: Sequence[Path], threads: int) -> float:
+def _decoding_speed(placement: Placement, files: Sequence[dataset.Picture], threads: int) -> float:
     device_id = 0 if placement.device == "gpu" else None
     pipeline = Pipeline(
         batch_size=_TRIAL_BATCH, num_threads=threads, device_id=device_id, exec_dynamic=True, prefetch_queue_depth=2
     )
     with pipeline:
-        encoded, _ = fn.readers.file(name=READER, files=[str(file) for file in files], pad_last_batch=True)
+        if are_paths(files):
+            encoded, _ = fn.readers.file(name=READER, files=[str(file) for file in files], pad_last_batch=True)
+        else:
+            encoded = feed_pictures(PictureFeed(files, batch_size=_TRIAL_BATCH, batches=-(-len(files) // _TRIAL_BATCH)))
         pipeline.set_outputs(Picture(encoded, placement, seed=0).decode())
     _run(pipeline, _WARM, placement)
     start = time.perf_counter()

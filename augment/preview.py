@@ -12,7 +12,7 @@ from rich.progress import Progress
 from augment.command import Parser, one_of, png_file, readable_errors, writing
 from augment.compose import Recipe, compose_recipe, key_of, parse
 from augment.config import Aug, SplitName
-from augment.dataset import Split
+from augment.dataset import Picture, Split
 from augment.errors import UserError, suggest
 from augment.progress import progress_bar
 from augment.registry import OPS
@@ -114,7 +114,7 @@ def _preview(recipe: Recipe, names: Sequence[str], options: Namespace, overrides
 
 
 def _ops_sheet(
-    aug: Aug, names: Sequence[str], files: Sequence[Path], count: int, seed: int, progress: Progress
+    aug: Aug, names: Sequence[str], files: Sequence[Picture], count: int, seed: int, progress: Progress
 ) -> "Sheet":
     from augment.gallery import ops_sheet
 
@@ -126,7 +126,7 @@ def _ops_sheet(
 
 
 def _recipe_sheet(
-    aug: Aug, split: SplitName, files: Sequence[Path], seed: int, overrides: Sequence[str], progress: Progress
+    aug: Aug, split: SplitName, files: Sequence[Picture], seed: int, overrides: Sequence[str], progress: Progress
 ) -> "Sheet":
     from augment.gallery import recipe_sheet, shown_steps
     from augment.plan import build_plan
@@ -142,7 +142,7 @@ def _size(aug: Aug) -> str:
     return f"{aug.size} x {aug.size} px"
 
 
-def choose_photos(recipe: Recipe, folder: Path | None, split: SplitName, count: int) -> list[Path]:
+def choose_photos(recipe: Recipe, folder: Path | None, split: SplitName, count: int) -> list[Picture]:
     """Return photos from all over a folder or the configured data, `count` if there are so many.
 
     Raises:
@@ -152,11 +152,12 @@ def choose_photos(recipe: Recipe, folder: Path | None, split: SplitName, count: 
     from augment.folder import find_pictures
     from augment.sources import load_dataset
 
+    found: list[Picture]
     if folder is None:
         dataset = load_dataset(recipe.source())
         found = list((dataset.train if split == "train" else dataset.val).files)
     else:
-        found = find_pictures(folder)
+        found = [*find_pictures(folder)]
         if not found:
             raise UserError(f"--photos: no pictures in {folder}.")
     wanted = min(count, len(found))

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from augment.captions import applied_steps
-from augment.dataset import Split
+from augment.dataset import Picture, Split
 from augment.loader import Batch, Loader
 from augment.plan import Plan
 from augment.sampler import Sampler
@@ -37,7 +36,7 @@ class Shot:
     done: tuple[str, ...]
 
 
-def shoot(plan: Plan, files: Sequence[Path], *, seed: int, epochs: int) -> list[Shot]:
+def shoot(plan: Plan, files: Sequence[Picture], *, seed: int, epochs: int) -> list[Shot]:
     """Run files through a plan and say what was done to each: what the sampler draws for exactly these samples.
 
     Args:

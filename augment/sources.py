@@ -9,16 +9,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, TypeVar, cast, get_args
 
+from augment.arrays import read_arrays
 from augment.check import require_readable
 from augment.dataset import Dataset, Split, Task
 from augment.errors import UserError
-from augment.filelist import Lines, read_classes, read_list
+from augment.filelist import Lines, read_list
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
+from augment.labels import label_dataset, read_names
 from augment.params import Choice, Flag, Text, Texts, parse_named, setting
 from augment.sample import make_sample
 from augment.scenes import make_scenes
+from augment.shards import find_shards
 from augment.targets import absent, understand
+from augment.webdataset import read_shards
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +153,7 @@ class FileList(Source):
             read_list(f"data.{name}", Path(file).expanduser(), image=self.image, label=self.label, targets=self.targets)
             for name, file in (("train", self.train), ("val", self.val))
         )
-        classes = None if self.classes is None else read_classes(Path(self.classes).expanduser())
+        classes = None if self.classes is None else read_names(self.classes)
         found = understand(train, val, task=task, classes=classes)
         digest = blake2b(str(train.file.resolve()).encode(), digest_size=6).hexdigest()
         check = partial(require_readable, skip_bad=self.skip_bad, cache=Path(DATA_DIR) / f"checked-{digest}.json")
@@ -180,7 +184,7 @@ def _note_absent(dataset: Dataset) -> None:
     for name, split in (("train", dataset.train), ("val", dataset.val)):
         if dataset.task != "regress" and (none := absent(dataset.classes, split.targets)):
             more = f" and {len(none) - 5} more" if len(none) > 5 else ""
-            logger.warning("data.%s: no pictures of %s%s", name, ", ".join(none[:5]), more)
+            logger.warning("data.%s has no pictures of %s%s", name, ", ".join(none[:5]), more)
 
 
 @source("imagenette")
@@ -208,3 +212,49 @@ class Imagewoof(Imagenette):
     """Imagewoof, ten breeds of dogs in ImageNet (Howard 2019), downloaded once; its checksums are not known here."""
 
     archives: ClassVar[Mapping[str, Archive]] = IMAGEWOOF
+
+
+_CLASSES = Text(optional=True, doc="file with a class name a line; null: the labels themselves")
+
+
+@source("webdataset")
+@dataclass(frozen=True, kw_only=True)
+class WebDataset(Source):
+    """Tar shards of pairs as cat_1.jpg and cat_1.cls, the number or name of its class; read where they lie."""
+
+    train: str = setting(
+        Text(required=True, doc="the shards to learn from, as shards/train-*.tar or train-{000..009}.tar")
+    )
+    val: str = setting(Text(required=True, doc="the shards to be scored on"))
+    label: str | None = setting(
+        Text(optional=True, doc="where labels are: an ending as cls, or json.FIELD; null: cls, else json.label")
+    )
+    classes: str | None = setting(_CLASSES)
+    skip_bad: bool = setting(Flag(default=False, doc="leave out pictures that cannot be decoded, in place of an error"))
+
+    def load(self) -> Dataset:
+        """List the shards, once, and check every picture."""
+        # Both patterns first: what is missing shall not be found out after the shards of train were listed.
+        splits = {key: find_shards(p, key) for key, p in (("data.train", self.train), ("data.val", self.val))}
+        folder = Path(DATA_DIR) / "shards"
+        train, val = (read_shards(files, self.label, folder, key) for key, files in splits.items())
+        dataset = label_dataset(train, val, self.classes)
+        check = partial(require_readable, skip_bad=self.skip_bad)
+        return Dataset(dataset.classes, check(dataset.train, "train"), check(dataset.val, "val"))
+
+
+@source("numpy")
+@dataclass(frozen=True, kw_only=True)
+class Arrays(Source):
+    """Decoded pictures of one size in .npy files, (N, height, width, 3) uint8, and their labels, (N,)."""
+
+    train: str = setting(Text(required=True, doc="the pictures to learn from, a .npy file"))
+    train_targets: str = setting(Text(required=True, doc="their labels, a .npy file of whole numbers from 0"))
+    val: str = setting(Text(required=True, doc="the pictures to be scored on, a .npy file"))
+    val_targets: str = setting(Text(required=True, doc="their labels, a .npy file"))
+    classes: str | None = setting(_CLASSES)
+
+    def load(self) -> Dataset:
+        """Map the arrays."""
+        train = read_arrays(self.train, self.train_targets, "data.train")
+        return label_dataset(train, read_arrays(self.val, self.val_targets, "data.val"), self.classes)

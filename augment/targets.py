@@ -84,8 +84,24 @@ def _names(train: Lines) -> tuple[str, ...]:
     if not words:
         raise train.error(train.lines[0], "no label. A line is a picture's path and its label.")
     if all(word.isdecimal() for word in words):
-        return tuple(map(str, range(max(map(int, words)) + 1)))
+        return _numbered(train)
     return tuple(sorted(words))
+
+
+def _numbered(train: Lines) -> tuple[str, ...]:
+    """Return 0, 1, ... as names, if none is left out."""
+    first: dict[int, Line] = {}
+    for line in train.lines:
+        for word in line.words:
+            first.setdefault(int(word), line)
+    for expected, number in enumerate(sorted(first)):
+        if number != expected:
+            raise train.error(
+                first[number],
+                f"class {number}, but {expected} is nowhere. Allowed: whole numbers from 0 that leave none out, or "
+                "data.classes=FILE with a name for each; numbers to predict need data.task=regress.",
+            )
+    return tuple(map(str, range(len(first))))
 
 
 def _place(lines: Lines, line: Line, word: str, places: dict[str, int]) -> int:

@@ -283,7 +283,7 @@ def test_baselines_apply_what_our_pipeline_applies(steps, mean, photos):
 
 def _item(dataset: Any, file: Path, rng: np.random.Generator) -> Any:
     dataset._steps = dataset._recipe.parse()
-    return dataset.pixels(str(file), rng)
+    return dataset.pixels(file, rng)
 
 
 def test_items_are_normalized_like_our_batches(photos):

@@ -131,7 +131,7 @@ def test_settings() -> None:
     old, new = {"size": 64}, {"size": 96, "fuse": False, "mean": [0.5, 0.5, 0.5], "train": {"flip": {}}}
     assert [str(change) for change in diff_settings(parse_aug(old), parse_aug(new))] == [
         "~ size  64 px -> 96 px",
-        "~ fuse  True -> False",
+        "~ fuse  true -> false",
         "~ mean  null -> (0.5, 0.5, 0.5)",
     ]
 

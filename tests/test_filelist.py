@@ -7,7 +7,7 @@ import pytest
 
 from augment.dataset import Dataset
 from augment.errors import UserError
-from augment.filelist import read_classes, read_list
+from augment.filelist import read_list
 from augment.sources import FileList, load_dataset, parse_data
 
 
@@ -46,12 +46,12 @@ def test_several_labels(lists: Path) -> None:
 
 
 def test_numbers_for_classes(lists: Path) -> None:
-    found = load(lists, "a.png 2\nb.png 0\n", "c.png 1\n")
-    assert (found.task, found.classes, found.train.targets) == ("classify", ("0", "1", "2"), (2, 0))
+    found = load(lists, "a.png 1\nb.png 0\n", "c.png 1\n")
+    assert (found.task, found.classes, found.train.targets) == ("classify", ("0", "1"), (1, 0))
 
 
 def test_given_classes_decide_about_places(lists: Path) -> None:
-    (lists / "names.txt").write_text("zebra\n\nant\n")
+    (lists / "names.txt").write_text("zebra\nant\n")
     found = load(lists, "a.png ant\nb.png 0\n", "c.png zebra\n", classes=str(lists / "names.txt"))
     assert (found.classes, found.train.targets, found.val.targets) == (("zebra", "ant"), (1, 0), (0,))
 
@@ -71,7 +71,7 @@ def test_numbers_to_predict(
     assert (found.task, found.classes, found.train.targets) == ("regress", names, targets)
 
 
-CSV = 'id,path,label,age,height\n1,a.png,dog; cat,3,1.5\n2,"e f.png",cat,4,.5\n'
+CSV = 'id,path,label,age,height\n0,a.png,dog; cat,3,1.5\n1,"e f.png",cat,4,.5\n'
 
 
 def test_columns(lists: Path) -> None:
@@ -84,16 +84,16 @@ def test_columns(lists: Path) -> None:
         ("height", "age"),
         ((1.5, 3.0), (0.5, 4.0)),
     )
-    chosen = load(lists, CSV, CSV, ending="csv", image="path", label="age")
-    assert (chosen.task, chosen.train.targets) == ("classify", (3, 4))
-    flags = "file,cat,dog\na.png,1,0\nb.png,1,1\n"
+    chosen = load(lists, CSV, CSV, ending="csv", image="path", label="id")
+    assert (chosen.task, chosen.train.targets) == ("classify", (0, 1))
+    flags = "file,cat,dog\na.png,0,0\nb.png,1,1\n"
     hot = load(lists, flags, flags, ending="csv", targets=["cat", "dog"], multilabel=True)
-    assert (hot.task, hot.classes, hot.train.targets) == ("multilabel", ("cat", "dog"), ((1.0, 0.0), (1.0, 1.0)))
+    assert (hot.task, hot.classes, hot.train.targets) == ("multilabel", ("cat", "dog"), ((0.0, 0.0), (1.0, 1.0)))
     first = load(lists, flags, flags, ending="csv")
     assert (first.task, first.train.files, first.train.targets) == (
         "classify",
         (lists / "a.png", lists / "b.png"),
-        (1, 1),
+        (0, 1),
     )
 
 
@@ -114,7 +114,8 @@ def whole(message: str, folder: Path, ending: str) -> str:
     [
         ("a.png dog\n", "# x\nb.png dgo\n", {}, "val:2: unknown label 'dgo'. Did you mean 'dog'?"),
         ("a.png 0\nb.png 1\n", "b.png 2\n", {}, "val:1: class 2 is out of range. Allowed: 0 to 1."),
-        ("a.png 1\n", "b.png -1\n", {}, "val:1: class -1 is out of range. Allowed: 0 to 1."),
+        ("a.png 0\n", "b.png -1\n", {}, "val:1: class -1 is out of range. Allowed: 0 to 0. Numbers to predict need"),
+        ("a.png 0\nb.png 3\nc.png 2\n", "b.png 0\n", {}, "train:3: class 2, but 1 is nowhere. Allowed: whole"),
         ("a.png x\nb.png\n", "c.png x\n", {}, "train:2: b.png has no label. Allowed: one;"),
         ("a.png\n", "c.png\n", {}, "train:1: no label."),
         ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: unknown label 'y'."),
@@ -128,7 +129,7 @@ def whole(message: str, folder: Path, ending: str) -> str:
         ("a.png 1.5\n", "b.png\n", {"task": "regress"}, "val:1: b.png has no number."),
         ("a.png x\n", "b.png x\n", {"label": "kind"}, "data.train: {}/train.txt has no columns to choose."),
         ("a.png x\n", "b.png x\n", {"task": "regress", "multilabel": True}, "data.task=regress: but data"),
-        ("a.png x\n", "b.png x\n", {"classes": "none.txt"}, "data.classes: none.txt cannot be read: No such file"),
+        ("a.png x\n", "b.png x\n", {"classes": "none.txt"}, "data.classes=none.txt: cannot be read: No such file"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(train: str, val: str, settings: dict[str, object], message: str, lists: Path) -> None:
@@ -161,15 +162,9 @@ def test_no_such_list(tmp_path: Path) -> None:
         read_list("data.val", tmp_path / "latin.txt", image=None, label=None, targets=())
 
 
-def test_a_class_that_is_named_twice(tmp_path: Path) -> None:
-    (tmp_path / "names.txt").write_text("cat\ndog\ncat\n")
-    with pytest.raises(UserError, match=r"^data.classes: .* names 'cat' twice.$"):
-        read_classes(tmp_path / "names.txt")
-
-
 def test_a_class_without_pictures_is_noted(lists: Path, caplog: pytest.LogCaptureFixture) -> None:
     load(lists, "a.png cat\nb.png dog\n", "c.png dog\n")
-    assert [r.getMessage() for r in caplog.records] == ["data.val: no pictures of cat"]
+    assert [r.getMessage() for r in caplog.records] == ["data.val has no pictures of cat"]
     caplog.clear()
     load(lists, "a.png 1.5\nb.png 0\n", "c.png 0.0\n")
     assert not caplog.records

@@ -1,12 +1,14 @@
 """Files that are written whole: what is there already and is no plain file stays what it is."""
 
+import json
+import math
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from augment.files import write_whole
+from augment.files import write_json, write_whole
 
 
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
@@ -29,6 +31,14 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     write_whole(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "there" / "file").read_text() == "new"
+
+
+def test_json_has_null_for_what_is_not_finite(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"rows": [{"loss": math.nan, "n": 3}, (1.5, math.inf)], "text": "nan"})
+    assert json.loads((tmp_path / "a.json").read_text()) == {
+        "rows": [{"loss": None, "n": 3}, [1.5, None]],
+        "text": "nan",
+    }
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

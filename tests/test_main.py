@@ -243,6 +243,7 @@ def test_an_experiment_is_swept_by_one_command(tmp_path, photos):
         (["+experiment=imagenette_5", "fit=article"], "fit=article: has fit.epochs=8, and the experiment"),
         (["-m", "experiment=glob(image_net*)"], "experiment: glob(image_net*) matches no file. Allowed: article_2019"),
         (["-m", "seed=0,1", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
+        (["seed=0,1", "-m", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
     ],
 )
 def test_mistakes_cost_one_message_and_leave_nothing(arguments, message, tmp_path, photos, monkeypatch, capsys):

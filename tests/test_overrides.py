@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from augment.errors import UserError
-from trainer.overrides import with_resumed
+from trainer.overrides import flags_first, with_resumed
 
 
 def save(run: Path, *overrides: str) -> None:
@@ -75,3 +75,8 @@ def test_a_folder_that_is_no_run(run: Path, lacks: str) -> None:
         UserError, match=r": no last\.pt and \.hydra/overrides\.yaml in it\. Allowed: the folder of a run"
     ):
         with_resumed([f"fit.resume={run}"])
+
+
+def test_flags_may_stand_anywhere() -> None:
+    tokens = ["+a=1", "-m", "~b", "--cfg", "job", "fit.lr=0.1"]
+    assert flags_first(tokens) == ["-m", "--cfg", "job", "+a=1", "~b", "fit.lr=0.1"]

@@ -1,6 +1,7 @@
 """What the README says is true: derived parts, commands, keys, and the examples of one's own op and callback."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from PIL import Image
 
 import augment.registry
 import trainer.callbacks
-from augment.compose import compose, compose_recipe
+from augment.compose import compose, compose_recipe, normalize, split_sweep
 from augment.config import parse_aug
 from augment.params import Range
 from augment.pipeline import build_pipeline
@@ -45,10 +46,9 @@ def commands():
 
 @pytest.mark.parametrize("command", commands())
 def test_commands_compose(command, tmp_path, monkeypatch):
-    tokens = [t for t in command.split() if not t.startswith("-") and "resume" not in t]
-    # What is swept is composed value by value.
-    tokens = [t if "[" in t else t.split(",")[0] for t in tokens]
-    assert parse_config(compose(tokens)).fit.epochs >= 1
+    tokens = [t for t in shlex.split(command) if not t.startswith("-") and "resume" not in t]
+    for job in split_sweep(normalize(tokens)):
+        assert parse_config(compose(job)).fit.epochs >= 1
 
 
 @pytest.fixture
@@ -96,6 +96,14 @@ def test_tools_take_what_is_shown(command, monkeypatch):
     assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
     overrides = [token for token in command[3:] if "=" in token and not token.startswith("-")]
     assert compose_recipe(overrides).aug.size >= 1
+
+
+def test_programs_of_the_trainer_exist():
+    named = set(re.findall(r"python -m trainer[.](\w+)", TEXT))
+    assert named >= {"evaluate", "predict", "find_lr", "report", "bench", "reference"}
+    for module in named:
+        place = README.parent / "trainer" / module
+        assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), module
 
 
 def test_policies_as_shown():

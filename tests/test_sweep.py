@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from trainer import sweep
+from trainer.run import Summary
 from trainer.sweep import Job, SweepFolder, print_table, read_jobs
 
 BETTER = 0.0625  # by how much the best epoch of a job is better than its last one
@@ -79,6 +80,13 @@ def test_a_summary_that_was_cut_short_counts_as_missing(tmp_path: Path) -> None:
     write_job(tmp_path, "0", [], 0.5)
     (tmp_path / "0" / "summary.json").write_text('{"status": "fin')
     assert [job.status for job in read_jobs(tmp_path)] == ["missing"]
+
+
+def test_a_score_that_is_no_number_is_none(tmp_path: Path) -> None:
+    row = {"epoch": 0, "val_accuracy": math.nan}
+    write_job(tmp_path, "0", [], 0.5)
+    Summary("finished", tmp_path / "0", 1, row, row, 1.0).write()
+    assert [(job.status, job.last, job.best) for job in read_jobs(tmp_path)] == [("finished", None, None)]
 
 
 # --- the table ---

@@ -18,7 +18,7 @@ from augment.config import Aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.params import settings
-from augment.sources import Folder, Imagenette, Imagewoof, Sample
+from augment.sources import SOURCES, Folder, Sample
 from trainer import callbacks
 from trainer.callback import Callback
 from trainer.callbacks import Checkpoint, GradClip
@@ -237,8 +237,14 @@ def test_null_switches_callbacks_off(callbacks: object) -> None:
 CONFIGURATIONS: dict[str, Mapping[str, Any]] = {
     "least": LEAST,
     "full": FULL,
+    "labels": LEAST | {"data": {"source": "sample_multilabel"}},
+    "filelist": LEAST
+    | {"data": {"source": "filelist", "train": "a.csv", "val": "b.csv", "task": "regress", "targets": ["x", "y"]}},
     "imagenette": LEAST | {"data": {"source": "imagenette", "variant": "320"}},
     "imagewoof": LEAST | {"data": {"source": "imagewoof"}},
+    "webdataset": LEAST | {"data": {"source": "webdataset", "train": "t-{0..3}.tar", "val": "v.tar"}},
+    "numpy": LEAST
+    | {"data": {"source": "numpy", "train": "x.npy", "train_targets": "y.npy", "val": "v.npy", "val_targets": "w.npy"}},
     "xresnet": LEAST | {"model": {"kind": "xresnet", "depth": 26, "groups": 4, "pool": "max"}},
     "callbacks": LEAST | {"callbacks": {"plots": {}, "wandb": None, "checkpoint": None, "progress_bar": {}}},
     "recipe": LEAST | {"aug": OmegaConf.to_container(OmegaConf.load(CONF / "aug" / "imagenette.yaml"))},
@@ -439,7 +445,7 @@ def test_every_experiment_that_comes_with_the_project(name: str) -> None:
     ("sections", "message"),
     [
         ({"fit": {"optimizer": "sdg"}}, "fit.optimizer: unknown name 'sdg'. Did you mean 'sgd'?"),
-        ({"fit": {"momentum_low": 0.95}}, "fit.momentum_low=0.95: allowed are numbers up to fit.momentum."),
+        ({"fit": {"momentum_low": 0.95}}, "fit.momentum_low=0.95: above fit.momentum. Allowed: up to 0.9."),
         ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8: only fit.schedule=one_cycle"),
         ({"fit": {"momentum_low": 0.8, "optimizer": "madgrad"}}, None),
         ({"fit": {"momentum_low": 0.8, "optimizer": "adafactor"}}, "fit.momentum_low: adafactor has no momentum."),
@@ -464,6 +470,5 @@ def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:
 
 def test_every_source_is_one_of_these() -> None:
     """The table above knows them all."""
-    assert {type(config(data=given["data"]).data) for given in CONFIGURATIONS.values()} == {
-        *(Sample, Folder, Imagenette, Imagewoof)
-    }
+    known = {type(config(data=given["data"]).data) for given in CONFIGURATIONS.values()}
+    assert known == {kind for kind in SOURCES.values() if kind.__module__ == "augment.sources"}

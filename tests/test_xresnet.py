@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from fakes import needs_gpu
 from torch import nn
 
 from augment.errors import UserError
@@ -173,7 +174,7 @@ def test_it_is_known_by_its_name() -> None:
     assert parse_model({"kind": "xresnet", "depth": 18}) == Xresnet(depth="18")
 
 
-@pytest.mark.gpu
+@needs_gpu
 def test_a_step_can_be_captured_on_the_gpu() -> None:
     """Nothing in it waits for the GPU or depends on data: the same gradients from a CUDA graph."""
     settings = {**SMALL, "attention": "se", "self_attention": True, "pool": "blur", "activation": "mish"}

@@ -17,7 +17,7 @@ from augment.command import INTERRUPTED, readable_errors
 from augment.compose import CONF, compose_jobs, group_names, normalize, plain_values, split_sweep
 from trainer import sweep
 from trainer.config import check_config, parse_config
-from trainer.overrides import with_resumed
+from trainer.overrides import flags_first, with_resumed
 from trainer.reference import help_text
 from trainer.resume import check_resume
 from trainer.run import train
@@ -38,7 +38,7 @@ def _main(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         sys.stdout.write(help_text(group_names()))
         return 0
-    tokens = normalize(with_resumed(arguments))
+    tokens = flags_first(normalize(with_resumed(arguments)))
     args = get_args_parser().parse_args(tokens)
     only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun
     if not only_shows and not args.config_path:

@@ -138,9 +138,13 @@ class Fit(OptimizerSettings):
         schedules = {"lr": self.lr_schedule()}
         if self.momentum_low is not None:
             if self.schedule != "one_cycle":
-                raise UserError(f"fit.momentum_low={self.momentum_low:g}: only fit.schedule=one_cycle changes it.")
+                raise UserError(
+                    f"fit.momentum_low={self.momentum_low:g}: only fit.schedule=one_cycle changes it. Allowed: null."
+                )
             if self.momentum_low > self.momentum:
-                raise UserError(f"fit.momentum_low={self.momentum_low:g}: allowed are numbers up to fit.momentum.")
+                raise UserError(
+                    f"fit.momentum_low={self.momentum_low:g}: above fit.momentum. Allowed: up to {self.momentum:g}."
+                )
             high, low = self.momentum, self.momentum_low
             schedules["momentum"] = one_cycle(low, start=high, end=high, warmup=self.warmup)
         return schedules

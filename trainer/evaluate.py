@@ -1,6 +1,5 @@
 """`python -m trainer.evaluate RUN_FOLDER`: score a run's best model on its validation data or on another folder."""
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from augment.check import require_readable
 from augment.command import USAGE, Parser, one_of, readable_errors
 from augment.dataset import Split, Task
 from augment.errors import UserError
+from augment.files import write_json
 from augment.folder import scan_split
 from augment.sources import load_dataset
 from trainer.metrics import Samples, wilson_interval
@@ -200,7 +200,7 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
         "interval": [low, high],
         "per_class": score.per_class(),
     }
-    (run / f"{name}.json").write_text(json.dumps(values, indent=2) + "\n")
+    write_json(run / f"{name}.json", values)
     plot_confusion(score.confusion.numpy(), score.classes, run / f"{name}.png")
     console.print(f"{run / name}.json, .png", highlight=False, soft_wrap=True)
 
@@ -224,16 +224,9 @@ def _report_outputs(score: OutputScore, run: Path) -> None:
         **score.values,
         "per_class": per_class,
     }
-    (run / "evaluation.json").write_text(json.dumps(_without_nan(written), indent=2) + "\n")
+    write_json(run / "evaluation.json", written)
     plot_outputs(score.outputs, score.task, score.classes, run, "evaluation.png")
     console.print(f"{run / 'evaluation'}.json, .png", highlight=False, soft_wrap=True)
-
-
-def _without_nan(value: Any) -> Any:
-    """Return plain values with null where JSON has no number."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _parser() -> Parser:

@@ -3,7 +3,6 @@
 How the losses are read, and where that comes from, is said in trainer/lr_curve.py.
 """
 
-import json
 import math
 import sys
 from argparse import ArgumentTypeError
@@ -19,7 +18,7 @@ from rich.console import Console
 from augment.command import Parser, png_file, readable_errors, writing
 from augment.compose import compose
 from augment.errors import UserError
-from augment.files import write_whole
+from augment.files import write_json
 from augment.memory import keep_freed_memory
 from trainer.bar import Bar
 from trainer.callback import Callback, CancelFit, CancelValidate
@@ -145,7 +144,7 @@ def _report(curve: Curve, config: Config, out: Path, console: Console) -> None:
     rates = {} if curve.rates is None else asdict(curve.rates)
     values = {"suggestion": curve.suggestion, **rates, "lrs": curve.lrs, "losses": curve.losses}
     with writing(f"--out {out}"):
-        write_whole(out.with_suffix(".json"), json.dumps(values | {"config": config.resolved}, indent=2) + "\n")
+        write_json(out.with_suffix(".json"), values | {"config": config.resolved})
         plot_rates(curve.lrs, curve.losses, curve.smoothed, rates, out)
     console.print(f"{len(curve.lrs)} steps, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
     if curve.rates is None:

@@ -15,7 +15,7 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
     Raises:
         UserError: the folder is not that of a run.
     """
-    given = {key_of(parse(t)): t for t in tokens if not t.startswith("-") and ("=" in t or t.startswith("~"))}
+    given = {key_of(parse(t)): t for t in tokens if _is_override(t)}
     resume = parse(given["fit.resume"]).value() if "=" in given.get("fit.resume", "") else None
     if resume is None:
         return list(tokens)
@@ -26,3 +26,12 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
         raise UserError(f"fit.resume={folder}: {missing}. Allowed: the folder of a run that saved a checkpoint.")
     saved = [str(token) for token in OmegaConf.load(file)]
     return [token for token in saved if key_of(parse(token)) not in given] + list(tokens)
+
+
+def flags_first(tokens: Sequence[str]) -> list[str]:
+    """Put flags and their values before all overrides, as Hydra wants them: `fit.lr=1 -m seed=0,1` is as good."""
+    return sorted(tokens, key=_is_override)
+
+
+def _is_override(token: str) -> bool:
+    return not token.startswith("-") and ("=" in token or token.startswith("~"))

@@ -23,6 +23,7 @@ from augment.dataset import Split, Target
 from augment.errors import UserError
 from augment.files import write_whole
 from augment.folder import find_pictures
+from augment.stored import name_of
 from trainer.callback import Callback
 from trainer.learner import Learner
 from trainer.trained import Trained, load_trained
@@ -89,7 +90,7 @@ def predict(
     good = tuple(picture for picture in pictures if picture not in problems)
     if not good:
         file, reason = next(iter(problems.items()))
-        raise UserError(f"none of {len(pictures)} pictures can be used; the first: {file} {reason}")
+        raise UserError(f"none of {len(pictures)} pictures can be used; the first: {name_of(file)} {reason}")
     found = iter(_predict(trained, good, top, threshold))
     return [
         Prediction(picture, error=problems[picture]) if picture in problems else next(found) for picture in pictures

@@ -142,8 +142,10 @@ class Recorder(Callback):
             "lr": float(learner.optimizer.param_groups[0]["lr"]),
             "seconds": self._seconds + seconds,
             "images_per_second": rate,
-            "waiting": min(1.0, self._waited / seconds) if seconds else 0.0,
         }
+        # With a GPU the host runs ahead of it, and waits in the loader for no fault of the loader's: see trainer.bench.
+        if learner.device.type == "cpu":
+            self._row["waiting"] = min(1.0, self._waited / seconds) if seconds else 0.0
 
     def after_validate(self, learner: Learner) -> None:
         """Close the validation pass's part of the row."""

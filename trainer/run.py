@@ -1,7 +1,6 @@
 """One run: from a checked configuration to a trained model in a folder of its own."""
 
 import gc
-import json
 import logging
 import platform
 import shutil
@@ -17,7 +16,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from augment.dataset import Split
-from augment.files import installed_version
+from augment.files import installed_version, write_json
 from augment.graph import Placement
 from augment.loader import Loader
 from augment.memory import keep_freed_memory
@@ -73,7 +72,7 @@ class Summary:
     def write(self) -> None:
         """Write summary.json."""
         values = {**vars(self), "folder": str(self.folder)}
-        (self.folder / SUMMARY_FILE).write_text(json.dumps(values, indent=2) + "\n")
+        write_json(self.folder / SUMMARY_FILE, values)
 
     def __str__(self) -> str:
         key = JUDGING[task_of([self.best, self.last])].monitor
@@ -239,7 +238,7 @@ def release_memory() -> None:
 def _prepare(config: Config, folder: Path, console: Console, group: str | None) -> Learner:
     plans = "\n".join(str(build_plan(config.aug, split)) for split in ("train", "val"))
     (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(dict(config.resolved)))
-    (folder / ENVIRONMENT_FILE).write_text(json.dumps(environment(), indent=2) + "\n")
+    write_json(folder / ENVIRONMENT_FILE, environment())
     (folder / PLAN_FILE).write_text(plans + "\n")
     callbacks = [make() for make in config.callbacks]
     for callback in callbacks:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from augment.files import write_json
 from trainer.run import SUMMARY_FILE
 from trainer.tasks import JUDGING, smaller_is_better, task_of
 
@@ -114,9 +115,9 @@ def _read_job(folder: Path) -> Job:
     return Job(folder.name, overrides, summary["status"], last, best, summary["seconds"], summary["error"], score)
 
 
-def _value(row: Mapping[str, float], key: str) -> float | None:
-    value = row.get(key, math.nan)
-    return None if math.isnan(value) else value
+def _value(row: Mapping[str, float | None], key: str) -> float | None:
+    value = row.get(key)
+    return None if value is None or math.isnan(value) else value
 
 
 def print_table(folder: Path, console: Console) -> bool:
@@ -135,7 +136,7 @@ def print_table(folder: Path, console: Console) -> bool:
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
     (folder / TABLE_FILE).write_text("\n".join(_markdown(title, rows) for title, rows in tables))
     plain = {"jobs": [asdict(job) for job in jobs], "means": [row.plain() for row in means]}
-    (folder / VALUES_FILE).write_text(json.dumps(plain, indent=2) + "\n")
+    write_json(folder / VALUES_FILE, plain)
     return all(job.status == "finished" for job in jobs)
 
 

@@ -28,9 +28,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from augment.config import IMAGENET_MEAN, IMAGENET_STD, Aug, Step, parse_steps, plain_steps
+from augment.dataset import Picture
 from augment.params import Range
 from augment.plan import build_plan
 from augment.registry import load_plugins
+from augment.stored import is_raw, open_picture
 
 try:
     from torchvision.io import ImageReadMode, decode_image
@@ -219,8 +221,8 @@ def apply_torchvision(image: Tensor, step: Step, values: Values) -> Tensor:
 class _Baseline(Dataset[tuple[Tensor, int]]):
     """An item is the picture, (3, size, size) normalized, and its index."""
 
-    def __init__(self, files: Sequence[Path], recipe: Recipe, seed: int = 0) -> None:
-        self._files = [str(file) for file in files]
+    def __init__(self, files: Sequence[Picture], recipe: Recipe, seed: int = 0) -> None:
+        self._files = tuple(files)
         self._recipe = recipe
         self._seed = seed
         self._mean, self._std = (torch.tensor(v)[:, None, None] * 255 for v in (recipe.mean, recipe.std))
@@ -243,7 +245,7 @@ class _Baseline(Dataset[tuple[Tensor, int]]):
             if step.p == 1 or rng.random() < step.p:
                 yield step, draw(step, rng)
 
-    def _picture(self, file: str, rng: np.random.Generator) -> Tensor:
+    def _picture(self, file: Picture, rng: np.random.Generator) -> Tensor:
         """Return the picture before normalization, (3, size, size) uint8."""
         raise NotImplementedError
 
@@ -254,9 +256,9 @@ class _Baseline(Dataset[tuple[Tensor, int]]):
 class PilDataset(_Baseline):
     """Decodes and transforms with PIL, converts and normalizes with PyTorch."""
 
-    def pixels(self, file: str, rng: np.random.Generator) -> Image.Image:
+    def pixels(self, file: Picture, rng: np.random.Generator) -> Image.Image:
         """Return the picture before normalization."""
-        with Image.open(file) as opened:
+        with open_picture(file) as opened:
             image = ImageOps.exif_transpose(opened).convert("RGB")
         box = window(self._steps[0], image.width, image.height, rng)
         image = image.resize((self._recipe.size, self._recipe.size), Image.Resampling.BILINEAR, box=box)
@@ -264,19 +266,27 @@ class PilDataset(_Baseline):
             image = apply_pil(image, step, values)
         return image
 
-    def _picture(self, file: str, rng: np.random.Generator) -> Tensor:
+    def _picture(self, file: Picture, rng: np.random.Generator) -> Tensor:
         return torch.from_numpy(np.array(self.pixels(file, rng))).permute(2, 0, 1)
+
+
+def _decode(file: Picture) -> Tensor:
+    if is_raw(file):
+        return torch.from_numpy(np.array(file.read_pixels())).permute(2, 0, 1)
+    encoded = str(file) if isinstance(file, Path) else torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+    decoded: Tensor = decode_image(encoded, ImageReadMode.RGB, apply_exif_orientation=True)
+    return decoded
 
 
 class TorchvisionDataset(_Baseline):
     """Decodes with torchvision.io and transforms with torchvision v2, on tensors."""
 
-    def pixels(self, file: str, rng: np.random.Generator) -> Tensor:
+    def pixels(self, file: Picture, rng: np.random.Generator) -> Tensor:
         """Return the picture before normalization, (3, size, size) uint8."""
         with warnings.catch_warnings():
             # Of torchvision 0.29, which sends its users to a package that few have yet.
             warnings.filterwarnings("ignore", "The image decoding", DeprecationWarning)
-            image = decode_image(file, ImageReadMode.RGB, apply_exif_orientation=True)
+            image = _decode(file)
         left, top, right, bottom = (round(v) for v in window(self._steps[0], image.shape[2], image.shape[1], rng))
         size = [self._recipe.size] * 2
         image = F.resized_crop(image, top, left, bottom - top, right - left, size, antialias=True)
@@ -284,7 +294,7 @@ class TorchvisionDataset(_Baseline):
             image = apply_torchvision(image, step, values)
         return torch.as_tensor(image)
 
-    def _picture(self, file: str, rng: np.random.Generator) -> Tensor:
+    def _picture(self, file: Picture, rng: np.random.Generator) -> Tensor:
         return self.pixels(file, rng)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from nvidia.dali.pipeline import Pipeline
@@ -11,13 +10,14 @@ from nvidia.dali.pipeline import Pipeline
 from augment.bench import baselines, handwritten
 from augment.bench.baselines import PilDataset, Recipe, TorchvisionDataset, data_loader
 from augment.config import Aug, parse_steps
-from augment.dataset import Split
+from augment.dataset import Picture, Split
 from augment.errors import UserError, suggest
 from augment.graph import Device
 from augment.loader import Loader
 from augment.placement import place
 from augment.plan import Plan, build_plan
 from augment.registry import OPS, find_op
+from augment.stored import are_paths
 
 Batches = Generator[int, None, None]
 
@@ -43,7 +43,7 @@ class Setup:
     """
 
     aug: Aug
-    files: tuple[Path, ...]
+    files: tuple[Picture, ...]
     photos: int
     batch_size: int
     threads: int
@@ -99,7 +99,7 @@ class Row:
     is_bound: bool = False
 
 
-def whole_batches(files: Sequence[Path], batch_size: int, least: int = 32) -> tuple[Path, ...]:
+def whole_batches(files: Sequence[Picture], batch_size: int, least: int = 32) -> tuple[Picture, ...]:
     """Repeat pictures to a whole number of batches, at least `least`: no row shall pay for the ends of epochs."""
     count = max(-(-len(files) // batch_size), least) * batch_size
     return tuple(files[i % len(files)] for i in range(count))
@@ -187,7 +187,9 @@ def _cached(setup: Setup) -> Stream:
 
 
 def _no_cache(setup: Setup) -> str:
-    return "" if setup.device.type == "cuda" else "no GPU"
+    if setup.device.type != "cuda":
+        return "no GPU"
+    return "" if are_paths(setup.files) else "the pictures lie in larger files"
 
 
 # --- DALI by hand ---

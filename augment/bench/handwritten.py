@@ -8,17 +8,20 @@ rotate and warp_affine.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.pipeline import Pipeline, do_not_convert
 
+from augment import dataset
 from augment.config import Step
 from augment.graph import Device, Node, Picture, Placement
 from augment.params import Interval, Values
+from augment.picture_feed import PictureFeed
+from augment.pipeline import feed_pictures
 from augment.plan import Plan
+from augment.stored import are_paths, are_raw
 
 
 @dataclass(frozen=True)
@@ -50,23 +53,23 @@ class Options:
         }
 
 
-def read_pipeline(files: Sequence[Path], options: Options) -> Pipeline:
+def read_pipeline(files: Sequence[dataset.Picture], options: Options) -> Pipeline:
     """Build a pipeline that reads the files and does nothing with them."""
     pipeline = Pipeline(**options.pipeline)
     with pipeline:
-        pipeline.set_outputs(_read(files))
+        pipeline.set_outputs(_read(files, options.batch_size))
     return pipeline
 
 
-def decode_pipeline(files: Sequence[Path], options: Options) -> Pipeline:
+def decode_pipeline(files: Sequence[dataset.Picture], options: Options) -> Pipeline:
     """Build a pipeline that decodes the whole pictures, in their own sizes."""
     pipeline = Pipeline(**options.pipeline)
     with pipeline:
-        pipeline.set_outputs(Picture(_read(files), Placement(options.device), 0).decode())
+        pipeline.set_outputs(_picture(files, options).decode())
     return pipeline
 
 
-def handwritten_pipeline(plan: Plan, files: Sequence[Path], options: Options) -> Pipeline:
+def handwritten_pipeline(plan: Plan, files: Sequence[dataset.Picture], options: Options) -> Pipeline:
     """Build a pipeline that applies the plan's steps one by one; its output is normalized float HWC.
 
     Raises:
@@ -76,7 +79,7 @@ def handwritten_pipeline(plan: Plan, files: Sequence[Path], options: Options) ->
 
     @pipeline_def(enable_conditionals=True, **options.pipeline)  # type: ignore[untyped-decorator]
     def define() -> Node:
-        images = _crop(files, plan, options.device)
+        images = _crop(files, plan, options)
         for step, translate in translations:
             if step.op.name == "flip" or step.p == 1:
                 images = translate(images, step, plan.size)
@@ -108,17 +111,23 @@ def _is_plain(step: Step) -> bool:
     return plain and step.params.get("pivot") != "mean" and "." not in step.key
 
 
-def _read(files: Sequence[Path]) -> Node:
+def _read(files: Sequence[dataset.Picture], batch_size: int) -> Node:
+    if not are_paths(files):
+        batches = -(-len(files) // batch_size)
+        return feed_pictures(PictureFeed(files, batch_size=batch_size, batches=batches, shuffle=("read",)))
     encoded, _ = fn.readers.file(files=[str(file) for file in files], shuffle_after_epoch=True)
     return encoded
 
 
 @do_not_convert  # type: ignore[untyped-decorator]
-def _crop(files: Sequence[Path], plan: Plan, device: Device) -> Node:
+def _crop(files: Sequence[dataset.Picture], plan: Plan, options: Options) -> Node:
     """Decode and crop with the recipe's own crop, which is DALI's."""
-    return plan.crop.op.function(
-        Picture(_read(files), Placement(device), 0), plan.size, **plan.crop.op.values(plan.crop.params, {})
-    )
+    picture = _picture(files, options)
+    return plan.crop.op.function(picture, plan.size, **plan.crop.op.values(plan.crop.params, {}))
+
+
+def _picture(files: Sequence[dataset.Picture], options: Options) -> Picture:
+    return Picture(_read(files, options.batch_size), Placement(options.device), 0, raw=are_raw(files))
 
 
 def _uniform(interval: Interval, count: int | None = None) -> Node:

@@ -9,6 +9,7 @@ from augment.bench.cpu_time import cores
 from augment.command import Parser
 from augment.compose import compose_recipe
 from augment.config import Aug
+from augment.dataset import Picture
 from augment.errors import UserError
 from augment.folder import find_pictures
 from augment.sources import Source, load_dataset
@@ -63,16 +64,17 @@ class Options:
     start: bool
     out: Path | None
 
-    def pictures(self) -> list[Path]:
+    def pictures(self) -> list[Picture]:
         """List the pictures, at most 20,000 of them, evenly spread.
 
         Raises:
             UserError: there are none, or the source cannot be used.
         """
+        files: list[Picture]
         if self.photos is None:
             files = list(load_dataset(self.source).train.files)
         elif self.photos.is_dir():
-            files = find_pictures(self.photos)
+            files = [*find_pictures(self.photos)]
         else:
             raise UserError(f"--photos {self.photos}: there is no such folder.")
         if not files:

@@ -1,6 +1,5 @@
 """What the benchmark found: figures of each row, a table, a JSON file and a bar chart."""
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from augment.figures import save_figure
-from augment.files import write_whole
+from augment.files import write_json
 
 _INK, _GRAY, _BLUE, _PALE = "0.15", "0.6", "#1f5a96", "0.82"
 _TITLE, _TEXT, _SMALL = 11, 10, 9  # points
@@ -184,7 +183,7 @@ class Report:
 
     def write(self, folder: Path) -> None:
         """Write bench.json and bench.png."""
-        write_whole(folder / "bench.json", json.dumps(self.plain(), indent=2) + "\n")
+        write_json(folder / "bench.json", self.plain())
         save_figure(figure(self), folder / "bench.png", DPI)
 
 

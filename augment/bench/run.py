@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from nvidia.dali import backend
-from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
@@ -28,9 +27,11 @@ from augment.bench.options import Options, parse_options
 from augment.bench.report import Report, Result, Timing, start_lines
 from augment.bench.startup import measure_start
 from augment.command import readable_errors, writing
+from augment.dataset import Picture
 from augment.files import installed_version
 from augment.memory import keep_freed_memory
 from augment.progress import progress_bar
+from augment.stored import open_picture, read_encoded
 
 _OURS = ("fused", "cached")
 _PACKAGES = ("torch", "nvidia-dali-cuda120", "numpy", "pillow", "torchvision")
@@ -178,16 +179,16 @@ def _gpu_memory() -> int | None:
     return total - free
 
 
-def _read(files: Sequence[Path]) -> None:
+def _read(files: Sequence[Picture]) -> None:
     """Read every file once: no row shall be the one that waits for the disk."""
     for file in files:
-        file.read_bytes()
+        bytes(read_encoded(file))
 
 
 # --- what it ran on ---
 
 
-def _settings(options: Options, setup: Setup, files: Sequence[Path]) -> dict[str, Any]:
+def _settings(options: Options, setup: Setup, files: Sequence[Picture]) -> dict[str, Any]:
     return {
         "recipe_name": options.recipe_name,
         "recipe": str(setup.plan),
@@ -204,14 +205,18 @@ def _settings(options: Options, setup: Setup, files: Sequence[Path]) -> dict[str
     }
 
 
-def _describe(files: Sequence[Path]) -> dict[str, Any]:
+def _describe(files: Sequence[Picture]) -> dict[str, Any]:
     sizes = []
     for file in files[:: -(-len(files) // 500)]:
-        with Image.open(file) as image:
+        with open_picture(file) as image:
             sizes.append(image.size)
     width, height = np.mean(sizes, axis=0)
-    mean_bytes = float(np.mean([file.stat().st_size for file in files]))
+    mean_bytes = float(np.mean([_bytes_of(file) for file in files]))
     return {"count": len(files), "mean_bytes": mean_bytes, "mean_width": float(width), "mean_height": float(height)}
+
+
+def _bytes_of(file: Picture) -> int:
+    return file.stat().st_size if isinstance(file, Path) else len(file.read())
 
 
 def hardware() -> dict[str, Any]:

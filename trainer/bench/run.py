@@ -6,7 +6,6 @@ shape: the pictures are repeated to whole batches. The learning rate is 0, so th
 long it takes; a step costs the same.
 """
 
-import json
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from augment.bench.run import hardware, settle
 from augment.command import readable_errors, writing
 from augment.config import Aug
 from augment.dataset import Split
-from augment.files import installed_version, write_whole
+from augment.files import installed_version, write_json
 from augment.graph import Placement
 from augment.loader import Batch, Loader
 from augment.memory import keep_freed_memory
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(line, highlight=False, soft_wrap=True, markup=False)
         if options.json:
             with writing(f"--json {options.json}"):
-                write_whole(options.json, json.dumps(report.plain(), indent=2) + "\n")
+                write_json(options.json, report.plain())
         if options.figure:
             with writing(f"--figure {options.figure}"):
                 report.figure(options.figure)

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from augment.dataset import Picture
+from augment.stored import file_name, name_of, open_picture
 from trainer.outputs import Outputs
 from trainer.report.record import Record
 
@@ -25,17 +27,27 @@ class Mistake:
 
     Attributes:
         uri: the thumbnail, as a data URI; empty if the file cannot be read.
-        file: its path.
+        file: the picture.
         true: its class, labels or numbers.
         predicted: the class it was taken for, the label that is wrong, or numbers.
         confidence: how sure the model was; None of numbers.
     """
 
     uri: str
-    file: Path
+    file: Picture
     true: str
     predicted: str
     confidence: float | None
+
+    @property
+    def name(self) -> str:
+        """What people call the picture."""
+        return name_of(self.file)
+
+    @property
+    def short_name(self) -> str:
+        """The last part of its name."""
+        return file_name(self.file)
 
 
 def mistakes(record: Record, count: int) -> list[Mistake]:
@@ -98,9 +110,9 @@ def _far_off(outputs: Outputs, record: Record, count: int) -> Iterator[tuple[int
         yield int(i), true, predicted, None
 
 
-def _thumbnail(file: Path) -> str:
+def _thumbnail(file: Picture) -> str:
     try:
-        with Image.open(file) as image:
+        with open_picture(file) as image:
             image.draft("RGB", (2 * SIDE, 2 * SIDE))
             small = ImageOps.exif_transpose(image).convert("RGB")
             small.thumbnail((SIDE, SIDE))

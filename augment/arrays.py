@@ -1,0 +1,84 @@
+"""The `numpy` source: decoded pictures of one size in .npy files, mapped into memory."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.errors import UserError, first_line
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayPicture:
+    """A picture in an array of pictures, (N, height, width, 3) uint8.
+
+    Attributes:
+        file: the .npy file.
+        index: its place in the array.
+    """
+
+    file: Path
+    index: int
+
+    @property
+    def name(self) -> str:
+        """File and place, "train.npy[17]"."""
+        return f"{self.file.name}[{self.index}]"
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        """Return (height, width, 3), a view of the file."""
+        picture: NDArray[np.uint8] = _mapped_array(self.file)[self.index]
+        return picture
+
+    def read(self) -> bytes:
+        """Return the picture as PPM, which is its pixels behind a header."""
+        pixels = self.read_pixels()
+        return b"P6\n%d %d\n255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
+
+
+def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], list[int]]:
+    """Return the pictures and labels of a split.
+
+    Args:
+        file: a .npy file, (N, height, width, 3) uint8.
+        targets: a .npy file, (N,) whole numbers.
+        key: key path of `file`; that of `targets` is the same with "_targets".
+
+    Raises:
+        UserError: a file is missing, damaged, or of another shape or type.
+    """
+    path = Path(file).expanduser()
+    pictures = _open(path, f"{key}={file}")
+    if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or 0 in pictures.shape:
+        raise UserError(
+            f"{key}={file}: is {pictures.shape} {pictures.dtype}. "
+            "Allowed: pictures of one size, (N, height, width, 3) uint8, RGB."
+        )
+    labels = _open(Path(targets).expanduser(), f"{key}_targets={targets}")
+    if labels.shape != (len(pictures),) or labels.dtype.kind not in "iu":
+        raise UserError(
+            f"{key}_targets={targets}: is {labels.shape} {labels.dtype}. "
+            f"Allowed: a whole number for each picture, ({len(pictures)},)."
+        )
+    return [ArrayPicture(path, index) for index in range(len(pictures))], [int(label) for label in labels]
+
+
+@lru_cache(64)
+def _mapped_array(file: Path) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(file, mmap_mode="r")
+    return np.asarray(array)  # indexing a memmap costs ten times as much
+
+
+def _open(file: Path, what: str) -> NDArray[Any]:
+    try:
+        array = np.load(file, mmap_mode="r")
+    except OSError as error:
+        raise UserError(f"{what}: cannot be read: {error.strerror or error}.") from None
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{what}: is no whole .npy file ({first_line(error)}).") from None
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{what}: holds several arrays. Allowed: a .npy file, as numpy.save writes it.")
+    return np.asarray(array)

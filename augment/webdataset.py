@@ -1,0 +1,236 @@
+"""The `webdataset` source: tar shards in which files that differ by their ending are a sample, cat_1.jpg and cat_1.cls.
+
+Shards stay as they are: an index of where each picture lies in its shard is made once and kept beside the program's
+other data, by path, size and modification time.
+"""
+
+import json
+import logging
+import os
+import tarfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from augment.errors import UserError, first_line
+from augment.files import write_whole
+from augment.folder import EXTENSIONS
+from augment.labels import Label
+from augment.progress import progress_bar
+from augment.stored import mapped, read_ahead
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1  # of the index; raise it when its meaning changes
+_BLOCK = 512  # bytes, of which tar is made
+_THREADS = 4
+_MOST_LABEL_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An encoded picture in a tar shard.
+
+    Attributes:
+        shard: the tar file.
+        member: its name in there.
+        start: where its bytes begin.
+        size: how many there are.
+    """
+
+    shard: Path
+    member: str
+    start: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Shard and name within."""
+        return f"{self.shard.name}/{self.member}"
+
+    def read(self) -> memoryview:
+        """Return the encoded picture, a view of the shard."""
+        return mapped(self.shard)[self.start : self.start + self.size]
+
+    def expect(self) -> None:
+        """Have the bytes read by the time that they are asked for."""
+        read_ahead(self.shard, self.start, self.size)
+
+
+def read_shards(files: Sequence[Path], label: str | None, folder: Path, key: str) -> tuple[list[Member], list[Label]]:
+    """Return the pictures of shards with their labels, in the order of the shards.
+
+    Args:
+        files: the shards.
+        label: the value of data.label: "cls" or another ending, "json.FIELD", or None for cls, else the JSON's "label".
+        folder: where indices are kept.
+        key: key path of the shards, for messages.
+
+    Raises:
+        UserError: a shard is no whole tar file, or a sample lacks picture or label.
+    """
+    pictures: list[Member] = []
+    labels: list[Label] = []
+    with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:
+        task = progress.add_task(f"Listing the shards of {key}", total=len(files))
+        for file, rows in zip(files, pool.map(lambda file: _rows_of(file, label, folder), files), strict=True):
+            pictures += [Member(file, name, start, size) for name, start, size, _ in rows]
+            labels += [row[3] for row in rows]
+            progress.advance(task)
+    return pictures, labels
+
+
+# What is kept of a sample: name of the picture, where it begins, its size, and the label.
+_Row = tuple[str, int, int, Label]
+
+
+def _rows_of(file: Path, label: str | None, folder: Path) -> list[_Row]:
+    """Return the index of a shard, the one that was kept if it is of this shard as it is now."""
+    try:
+        stat = file.stat()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from None
+    state = {"version": _VERSION, "shard": os.path.abspath(file), "label": label,
+             "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}  # fmt: skip
+    digest = blake2b(f"{state['shard']}\n{label}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    kept = folder / f"{digest}.json"
+    try:
+        content: Any = json.loads(kept.read_bytes())
+        if content["state"] == state:
+            return [tuple(row) for row in content["rows"]]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+        pass
+    rows = index_shard(file, label)
+    try:
+        write_whole(kept, json.dumps({"state": state, "rows": rows}))
+    except OSError as error:
+        logger.info("%s: not written (%s), so that the shard is listed again next time", kept, error.strerror)
+    return rows
+
+
+def index_shard(file: Path, label: str | None) -> list[_Row]:
+    """List the samples of a shard.
+
+    Raises:
+        UserError: it is no whole tar file, or a sample lacks picture or label.
+    """
+    samples = _samples(file)
+    read = _label_reader(file, label)
+    rows = []
+    for key, members in samples.items():
+        found = [ending for ending in members if f".{ending.rpartition('.')[2]}" in EXTENSIONS]
+        listed = ", ".join(member.name for member in members.values())
+        if len(found) != 1:
+            what = "more than one picture" if found else "no picture"
+            raise UserError(
+                f"{file}: sample {key} has {what}: {listed}. "
+                f"Allowed: one, with one of the endings {', '.join(sorted(EXTENSIONS))}."
+            )
+        picture = members[found[0]]
+        rows.append((picture.name, picture.offset_data, picture.size, read(picture.name, members)))
+    if not rows:
+        raise UserError(f"{file}: holds no pictures.")
+    return rows
+
+
+def _samples(file: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
+    """Return the members of a shard by key, which is the name up to its first dot, and ending."""
+    samples: dict[str, dict[str, tarfile.TarInfo]] = {}
+    try:
+        with file.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+            for member in archive:
+                folder, slash, base = member.name.rpartition("/")
+                stem, _, ending = base.partition(".")
+                if not member.isreg() or not stem:
+                    continue
+                endings = samples.setdefault(f"{folder}{slash}{stem}", {})
+                if ending.lower() in endings:
+                    raise UserError(f"{file}: holds {member.name} twice. Allowed: each file once.")
+                endings[ending.lower()] = member
+            stream.seek(archive.offset)
+            end = stream.read(_BLOCK)
+    except tarfile.TarError as error:
+        raise UserError(f"{file}: {_why_no_tar(file, error)}.") from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from None
+    if len(end) < _BLOCK or any(end):
+        last = next(reversed([m.name for members in samples.values() for m in members.values()]), "nothing")
+        what = "is cut short" if len(end) < _BLOCK else "is damaged"
+        raise UserError(f"{file}: {what}: after {last} come neither another file nor the mark of the end.")
+    return samples
+
+
+def _why_no_tar(file: Path, error: tarfile.TarError) -> str:
+    with file.open("rb") as stream:
+        head = stream.read(4)
+    if not head:
+        return "is empty (0 bytes)"
+    if head[:2] == b"\x1f\x8b" or head[:3] == b"BZh" or head == b"\xfd7zX" or head == b"\x28\xb5\x2f\xfd":
+        return "is compressed, so that no picture can be read by itself; unpack it: the pictures are compressed already"
+    if "unexpected end" in str(error):
+        return "is cut short: a file in it is longer than the rest of it"
+    return f"is no tar file ({first_line(error)})"
+
+
+_Members = dict[str, tarfile.TarInfo]
+
+
+def _label_reader(file: Path, label: str | None) -> Callable[[str, _Members], Label]:
+    """Return what finds the label of a sample, given the name of its picture and its members."""
+    ending, _, path = (label or "").partition(".")
+    if not label:
+        ways = [("cls", ""), ("json", "label")]
+    else:
+        ways = [(ending, path or "label")] if ending == "json" else [(label.lower(), "")]
+
+    def read(picture: str, members: _Members) -> Label:
+        for ending, path in ways:
+            if ending in members:
+                member = members[ending]
+                if member.size > _MOST_LABEL_BYTES:
+                    raise UserError(f"{file}/{member.name}: has {member.size:,} bytes, which is no label.")
+                content = bytes(mapped(file)[member.offset_data : member.offset_data + member.size])
+                return _from_json(content, path, f"{file}/{member.name}") if path else _from_text(content, member, file)
+        stem = picture.rpartition("/")[2].partition(".")[0]
+        wanted = " or ".join(f"{stem}.{ending}" for ending, _ in ways)
+        others = ", ".join(member.name for name, member in members.items() if member.name != picture)
+        raise UserError(
+            f"{file}: {picture} has no label: there is no {wanted}"
+            + (f", only {others}" if others else "")
+            + ". data.label says where labels are: cls, another ending, or json.FIELD."
+        )
+
+    return read
+
+
+def _from_text(content: bytes, member: tarfile.TarInfo, file: Path) -> Label:
+    try:
+        text = content.decode().strip()
+    except UnicodeDecodeError:
+        text = ""
+    if not text:
+        raise UserError(f"{file}/{member.name}: is no label. Allowed: the number or the name of a class, as text.")
+    return _number_or_name(text)
+
+
+def _from_json(content: bytes, path: str, where: str) -> Label:
+    try:
+        value: Any = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: is no JSON ({error}).") from None
+    for field in path.split("."):
+        if not isinstance(value, dict) or field not in value:
+            there = f"; there is {', '.join(map(str, value))}" if isinstance(value, dict) else ""
+            raise UserError(f"{where}: has no field {path}{there}. data.label=json.FIELD says which one is the label.")
+        value = value[field]
+    if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
+        raise UserError(f"{where}: {path} is {value!r}. Allowed: the number or the name of a class.")
+    return value
+
+
+def _number_or_name(text: str) -> Label:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() else text

@@ -1,0 +1,73 @@
+"""Arrays of decoded pictures, and what is said of arrays that are none."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from augment.errors import UserError
+from augment.sources import parse_data
+from augment.stored import open_picture, read_encoded
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
+
+
+def load(folder: Path, pictures: Any = PIXELS, targets: Any = (0, 1, 0), **settings: Any) -> Any:
+    np.save(folder / "x.npy", pictures)
+    np.save(folder / "y.npy", np.array(targets))
+    given = {"train": "x.npy", "train_targets": "y.npy", "val": "x.npy", "val_targets": "y.npy"}
+    files = {name: str(folder / file) for name, file in given.items()}
+    return parse_data({"source": "numpy", **files, **settings}).load()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_pictures_are_those_of_the_array(order: Any, tmp_path: Path) -> None:
+    dataset = load(tmp_path, np.array(PIXELS, order=order))
+    assert dataset.classes == ("0", "1")
+    assert dataset.train.targets == (0, 1, 0)
+    for picture, pixels in zip(dataset.train.files, PIXELS, strict=True):
+        np.testing.assert_array_equal(picture.read_pixels(), pixels)
+        with open_picture(picture) as image:
+            np.testing.assert_array_equal(np.asarray(image), pixels)
+    assert [picture.name for picture in dataset.val.files] == ["x.npy[0]", "x.npy[1]", "x.npy[2]"]
+
+
+def test_encoded_they_are_the_same(tmp_path: Path) -> None:
+    picture = load(tmp_path).train.files[1]
+    np.testing.assert_array_equal(np.asarray(Image.open(BytesIO(read_encoded(picture)))), PIXELS[1])
+
+
+@pytest.mark.parametrize(
+    ("pictures", "targets", "message"),
+    [
+        (PIXELS[..., 0], (0, 1, 0), r"data\.train=.*x\.npy: is \(3, 5, 4\) uint8"),
+        (PIXELS.astype(np.float32), (0, 1, 0), r"is \(3, 5, 4, 3\) float32"),
+        (PIXELS[:0], (0, 1, 0), r"is \(0, 5, 4, 3\) uint8"),
+        (PIXELS, (0, 1), r"data\.train_targets=.*y\.npy: is \(2,\) int64.*\(3,\)"),
+        (PIXELS, (0.5, 1, 0), r"y\.npy: is \(3,\) float64"),
+        (PIXELS, (0, 2, 0), r"label 2 \(x\.npy\[1\]\) is there, and 1 is not"),
+    ],
+)
+def test_arrays_of_another_kind(pictures: Any, targets: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        load(tmp_path, pictures, targets)
+
+
+def test_files_that_are_missing_cut_or_no_arrays(tmp_path: Path) -> None:
+    load(tmp_path)
+    settings = {"train_targets": str(tmp_path / "y.npy"), "val": str(tmp_path / "x.npy")}
+    settings |= {"source": "numpy", "val_targets": str(tmp_path / "y.npy")}
+    np.savez(tmp_path / "z.npz", PIXELS)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:200])
+    (tmp_path / "text.npy").write_text("no array")
+    for name, message in (
+        ("no.npy", "cannot be read: No such file"),
+        ("cut.npy", r"is no whole \.npy file"),
+        ("text.npy", r"is no whole \.npy file"),
+        ("z.npz", "holds several arrays"),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse_data({**settings, "train": str(tmp_path / name)}).load()

@@ -1,0 +1,155 @@
+"""Pictures from larger files through real DALI: the epochs of paths, exactly, whatever they lie in."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from stores import FIXED, write_arrays, write_shards
+
+from augment.config import parse_aug
+from augment.dataset import Split
+from augment.graph import Placement
+from augment.loader import Loader
+from augment.picture_feed import PictureFeed
+from augment.pipeline import Shard, batches_per_epoch
+from augment.placement import place
+from augment.plan import Plan, build_plan
+from augment.sources import parse_data
+
+CPU = torch.device("cpu")
+SOURCES = ("folder", "webdataset", "numpy")
+Sample = tuple[int, bytes]
+
+
+@pytest.fixture(scope="module")
+def stores(pictures: Split, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Split]:
+    """The same seven pictures, 40 x 40 px, as files, in tar shards and in an array."""
+    folder = tmp_path_factory.mktemp("stores")
+    originals = [Path(str(file)) for file in pictures.files]
+    x, y = write_arrays(folder, originals, pictures.targets)
+    files = []
+    for index, pixels in enumerate(np.load(x)):
+        files.append(folder / f"{index}.png")
+        Image.fromarray(pixels).save(files[-1])
+    shards = write_shards(folder, files, pictures.targets, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        tar = parse_data({"source": "webdataset", "train": shards, "val": shards}).load().train
+        arrays = {"train": x, "train_targets": y, "val": x, "val_targets": y}
+        raw = parse_data({"source": "numpy", **arrays}).load().train
+    return {"folder": Split(tuple(files), pictures.targets), "webdataset": tar, "numpy": raw}
+
+
+def make(split: Split, *, plan: Plan = FIXED, device: torch.device = CPU, **options: Any) -> Loader:
+    return Loader(plan, split, batch_size=2, seed=3, device=device, raw=True, **options)
+
+
+def samples(loader: Loader, split: Split) -> list[Sample]:
+    """Return target and pixels of each sample of a pass, and check that the target is that of the index."""
+    found = []
+    for batch in loader:
+        assert batch.targets.tolist() == [split.targets[i] for i in batch.indices.tolist()]
+        found += [(t, p.cpu().numpy().tobytes()) for t, p in zip(batch.targets.tolist(), batch.images, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_the_same_samples_once_an_epoch_whatever_they_lie_in(
+    stores: dict[str, Split], world_size: int, device: torch.device
+) -> None:
+    expected = Counter(samples(make(stores["folder"], device=device), stores["folder"]))
+    assert len(expected) == 7
+    for name in SOURCES:
+        ranks = [make(stores[name], shard=Shard(r, world_size), device=device) for r in range(world_size)]
+        orders = []
+        for _ in range(3):
+            passes = [samples(loader, stores[name]) for loader in ranks]
+            assert [len(one) for one in passes] == [loader.samples for loader in ranks]
+            orders.append([sample for one in passes for sample in one])
+            assert Counter(orders[-1]) == expected, name
+        assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+@pytest.mark.parametrize("name", ["webdataset", "numpy"])
+@pytest.mark.parametrize("shard", [Shard(), Shard(1, 2)])
+def test_a_pass_is_resumed_exactly(name: str, shard: Shard, stores: dict[str, Split], device: torch.device) -> None:
+    steps = {"random_resized_crop": {}, "flip": {"p": 0.5}, "hue": {"p": 0.5}}
+    plan = build_plan(parse_aug({"size": 16, "train": steps}), "train")
+
+    def batches(loader: Loader) -> list[tuple[list[int], bytes]]:
+        return [(batch.indices.tolist(), batch.images.cpu().numpy().tobytes()) for batch in loader]
+
+    straight = make(stores[name], plan=plan, shard=shard, device=device)
+    expected = [batches(straight) for _ in range(3)]
+    loader = make(stores[name], plan=plan, shard=shard, device=device)
+    assert batches(loader) == expected[0]
+    for number, batch in enumerate(loader, 1):
+        assert batch.indices.tolist() == expected[1][number - 1][0]
+        state = loader.state_dict()
+        resumed = make(stores[name], plan=plan, shard=shard, device=device)
+        resumed.load_state_dict(state)
+        rest = expected[1][number:]
+        if rest:
+            assert batches(resumed) == rest
+        assert batches(resumed) == expected[2]
+
+
+def test_validation_keeps_the_order(stores: dict[str, Split]) -> None:
+    plan = build_plan(parse_aug({"size": 16}), "val")
+    for name in SOURCES:
+        loader = make(stores[name], plan=plan)
+        for _ in range(2):
+            assert torch.cat([batch.indices for batch in loader]).tolist() == list(range(7))
+
+
+def test_batches_are_a_function_of_their_number(stores: dict[str, Split]) -> None:
+    pictures = stores["webdataset"].files
+
+    def feed(epoch: int = 0, rank: int = 0) -> PictureFeed:
+        batches = batches_per_epoch(7, 2, 2)
+        return PictureFeed(pictures, batch_size=2, batches=batches, epoch=epoch, shuffle=(1,), rank=rank, world_size=2)
+
+    one = feed()
+    forth = [one.indices(number).tolist() for number in range(8)]
+    assert [one.indices(number).tolist() for number in reversed(range(8))] == forth[::-1]
+    assert [feed(1).indices(number).tolist() for number in range(6)] == forth[2:]
+    # Three pictures in the first shard, four in the second: the first is padded with its last picture.
+    for epoch in range(4):
+        first, second = ([n for b in (0, 1) for n in feed(epoch, r).indices(b).tolist()] for r in (0, 1))
+        assert first[3] == first[2]
+        assert sorted(first[:3] + second) == list(range(7))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [{}, {"center_crop": {"scale": 0.8}}, {"letterbox": {}}, {"random_crop": {}}, {"resize": {"side": "short"}}],
+)
+def test_every_crop_takes_pictures_that_are_stored_decoded(steps: dict[str, Any], stores: dict[str, Split]) -> None:
+    plan = build_plan(parse_aug({"size": 16, "val": steps}), "val")
+    encoded, raw = ([batch.images for batch in make(stores[name], plan=plan)] for name in ("folder", "numpy"))
+    for one, other in zip(encoded, raw, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_loader_tells_its_pictures_apart(stores: dict[str, Split]) -> None:
+    identities = [make(stores[name]).identity["files"] for name in SOURCES]
+    assert len(set(identities)) == 3
+
+
+def test_there_is_no_cache_for_pictures_in_larger_files(stores: dict[str, Split]) -> None:
+    aug = parse_aug({"cache": 100})
+    cuda = torch.device("cuda")
+    assert place(aug, stores["folder"].files, cuda, threads=1).cache == 100
+    tar = place(aug, stores["webdataset"].files, cuda, threads=1)
+    assert (tar.cache, tar.reason) == (
+        0,
+        "cache: off, for it knows pictures by their paths, and these lie in larger files",
+    )
+    assert place(parse_aug({}), stores["webdataset"].files, cuda, threads=1).reason == ""
+    raw = place(parse_aug({"cache": "gpu", "decode": "auto"}), stores["numpy"].files, cuda, threads=1)
+    assert raw == Placement("gpu", "mixed", 0, aug.prefetch, aug.hw_decoder_load)
+    assert raw.reason.startswith("decode and cache: nothing to do")

@@ -1,0 +1,216 @@
+"""Tar shards: what is a sample, what its label, and every way in which a shard can be broken."""
+
+import logging
+import pickle
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import write_shards, write_tar
+
+from augment.dataset import Dataset, Split
+from augment.errors import UserError
+from augment.sources import load_dataset, parse_data
+from augment.webdataset import Member, index_shard
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep indices below a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def jpeg(pictures: Split) -> bytes:
+    assert isinstance(pictures.files[0], Path)
+    return pictures.files[0].read_bytes()
+
+
+def load(train: str, val: str | None = None, **settings: Any) -> Dataset:
+    return parse_data({"source": "webdataset", "train": train, "val": val or train, **settings}).load()
+
+
+def names(split: Split) -> list[str]:
+    return [file.name for file in split.files]
+
+
+def test_pictures_come_in_the_order_of_their_shards_and_as_they_were(pictures: Split, tmp_path: Path) -> None:
+    files = [Path(str(file)) for file in pictures.files]
+    dataset = load(write_shards(tmp_path, files, pictures.targets, 3))
+    order = [0, 3, 6, 1, 4, 2, 5]
+    assert names(dataset.train) == [f"train-{i % 3:03}.tar/photos/{i:04}.jpg" for i in order]
+    assert dataset.classes == ("0", "1", "2")
+    assert dataset.train.targets == tuple(pictures.targets[i] for i in order)
+    stored = [file for file in dataset.train.files if isinstance(file, Member)]
+    assert [bytes(file.read()) for file in stored] == [files[i].read_bytes() for i in order]
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_format_of_tar_and_long_names(format: int, jpeg: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    stem = "cäfé" * 20 if format != tarfile.USTAR_FORMAT else "cafe"
+    (tmp_path / "a" / f"{stem}.jpg").write_bytes(jpeg)
+    (tmp_path / "a" / f"{stem}.cls").write_text("0")
+    with tarfile.open(tmp_path / "it.tar", "w", format=format) as archive:
+        archive.add(tmp_path / "a", "a")
+    ((name, start, size, label),) = index_shard(tmp_path / "it.tar", None)
+    assert (name, size, label) == (f"a/{stem}.jpg", len(jpeg), 0)
+    assert (tmp_path / "it.tar").read_bytes()[start : start + size] == jpeg
+
+
+def test_shards_of_the_webdataset_package(jpeg: bytes, tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.TarWriter(str(tmp_path / "it.tar")) as writer:
+        for index in range(3):
+            writer.write({"__key__": f"it/{index}", "jpg": jpeg, "cls": index, "json": {"label": 2 - index}})
+    dataset = load(str(tmp_path / "it.tar"))
+    assert names(dataset.train) == ["it.tar/it/0.jpg", "it.tar/it/1.jpg", "it.tar/it/2.jpg"]
+    assert dataset.train.targets == (0, 1, 2)
+    assert load(str(tmp_path / "it.tar"), label="json.label").train.targets == (2, 1, 0)
+
+
+LABELS: dict[str, tuple[dict[str, bytes], str | None, Any]] = {
+    "number": ({"cls": b"3"}, None, 3),
+    "name": ({"cls": b" sea lion\n"}, None, "sea lion"),
+    "json": ({"json": b'{"label": 4}'}, None, 4),
+    "cls before json": ({"json": b'{"label": 4}', "cls": b"1"}, None, 1),
+    "field": ({"json": b'{"a": {"b": "cat"}, "label": 4}', "cls": b"1"}, "json.a.b", "cat"),
+    "ending": ({"cls": b"1", "breed.txt": b"2"}, "breed.txt", 2),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_where_labels_are(case: str, jpeg: bytes, tmp_path: Path) -> None:
+    members, setting, expected = LABELS[case]
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, **{f"a.{name}": v for name, v in members.items()}})
+    assert index_shard(file, setting)[0][3] == expected
+
+
+def test_names_are_the_classes_or_those_of_a_file(jpeg: bytes, tmp_path: Path) -> None:
+    members = {"1.jpg": jpeg, "1.cls": b"dog", "2.jpg": jpeg, "2.cls": b"cat"}
+    file = str(write_tar(tmp_path / "it.tar", members))
+    dataset = load(file)
+    assert (dataset.classes, dataset.train.targets) == (("cat", "dog"), (1, 0))
+    (tmp_path / "classes.txt").write_text("dog\ncat\n\n")
+    dataset = load(file, classes=str(tmp_path / "classes.txt"))
+    assert (dataset.classes, dataset.train.targets) == (("dog", "cat"), (0, 1))
+
+
+def test_an_index_is_kept_until_the_shard_changes(jpeg: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    monkeypatch.setattr(
+        "augment.webdataset.index_shard", lambda file, label: listed.append(file.name) or index_shard(file, label)
+    )
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
+    first = load(str(file))
+    assert load(str(file)) == first
+    assert len(list((tmp_path / "outputs/data/shards").iterdir())) == 1
+    assert listed == ["it.tar"]
+    write_tar(file, {"a.jpg": jpeg, "a.cls": b"0", "b.jpg": jpeg, "b.cls": b"1"})
+    assert len(load(str(file)).train) == 2
+    (kept,) = (tmp_path / "outputs/data/shards").iterdir()
+    kept.write_text("[")
+    assert len(load(str(file)).train) == 2
+    assert listed == ["it.tar"] * 3
+
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "no label": ({"b.cls": None, "b.txt": b"1"}, "b.jpg has no label: there is no b.cls or b.json, only b.txt"),
+    "no picture": ({"b.jpg": None, "b.gif": b"GIF"}, "sample b has no picture: b.cls, b.gif"),
+    "two pictures": ({"b.png": b"x"}, "sample b has more than one picture: b.jpg, b.cls, b.png"),
+    "empty label": ({"b.cls": b" \n"}, "b.cls: is no label"),
+    "no text": ({"b.cls": b"\xff"}, "b.cls: is no label"),
+    "no json": ({"b.cls": None, "b.json": b"{"}, "b.json: is no JSON"),
+    "no field": ({"b.cls": None, "b.json": b'{"class": 1}'}, "b.json: has no field label; there is class"),
+    "no number": (
+        {"b.cls": None, "b.json": b'{"label": 1.5}'},
+        "b.json: label is 1.5. Allowed: the number or the name",
+    ),
+    "below 0": ({"b.cls": b"-1"}, r"label -1 (it.tar/b.jpg) is below 0"),
+    "gap": ({"b.cls": b"2"}, "label 2 (it.tar/b.jpg) is there, and 1 is not"),
+    "mixed": ({"b.cls": b"cat"}, "it.tar/b.jpg has the label 'cat', it.tar/a.jpg the label 0"),
+    "bad picture": ({"b.jpg": b"\xff\xd8\xff"}, "1 of 2 train pictures cannot be used:\n  it.tar/b.jpg has a broken"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_wrong_with_a_sample_is_said(case: str, jpeg: bytes, tmp_path: Path) -> None:
+    changes, message = BROKEN[case]
+    members = {"a.jpg": jpeg, "a.cls": b"0", "b.jpg": jpeg, "b.cls": b"1"} | changes
+    file = write_tar(tmp_path / "it.tar", {name: content for name, content in members.items() if content is not None})
+    with pytest.raises(UserError, match=re.escape(message)):
+        load(str(file))
+
+
+def test_a_file_twice(jpeg: bytes, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
+    with tarfile.open(file, "a") as archive:
+        archive.addfile(tarfile.TarInfo("a.JPG"))
+    with pytest.raises(UserError, match=r"it\.tar: holds a\.JPG twice"):
+        load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        (0, "is empty"),
+        (100, "is no tar file"),
+        (700, "is cut short: a file in it is longer than the rest of it"),
+        (-512 * 18, "is cut short: after a.cls come neither another file nor the mark of the end"),
+    ],
+)
+def test_a_shard_that_was_cut(kept: int, message: str, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": bytes(600), "a.cls": b"0"})
+    whole = file.read_bytes()
+    assert len(whole) == 512 * 20
+    # Header and two blocks of the picture, header and one of the label, then the mark of the end.
+    file.write_bytes(whole[: 512 * 5] if kept < 0 else whole[:kept])
+    with pytest.raises(UserError, match=re.escape(message)):
+        load(str(file))
+
+
+def test_a_shard_that_is_compressed_or_something_else(jpeg: bytes, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "it.tar", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("a.jpg"))
+    with pytest.raises(UserError, match="is compressed, so that no picture can be read by itself"):
+        load(str(tmp_path / "it.tar"))
+    (tmp_path / "it.tar").write_bytes(jpeg * 3)
+    with pytest.raises(UserError, match="is no tar file"):
+        load(str(tmp_path / "it.tar"))
+
+
+def test_labels_of_val_against_those_of_train(jpeg: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def shard(name: str, *labels: str) -> str:
+        members = {f"{i}.{end}": content for i, label in enumerate(labels)
+                   for end, content in (("jpg", jpeg), ("cls", label.encode()))}  # fmt: skip
+        return str(write_tar(tmp_path / f"{name}.tar", members))
+
+    with pytest.raises(UserError, match=r"data\.val: v\.tar/1\.jpg has label 2, which is out of range.* 0 to 1"):
+        load(shard("t", "0", "1"), shard("v", "1", "2"))
+    with pytest.raises(UserError, match=r"data\.val: v\.tar/0\.jpg has the unknown class 'dgo'. Did you mean 'dog'\?"):
+        load(shard("t", "cat", "dog"), shard("v", "dgo"))
+    (tmp_path / "classes.txt").write_text("dog\ncat\n")
+    with pytest.raises(UserError, match=r"data\.train: t\.tar/2\.jpg has label 2, which is out of range"):
+        load(shard("t", "0", "1", "2"), classes=str(tmp_path / "classes.txt"))
+    with caplog.at_level(logging.WARNING):
+        assert load(shard("t", "cat", "dog"), shard("v", "dog")).val.targets == (1,)
+    assert "data.val has no pictures of cat" in caplog.text
+
+
+def test_bad_pictures_can_be_left_out(jpeg: bytes, tmp_path: Path) -> None:
+    members = {"a.jpg": jpeg, "a.cls": b"0", "b.jpg": jpeg[:200], "b.cls": b"1", "c.jpg": jpeg, "c.cls": b"1"}
+    file = str(write_tar(tmp_path / "it.tar", members))
+    assert names(load(file, skip_bad=True).train) == ["it.tar/a.jpg", "it.tar/c.jpg"]
+
+
+def test_a_stored_picture_is_hashable_and_can_be_sent(jpeg: bytes, tmp_path: Path) -> None:
+
+    file = str(write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"}))
+    source = parse_data({"source": "webdataset", "train": file, "val": file})
+    (picture,) = load_dataset(source).train.files
+    again = pickle.loads(pickle.dumps(picture))
+    assert again == picture
+    assert {again: 1} == {picture: 1}
+    assert bytes(again.read()) == jpeg
