@@ -50,6 +50,7 @@ def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], 
     Raises:
         UserError: a file is missing, damaged, or of another shape or type.
     """
+    _mapped_array.cache_clear()  # a file may be another one since it was mapped
     path = Path(file).expanduser()
     pictures = _open(path, f"{key}={file}")
     if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or 0 in pictures.shape:

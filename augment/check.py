@@ -50,7 +50,7 @@ _DECODER_ERRORS = (
     RuntimeError, struct.error, zlib.error,
 )  # fmt: skip
 
-_CACHE_VERSION = 1  # raise it when a verdict changes
+CACHE_VERSION = 1  # raise it when a verdict changes
 _THREADS = 8  # the work is waiting for the disk and, outside the interpreter lock, decoding
 _CHUNK = 64
 _PROGRESS_FROM = 1000  # files
@@ -272,7 +272,7 @@ def _read_cache(cache: Path) -> dict[str, str]:
     except (OSError, ValueError, RecursionError):
         return {}
     match content:
-        case {"version": int(version), "files": dict(files)} if version == _CACHE_VERSION:
+        case {"version": int(version), "files": dict(files)} if version == CACHE_VERSION:
             return {path: verdict for path, verdict in files.items() if isinstance(verdict, str)}
     return {}
 
@@ -280,6 +280,6 @@ def _read_cache(cache: Path) -> dict[str, str]:
 def _write_cache(cache: Path, verdicts: dict[str, str]) -> None:
     """Replace the cache in one step; a folder that cannot be written costs the next start its speed, nothing else."""
     try:
-        write_whole(cache, json.dumps({"version": _CACHE_VERSION, "files": verdicts}))
+        write_whole(cache, json.dumps({"version": CACHE_VERSION, "files": verdicts}))
     except OSError as error:
         logger.info("%s: not written (%s), so that the files are checked again next time", cache, error.strerror)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +22,7 @@ from augment.sample import make_sample
 from augment.scenes import make_scenes
 from augment.shards import find_shards
 from augment.targets import absent, understand
-from augment.webdataset import read_shards
+from augment.webdataset import check_shards, read_shards
 
 logger = logging.getLogger(__name__)
 
@@ -233,14 +233,18 @@ class WebDataset(Source):
     skip_bad: bool = setting(Flag(default=False, doc="leave out pictures that cannot be decoded, in place of an error"))
 
     def load(self) -> Dataset:
-        """List the shards, once, and check every picture."""
+        """List the shards and check every picture, once."""
         # Both patterns first: what is missing shall not be found out after the shards of train were listed.
         splits = {key: find_shards(p, key) for key, p in (("data.train", self.train), ("data.val", self.val))}
         folder = Path(DATA_DIR) / "shards"
         train, val = (read_shards(files, self.label, folder, key) for key, files in splits.items())
         dataset = label_dataset(train, val, self.classes)
-        check = partial(require_readable, skip_bad=self.skip_bad)
-        return Dataset(dataset.classes, check(dataset.train, "train"), check(dataset.val, "val"))
+        check = partial(check_shards, skip_bad=self.skip_bad, folder=folder)
+        return replace(
+            dataset,
+            train=check(dataset.train, "train", splits["data.train"]),
+            val=check(dataset.val, "val", splits["data.val"]),
+        )
 
 
 @source("numpy")
@@ -258,3 +262,7 @@ class Arrays(Source):
         """Map the arrays."""
         train = read_arrays(self.train, self.train_targets, "data.train")
         return label_dataset(train, read_arrays(self.val, self.val_targets, "data.val"), self.classes)
+
+
+# Registers its sources; it needs what is above.
+import augment.records.sources  # noqa: E402, F401

@@ -10,11 +10,14 @@ import os
 import tarfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from augment.check import CACHE_VERSION, require_readable
+from augment.dataset import Split
 from augment.errors import UserError, first_line
 from augment.files import write_whole
 from augment.folder import EXTENSIONS
@@ -72,6 +75,7 @@ def read_shards(files: Sequence[Path], label: str | None, folder: Path, key: str
     Raises:
         UserError: a shard is no whole tar file, or a sample lacks picture or label.
     """
+    mapped.cache_clear()  # a shard may be another one since it was mapped
     pictures: list[Member] = []
     labels: list[Label] = []
     with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:
@@ -81,6 +85,34 @@ def read_shards(files: Sequence[Path], label: str | None, folder: Path, key: str
             labels += [row[3] for row in rows]
             progress.advance(task)
     return pictures, labels
+
+
+def check_shards(split: Split, name: str, files: Sequence[Path], *, skip_bad: bool, folder: Path) -> Split:
+    """Return the pictures of shards that can be decoded; where all can be, that is noted down for these very shards.
+
+    Args:
+        split: the pictures.
+        name: the split's name in messages.
+        files: the shards that they lie in.
+        skip_bad: see `augment.check.require_readable`.
+        folder: where it is noted down.
+
+    Raises:
+        UserError: see there.
+    """
+    digest = blake2b(digest_size=8)
+    for file in files:
+        stat = file.stat()
+        line = f"{CACHE_VERSION} {os.path.abspath(file)} {stat.st_size} {stat.st_mtime_ns}\n"
+        digest.update(line.encode(errors="surrogateescape"))
+    note = folder / f"{digest.hexdigest()}.good"
+    if note.exists():
+        return split
+    kept = require_readable(split, name, skip_bad=skip_bad)
+    if len(kept) == len(split):
+        with suppress(OSError):  # they are checked again next time
+            write_whole(note, f"{len(kept)} pictures\n")
+    return kept
 
 
 # What is kept of a sample: name of the picture, where it begins, its size, and the label.

@@ -13,6 +13,7 @@ from stores import write_shards, write_tar
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.sources import load_dataset, parse_data
+from augment.stored import read_encoded
 from augment.webdataset import Member, index_shard
 
 
@@ -106,11 +107,11 @@ def test_an_index_is_kept_until_the_shard_changes(jpeg: bytes, tmp_path: Path, m
     file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
     first = load(str(file))
     assert load(str(file)) == first
-    assert len(list((tmp_path / "outputs/data/shards").iterdir())) == 1
+    assert len(list((tmp_path / "outputs/data/shards").glob("*.json"))) == 1
     assert listed == ["it.tar"]
     write_tar(file, {"a.jpg": jpeg, "a.cls": b"0", "b.jpg": jpeg, "b.cls": b"1"})
     assert len(load(str(file)).train) == 2
-    (kept,) = (tmp_path / "outputs/data/shards").iterdir()
+    (kept,) = (tmp_path / "outputs/data/shards").glob("*.json")
     kept.write_text("[")
     assert len(load(str(file)).train) == 2
     assert listed == ["it.tar"] * 3
@@ -199,10 +200,42 @@ def test_labels_of_val_against_those_of_train(jpeg: bytes, tmp_path: Path, caplo
     assert "data.val has no pictures of cat" in caplog.text
 
 
+def test_a_shard_that_was_replaced_is_read_anew(jpeg: bytes, pictures: Split, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"cat"})
+    (old,) = load(str(file)).train.files
+    assert bytes(read_encoded(old)) == jpeg
+    other = bytes(read_encoded(pictures.files[3]))
+    write_tar(tmp_path / "new.tar", {"a.jpg": other, "a.cls": b"dog"}).replace(file)
+    dataset = load(str(file))
+    assert dataset.classes == ("dog",)
+    assert bytes(read_encoded(dataset.train.files[0])) == other
+
+
 def test_bad_pictures_can_be_left_out(jpeg: bytes, tmp_path: Path) -> None:
     members = {"a.jpg": jpeg, "a.cls": b"0", "b.jpg": jpeg[:200], "b.cls": b"1", "c.jpg": jpeg, "c.cls": b"1"}
     file = str(write_tar(tmp_path / "it.tar", members))
-    assert names(load(file, skip_bad=True).train) == ["it.tar/a.jpg", "it.tar/c.jpg"]
+    for _ in range(2):
+        assert names(load(file, skip_bad=True).train) == ["it.tar/a.jpg", "it.tar/c.jpg"]
+        with pytest.raises(UserError, match=r"1 of 3 train pictures cannot be used:\n  it\.tar/b\.jpg"):
+            load(file)
+
+
+def test_good_pictures_are_checked_once(jpeg: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+
+    def check(files: Any, **options: Any) -> list[Any]:
+        checked.append(len(files))
+        return []
+
+    monkeypatch.setattr("augment.check.check_files", check)
+    members = {"a.jpg": jpeg, "a.cls": b"0"}
+    file = str(write_tar(tmp_path / "it.tar", members))
+    for _ in range(2):
+        load(file)
+    assert checked == [1]  # train and val are the same shard
+    write_tar(tmp_path / "it.tar", members | {"b.jpg": jpeg, "b.cls": b"0"})
+    load(file)
+    assert checked == [1, 2]
 
 
 def test_a_stored_picture_is_hashable_and_can_be_sent(jpeg: bytes, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ python -m augment.plan +aug=NAME [--against NAME]                               
 python -m augment.preview +aug=NAME | --op NAME|all                                   draw what they do
 python -m augment.bench +aug=NAME                                                     measure how fast they are
 python -m augment.export +aug=NAME                                                    take validation elsewhere
+python -m augment.convert data=NAME ... --to FORMAT --out DIR                         write data in another format
 """
 
 

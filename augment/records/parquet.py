@@ -1,0 +1,134 @@
+"""Parquet files with a column of encoded pictures, as the Hugging Face hub has them.
+
+The pictures are copied into one plain file once, and read from there. In place they can only be had by decoding a row
+group, or at best a page, of a hundred or a thousand pictures: in shuffled order that work is done again for each
+picture, unless all row groups fit into memory.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from augment.errors import UserError, first_line, suggest
+from augment.records.index import Advance, Index
+from augment.records.spans import RecordFile
+
+_ROWS = 64  # that are Python's at a time
+
+
+def unpack_table(
+    file: RecordFile, advance: Advance, *, image: str, label: str, place: Callable[[RecordFile], Path]
+) -> Index:
+    """Copy the pictures of a file; the names of its classes become the index's keys, as JSON, if it has any.
+
+    The memory this takes is that of about two row groups, often 100 MB each; later none.
+
+    Args:
+        file: the file.
+        advance: called with the bytes that were gone through.
+        image: column of the encoded pictures: bytes, or the hub's struct of bytes and path.
+        label: column of the labels: whole numbers, names, or lists of these.
+        place: says where the pictures go.
+
+    Raises:
+        UserError: no parquet file, a column that is not there or of another type, an empty row, or no room.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(file.path, pre_buffer=False, buffer_size=2**20) as table:
+            schema = table.schema_arrow
+            for name in (image, label):
+                if name not in schema.names:
+                    raise UserError(f"there is no column '{name}'.{suggest(name, schema.names)}")
+            _check_types(pa, schema, image, label)
+            names = json.dumps(_class_names(schema.metadata or {}, label)).encode()
+            return _copy(table, file, advance, image, label, place(file), names)
+    except pa.ArrowException as error:
+        raise UserError(f"is no parquet file that can be read: {first_line(error)}.") from None
+    except OSError as error:
+        raise UserError(
+            f"cannot be read, or its pictures not be kept: {error.strerror or first_line(error)}."
+        ) from None
+
+
+def class_names(index: Index) -> tuple[str, ...] | None:
+    """Return the names of the classes that a file has, if it has any."""
+    names = json.loads(index.keys.tobytes() or b"null")
+    return tuple(names) if names else None
+
+
+def is_kept(index: Index, place: Path) -> bool:
+    """Whether the pictures of an index are where they were copied to."""
+    return place.is_file() and place.stat().st_size == index.spans[:, 1].sum()
+
+
+def _check_types(pa: Any, schema: Any, image: str, label: str) -> None:
+    types = pa.types
+    kind = schema.field(image).type
+    if types.is_struct(kind) and "bytes" in [kind.field(i).name for i in range(kind.num_fields)]:
+        kind = kind.field("bytes").type
+    if not (types.is_binary(kind) or types.is_large_binary(kind)):
+        raise UserError(f"column '{image}' holds {schema.field(image).type}; allowed: binary, or a struct with bytes.")
+    kind = schema.field(label).type
+    if types.is_list(kind) or types.is_large_list(kind):
+        kind = kind.value_type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+        raise UserError(
+            f"column '{label}' holds {schema.field(label).type}; allowed: whole numbers, text, or lists of these."
+        )
+
+
+def _copy(table: Any, file: RecordFile, advance: Advance, image: str, label: str, place: Path, names: bytes) -> Index:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    groups = [table.metadata.row_group(group) for group in range(table.metadata.num_row_groups)]
+    needed, free = sum(group.total_byte_size for group in groups), shutil.disk_usage(place.parent).free
+    if needed > free:
+        raise UserError(
+            f"its pictures take {needed / 1e9:.1f} GB unpacked, and {place.parent} has room for {free / 1e9:.1f}. "
+            "data.dir=DIR unpacks elsewhere."
+        )
+    lengths: list[int] = []
+    labels: list[list[int | float | str]] = []
+    part = place.with_name(f".{uuid4().hex}.part")
+    try:
+        with part.open("wb") as stream:
+            for batch in table.iter_batches(_ROWS, columns=[image, label]):
+                for picture in _pictures(batch.column(image)):
+                    if not picture:
+                        raise UserError(f"row {len(lengths)} has no picture in column '{image}'.")
+                    lengths.append(stream.write(picture))
+                for value in batch.column(label).to_pylist():
+                    if value is None:
+                        raise UserError(f"row {len(labels)} has no label in column '{label}'.")
+                    labels.append(value if isinstance(value, list) else [value])
+                advance(file.size * batch.num_rows // table.metadata.num_rows)
+        os.replace(part, place)
+    finally:
+        part.unlink(missing_ok=True)
+    ends = np.cumsum([0, *lengths])
+    return Index.of(list(zip(ends[:-1].tolist(), lengths, strict=True)), labels, names)
+
+
+def _pictures(column: Any) -> list[bytes | None]:
+    found: list[bytes | None] = (column.field("bytes") if hasattr(column, "field") else column).to_pylist()
+    return found
+
+
+def _class_names(metadata: Mapping[bytes, bytes], label: str) -> list[str] | None:
+    """Return the names that the hub's library writes into the schema, by class."""
+    try:
+        feature = json.loads(metadata[b"huggingface"])["info"]["features"][label]
+        feature = feature.get("feature", feature)
+        return list(feature["names"]) if feature["_type"] == "ClassLabel" else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

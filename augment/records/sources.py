@@ -1,0 +1,185 @@
+"""The sources whose pictures lie in files of records."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from augment.check import require_readable
+from augment.dataset import Dataset, Split, Stored
+from augment.errors import UserError
+from augment.files import write_whole
+from augment.labels import read_names
+from augment.params import Count, Flag, Text, setting
+from augment.records.caffe import DatumPicture, index_datums
+from augment.records.index import Build, Index, load_indexes
+from augment.records.labels import Labeled, make_dataset, single_labels
+from augment.records.parquet import class_names, is_kept, unpack_table
+from augment.records.recordio import index_records, listing_state, unpack
+from augment.records.spans import RecordFile, Span
+from augment.records.tfrecord import IMAGE, LABEL, index_examples
+from augment.shards import find_shards
+from augment.sources import DATA_DIR, Source, source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records(Source):
+    """Base of the sources whose pictures lie in files of records."""
+
+    train: str = setting(Text(required=True, doc="the files to learn from, as DIR/train-* or DIR/train-{000..009}"))
+    val: str = setting(Text(required=True, doc="the files to be scored on"))
+    classes: str | None = setting(
+        Text(optional=True, doc="file with a class name a line; null: the names there are, else the labels themselves")
+    )
+    label_offset: int = setting(Count(default=0, doc="label of the first class: 1 where labels begin at 1"))
+    skip_bad: bool = setting(Flag(default=False, doc="leave out pictures that cannot be decoded, in place of an error"))
+    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the index of the files is kept"))
+
+    def load(self) -> Dataset:
+        """Index what is not indexed yet, check every picture once, and give the labels numbers."""
+        names = read_names(self.classes) if self.classes else None
+        # Both patterns first: what is missing shall not be found out after the files of train were indexed.
+        found = {key: self._find(pattern, key) for key, pattern in (("data.train", self.train), ("data.val", self.val))}
+        train, val = (self._split(key, paths) for key, paths in found.items())
+        dataset = make_dataset(train, val, classes=names, offset=self.label_offset)
+        return replace(dataset, train=self._check(dataset.train, "train"), val=self._check(dataset.val, "val"))
+
+    def _check(self, split: Split, name: str) -> Split:
+        """Leave out, or refuse, pictures that cannot be decoded; where all can be that is noted down, by the files."""
+        digest = blake2b(digest_size=12)
+        for file in dict.fromkeys(picture.file for picture in split.files if isinstance(picture, Span | DatumPicture)):
+            digest.update(f"{file}\n".encode())
+        note = Path(self.dir) / "index" / f"{digest.hexdigest()}.good"
+        if note.exists():
+            return split
+        kept = require_readable(split, name, skip_bad=self.skip_bad)
+        if len(kept) == len(split):
+            with suppress(OSError):  # then they are checked again next time
+                write_whole(note, f"{len(kept)} pictures\n")
+        return kept
+
+    def _split(self, given: str, paths: Sequence[Path]) -> Labeled:
+        files: list[Stored] = []
+        indexes: list[Index] = []
+        try:
+            for file, index in load_indexes(
+                paths, self._kind(), Path(self.dir), self._build(), is_whole=self._is_whole
+            ):
+                files += self._pictures(file, index)
+                indexes.append(index)
+            if len({index.labels.dtype.kind == "U" for index in indexes if len(index.labels)}) > 1:
+                raise UserError("the labels of some files are text, those of others numbers.")
+            labels = np.concatenate([index.labels for index in indexes if len(index.labels)] or [np.empty(0, np.int64)])
+            counts = np.concatenate([index.counts for index in indexes])
+            return Labeled(tuple(files), single_labels(files, labels, counts), self._names(indexes))
+        except UserError as error:
+            raise UserError(f"{given}: {error}") from None
+
+    def _find(self, pattern: str, key: str) -> list[Path]:
+        return find_shards(pattern, key)
+
+    def _kind(self) -> str:
+        """Return what an index depends on besides its file."""
+        return type(self).__name__
+
+    def _build(self) -> Build:
+        raise NotImplementedError
+
+    def _pictures(self, file: RecordFile, index: Index) -> list[Stored]:
+        return _spans(file, index)
+
+    def _is_whole(self, file: RecordFile, index: Index) -> bool:
+        return True
+
+    def _names(self, indexes: Sequence[Index]) -> tuple[str, ...] | None:
+        return None
+
+
+def _spans(file: RecordFile, index: Index, unpack: Callable[[bytes], bytes | memoryview] | None = None) -> list[Stored]:
+    return [
+        Span(file, str(number), offset, length, unpack) for number, (offset, length) in enumerate(index.spans.tolist())
+    ]
+
+
+@source("tfrecord")
+@dataclass(frozen=True, kw_only=True)
+class TFRecord(Records):
+    """TFRecord files of tf.train.Example, with or without TensorFlow."""
+
+    image: str = setting(Text(default=IMAGE, doc="feature that holds the encoded picture"))
+    label: str = setting(Text(default=LABEL, doc="feature that holds the class: a number, or bytes for its name"))
+
+    def _kind(self) -> str:
+        return f"tfrecord {self.image} {self.label}"
+
+    def _build(self) -> Build:
+        return partial(index_examples, image=self.image, label=self.label)
+
+
+@source("recordio")
+@dataclass(frozen=True, kw_only=True)
+class RecordIO(Records):
+    """MXNet's .rec files; the .idx beside one says which of its records count, and is done without if missing."""
+
+    def _build(self) -> Build:
+        return index_records
+
+    def _pictures(self, file: RecordFile, index: Index) -> list[Stored]:
+        return _spans(file, index, unpack)
+
+    def _is_whole(self, file: RecordFile, index: Index) -> bool:
+        return index.keys.tobytes() == listing_state(file.path)
+
+
+@source("lmdb")
+@dataclass(frozen=True, kw_only=True)
+class Lmdb(Records):
+    """Caffe's LMDB folders of Datum: encoded pictures, or pixels in blue, green, red."""
+
+    def _find(self, pattern: str, key: str) -> list[Path]:
+        return find_shards(pattern if pattern.endswith(".mdb") else f"{pattern}/data.mdb", key)
+
+    def _build(self) -> Build:
+        return index_datums
+
+    def _pictures(self, file: RecordFile, index: Index) -> list[Stored]:
+        keys = index.keys.tobytes()
+        return [DatumPicture(file, keys[start : start + length]) for start, length in index.spans.tolist()]
+
+
+@source("parquet")
+@dataclass(frozen=True, kw_only=True)
+class Parquet(Records):
+    """Parquet files, as of the Hugging Face hub; their pictures are unpacked into one plain file each, once."""
+
+    image: str = setting(Text(default="image", doc="column of the encoded pictures: binary, or a struct with bytes"))
+    label: str = setting(Text(default="label", doc="column of the classes: numbers or names"))
+
+    def _kind(self) -> str:
+        return f"parquet {self.image} {self.label}"
+
+    def _build(self) -> Build:
+        return partial(unpack_table, image=self.image, label=self.label, place=self._place)
+
+    def _place(self, file: RecordFile) -> Path:
+        digest = blake2b(f"{self._kind()} {file.path}".encode(), digest_size=12).hexdigest()
+        return Path(self.dir) / "parquet" / f"{digest}.pictures"
+
+    def _pictures(self, file: RecordFile, index: Index) -> list[Stored]:
+        place = self._place(file)
+        unpacked = RecordFile.of(place.resolve())
+        # People know the file that they gave, not the one that is read.
+        return [
+            Span(unpacked, str(row), offset, length, label=file.path.name)
+            for row, (offset, length) in enumerate(index.spans.tolist())
+        ]
+
+    def _is_whole(self, file: RecordFile, index: Index) -> bool:
+        return is_kept(index, self._place(file))
+
+    def _names(self, indexes: Sequence[Index]) -> tuple[str, ...] | None:
+        return class_names(indexes[0])

@@ -1,0 +1,180 @@
+"""TFRecord files of tf.train.Example.
+
+A file is a row of records: length (uint64), its checksum (uint32), the bytes, their checksum (uint32), all little
+endian. Source of the framing and of the masked CRC-32C: tensorflow.org/tutorials/load_data/tfrecord; of the messages:
+tensorflow/core/example/example.proto and feature.proto.
+"""
+
+import struct
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from augment.errors import UserError, suggest
+from augment.records.index import Advance, Index
+from augment.records.protobuf import BYTES, VARINT, field, read_fields, read_varint, signed, varint
+from augment.records.spans import RecordFile, mapped
+
+IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
+
+_LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
+_HEAD = _LENGTH.size + _CHECKSUM.size
+
+# Number of the field of a Feature that holds its values, and what these are.
+_BYTES, _FLOATS, _INTS = 1, 2, 3
+_KINDS = {_BYTES: "bytes", _FLOATS: "floats", _INTS: "whole numbers"}
+
+
+def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, label: str = LABEL) -> Index:
+    """Go through a file.
+
+    The checksums of all lengths are compared, and that of the bytes of the last record, which is the one that a writer
+    was at when it was stopped. Those of all bytes would take reading the whole file.
+
+    Args:
+        file: the file.
+        advance: called with the bytes that were gone through.
+        image: name of the feature that holds the encoded picture.
+        label: name of the feature that holds the labels: int64, or bytes for the names of classes.
+
+    Raises:
+        UserError: no TFRecord file, one that is cut short or damaged, no Example, or a feature that is not there.
+    """
+    spans: list[tuple[int, int]] = []
+    labels: list[list[int | float | str]] = []
+    wanted = {image.encode(), label.encode()}
+    with mapped(file) as buffer:
+        start = stop = 0
+        for start, stop in _records(buffer):
+            try:
+                features = _features(buffer, start, stop, wanted)
+                for name in (image, label):
+                    if name.encode() not in features:
+                        there = [found.decode(errors="replace") for found in _features(buffer, start, stop)]
+                        raise UserError(f"record {len(spans)} has no feature '{name}'.{suggest(name, there)}")
+                spans.append(_picture(buffer, *features[image.encode()], image))
+                labels.append(_labels(buffer, *features[label.encode()], label))
+            except ValueError as error:
+                raise UserError(f"record {len(spans)} is no tf.train.Example that can be read: {error}.") from None
+            advance(stop - start + _HEAD + _CHECKSUM.size)
+        if masked_crc(bytes(buffer[start:stop])) != _CHECKSUM.unpack_from(buffer, stop)[0]:
+            raise UserError(f"the last record, number {len(spans) - 1}, is damaged: its checksum is another.")
+    return Index.of(spans, labels)
+
+
+def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield where the bytes of each record lie."""
+    place, count = 0, 0
+    while place < len(buffer):
+        start = place + _HEAD
+        whole = start <= len(buffer)
+        if (
+            whole
+            and masked_crc(bytes(buffer[place : place + _LENGTH.size]))
+            != _CHECKSUM.unpack_from(buffer, place + _LENGTH.size)[0]
+        ):
+            if place == 0:
+                packed = " It is compressed: unpack it first." if bytes(buffer[:2]) == b"\x1f\x8b" else ""
+                raise UserError(f"is no TFRecord file.{packed}")
+            raise UserError(f"is damaged behind record {count - 1}, at byte {place:,}.")
+        stop = start + (_LENGTH.unpack_from(buffer, place)[0] if whole else 0)
+        place = stop + _CHECKSUM.size
+        if not whole or place > len(buffer):
+            raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
+        yield start, stop
+        count += 1
+
+
+def _features(
+    buffer: memoryview, start: int, stop: int, wanted: Collection[bytes] | None = None
+) -> dict[bytes, tuple[int, int]]:
+    """Return where the Feature of each name lies, of all names or of those wanted."""
+    found: dict[bytes, tuple[int, int]] = {}
+    for _, begin, end in _nested(buffer, start, stop, 1):  # Example.features
+        for _, entry, entry_end in _nested(buffer, begin, end, 1):  # Features.feature, a map
+            name, place = b"", (entry_end, entry_end)
+            for number, wire, value, value_end in read_fields(buffer, entry, entry_end):
+                if wire == BYTES and number == 1:
+                    name = bytes(buffer[value:value_end])
+                elif wire == BYTES and number == 2:
+                    place = value, value_end
+            if wanted is None or name in wanted:
+                found[name] = place
+    return found
+
+
+def _nested(buffer: memoryview, start: int, stop: int, *numbers: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number and place of those fields of a message that hold bytes and have one of the numbers."""
+    for number, wire, value, end in read_fields(buffer, start, stop):
+        if wire == BYTES and number in numbers:
+            yield number, value, end
+
+
+def _picture(buffer: memoryview, start: int, stop: int, name: str) -> tuple[int, int]:
+    kinds = list(_nested(buffer, start, stop, _BYTES, _FLOATS, _INTS))
+    if [kind for kind, _, _ in kinds] != [_BYTES]:
+        raise ValueError(f"feature '{name}' holds {_KINDS[kinds[0][0]] if kinds else 'nothing'}, and no bytes")
+    values = list(_nested(buffer, *kinds[0][1:], 1))
+    if len(values) != 1:
+        raise ValueError(f"feature '{name}' holds {len(values)} pictures; allowed is one")
+    _, begin, end = values[0]
+    return begin, end - begin
+
+
+def _labels(buffer: memoryview, start: int, stop: int, name: str) -> list[int | float | str]:
+    labels: list[int | float | str] = []
+    for kind, begin, end in _nested(buffer, start, stop, _BYTES, _FLOATS, _INTS):
+        for number, wire, value, value_end in read_fields(buffer, begin, end):
+            if number != 1:
+                continue
+            if kind == _BYTES and wire == BYTES:
+                labels.append(bytes(buffer[value:value_end]).decode())
+            elif kind == _INTS and wire == VARINT:
+                labels.append(signed(value))
+            elif kind == _INTS and wire == BYTES:  # packed
+                while value < value_end:
+                    one, value = read_varint(buffer, value, value_end)
+                    labels.append(signed(one))
+            else:
+                raise ValueError(
+                    f"feature '{name}' holds {_KINDS[kind]}; allowed are whole numbers, or bytes for names"
+                )
+    return labels
+
+
+def write_examples(path: Path, samples: Iterable[tuple[bytes, int, str]]) -> None:
+    """Write a file of Examples with the features `IMAGE`, `LABEL` and `TEXT`, and beside it the index of DALI's reader.
+
+    Args:
+        path: the file to write; the index is `<path>.idx`, a line "offset length" for each record.
+        samples: encoded picture, class and the class's name.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    lines: list[str] = []
+    with path.open("wb") as stream:
+        for picture, target, name in samples:
+            record = _example(picture, target, name)
+            lines.append(f"{stream.tell()} {len(record) + _HEAD + _CHECKSUM.size}\n")
+            length = _LENGTH.pack(len(record))
+            stream.write(length + _CHECKSUM.pack(masked_crc(length)))
+            stream.write(record)
+            stream.write(_CHECKSUM.pack(masked_crc(record)))
+    path.with_name(f"{path.name}.idx").write_text("".join(lines))
+
+
+def _example(picture: bytes, target: int, name: str) -> bytes:
+    features = {
+        IMAGE: field(_BYTES, field(1, picture)),
+        LABEL: field(_INTS, field(1, varint(target))),
+        TEXT: field(_BYTES, field(1, name.encode())),
+    }
+    return field(1, b"".join(field(1, field(1, key.encode()) + field(2, value)) for key, value in features.items()))
+
+
+def masked_crc(content: bytes) -> int:
+    """Return the checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
+    from google_crc32c import value  # only those need it who have such files
+
+    crc: int = value(content)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
