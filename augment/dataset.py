@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,13 @@ class Raw(Stored, Protocol):
 
 Picture = Path | Stored
 
+# What is asked of a picture: which one class it shows, which of several labels it has, or some numbers.
+Task = Literal["classify", "multilabel", "regress"]
+
+# A class, an index into `Dataset.classes`; or a number for each of these: 1 where a picture has a label and 0 where
+# not, or what is to be predicted.
+Target = int | tuple[float, ...]
+
 
 @dataclass(frozen=True)
 class Split:
@@ -41,11 +48,11 @@ class Split:
 
     Attributes:
         files: paths of encoded pictures, or pictures in larger files.
-        targets: for each picture its class, an index into `Dataset.classes`.
+        targets: for each picture its target, all of one kind and length.
     """
 
     files: tuple[Picture, ...]
-    targets: tuple[int, ...]
+    targets: tuple[Target, ...]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -53,14 +60,16 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A train and a val split over the same classes.
+    """A train and a val split over the same classes, labels or numbers.
 
     Attributes:
-        classes: class names; a target is an index into them.
+        classes: names of the classes or labels, or of the numbers that are to be predicted.
         train: the pictures to learn from.
         val: the pictures to be scored on.
+        task: what the targets are.
     """
 
     classes: tuple[str, ...]
     train: Split
     val: Split
+    task: Task = "classify"

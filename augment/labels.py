@@ -48,7 +48,7 @@ def label_dataset(
         if missing := [label for target, label in enumerate(classes) if target not in there]:
             more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
             logger.warning("data.%s has no pictures of %s%s", name, ", ".join(missing[:_SHOWN]), more)
-    return Dataset(classes, *splits)
+    return Dataset(classes, splits[0], splits[1])
 
 
 def read_names(file: str) -> tuple[str, ...]:

@@ -26,7 +26,8 @@ class Batch:
 
     Attributes:
         images: (N, 3, size, size) float32 or float16, normalized, in channels_last memory.
-        targets: (N,) int64 class indices; if samples were mixed, (N, classes) float32, the share of each class.
+        targets: (N,) int64 class indices; if samples were mixed, (N, classes) float32, the share of each class. Labels
+            and numbers are (N, K) float32.
         indices: (N,) int64, each sample's place in the split's files.
         views: the pictures made of each sample, as `images`, which is the first of them.
     """
@@ -94,7 +95,8 @@ class Loader:
                 f"data: {len(split)} pictures in {plan.split} for {self._shard.world_size} ranks. "
                 "Allowed: at least one picture a rank."
             )
-        self._targets = torch.tensor(split.targets, dtype=torch.int64, device=device)
+        kind = torch.float32 if isinstance(split.targets[0], tuple) else torch.int64
+        self._targets = torch.tensor(split.targets, dtype=kind, device=device)
         self._files = _digest(split)
         # A pipeline for each pass: DALI draws random windows on and on, but validation must see the same ones each
         # time; and ranks must stay in step, also if one was cut short and another, with a smaller shard, was not.

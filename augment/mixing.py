@@ -33,17 +33,17 @@ class Mixer:
 
         Args:
             images: (N, 3, size, size).
-            targets: (N,) class indices.
+            targets: (N,) class indices, or (N, K) float32 labels or numbers.
             epoch: the epoch it belongs to.
             start: place of its first sample in the epoch.
 
         Returns:
             Images, (N, 3, size, size) in channels_last memory, and the share of each class in them, (N, classes)
-            float32.
+            float32; labels and numbers are mixed in the same shares, (N, K).
         """
         plan = self._sampler.plan
         draws = self._sampler.draw(epoch, start, len(images))
-        own: Tensor = one_hot(targets, self._classes).float()
+        own = targets if targets.is_floating_point() else one_hot(targets, self._classes).float()
         # CUDA's roll returns pictures plane by plane.
         partners = images.roll(-1, 0).contiguous(memory_format=torch.channels_last)
         others = own.roll(-1, 0)

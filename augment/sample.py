@@ -8,10 +8,11 @@ them by heart.
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from colorsys import hls_to_rgb
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -215,9 +216,9 @@ def strew(rng: Generator, canvas: ImageDraw.ImageDraw, size: tuple[int, int], li
             canvas.polygon(shape.ravel().tolist(), fill=fill)
 
 
-def view(rng: Generator, size: tuple[int, int]) -> Points:
+def view(rng: Generator, size: tuple[int, int], radius_range: tuple[float, float] = (0.28, 0.44)) -> Points:
     """Return the homography (3, 3) from a thing's coordinates to pixels: perspective, shear, mirror, tilt, place."""
-    radius = rng.uniform(0.28, 0.44) * min(size)
+    radius = rng.uniform(*radius_range) * min(size)
     x, y = np.array(size) / 2 + rng.uniform(-1, 1, 2) * (min(size) / 2 - 0.85 * radius)
     perspective = np.array([[1, 0, 0], [0, 1, 0], [*rng.uniform(-0.15, 0.15, 2), 1]])
     shear = np.array([[rng.choice([-1, 1]), rng.uniform(-0.2, 0.2), 0], [rng.uniform(-0.15, 0.15), 1, 0], [0, 0, 1]])
@@ -296,13 +297,27 @@ def make_sample(root: Path, *, train_per_class: int = TRAIN_PER_CLASS, val_per_c
         UserError: the folder cannot be written.
     """
     folder = root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}"
+    counts = {"train": train_per_class, "val": val_per_class}
+    places = [(split, name, index) for split, count in counts.items() for name in CLASSES for index in range(count)]
+    pictures = {f"{split}/{name}/{index:03d}.jpg": (name, split, index) for split, name, index in places}
+    return make_set(folder, lambda made: draw_all(made, pictures, draw))
+
+
+def make_set(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Make a folder by a function that fills it, unless it is there already; it appears whole or not at all.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     if folder.is_dir():
         return folder
-    counts = {"train": train_per_class, "val": val_per_class}
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=root) as beside:
-            _publish(_draw_all(Path(beside) / "set", counts), folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
+            made = Path(beside) / "set"
+            made.mkdir()
+            fill(made)
+            _publish(made, folder)
     except OSError as error:
         raise UserError(
             f"Cannot write the sample set to {folder}: {error.strerror or error}. "
@@ -311,26 +326,28 @@ def make_sample(root: Path, *, train_per_class: int = TRAIN_PER_CLASS, val_per_c
     return folder
 
 
-def _draw_all(folder: Path, counts: dict[str, int]) -> Path:
-    """Draw counts[split] pictures of each class into an absent folder and return it."""
-    for split in counts:
-        for name in CLASSES:
-            (folder / split / name).mkdir(parents=True)
+def draw_all(folder: Path, pictures: Mapping[str, tuple[Any, ...]], draw: Callable[..., Image.Image]) -> None:
+    """Draw pictures into files.
 
-    def save(place: tuple[str, str, int]) -> None:
-        split, name, index = place
-        draw(name, split, index).save(folder / split / name / f"{index:03d}.jpg", quality=JPEG_QUALITY)
+    Args:
+        folder: where they go.
+        pictures: for each file, relative to the folder, what it is drawn from.
+        draw: draws one.
+    """
+    for parent in sorted({(folder / name).parent for name in pictures}):
+        parent.mkdir(parents=True, exist_ok=True)
 
-    places = [(split, name, index) for split, count in counts.items() for name in CLASSES for index in range(count)]
+    def save(name: str) -> None:
+        draw(*pictures[name]).save(folder / name, quality=JPEG_QUALITY)
+
     # Threads, as most of the time goes into Pillow and NumPy calls that release the GIL.
     pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
     try:
-        done = pool.map(save, places)
-        for _ in track(done, "Drawing the sample set", len(places), console=Console(stderr=True), transient=True):
+        done = pool.map(save, pictures)
+        for _ in track(done, "Drawing the sample set", len(pictures), console=Console(stderr=True), transient=True):
             pass
     finally:
         pool.shutdown(cancel_futures=True)
-    return folder
 
 
 def _publish(made: Path, folder: Path) -> None:

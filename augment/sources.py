@@ -1,23 +1,30 @@
 """Where pictures come from: each source is declared once, as a dataclass of its settings that loads a dataset."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast, get_args
 
 from augment.arrays import read_arrays
 from augment.check import require_readable
-from augment.dataset import Dataset
+from augment.dataset import Dataset, Split, Task
+from augment.errors import UserError
+from augment.filelist import Lines, read_list
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
-from augment.labels import label_dataset
-from augment.params import Choice, Flag, Text, parse_named, setting
+from augment.labels import label_dataset, read_names
+from augment.params import Choice, Flag, Text, Texts, parse_named, setting
 from augment.sample import make_sample
+from augment.scenes import make_scenes
 from augment.shards import find_shards
+from augment.targets import absent, understand
 from augment.webdataset import check_shards, read_shards
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +88,20 @@ class Sample(Source):
         return scan_folder(make_sample(Path(self.dir)))
 
 
+@source("sample_multilabel")
+@dataclass(frozen=True, kw_only=True)
+class SampleMultilabel(Source):
+    """Pictures drawn by the project itself with one to four of the sample's ten things in each."""
+
+    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the set is made once"))
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        folder = make_scenes(Path(self.dir))
+        train, val, classes = (str(folder / f"{name}.txt") for name in ("train", "val", "classes"))
+        return FileList(train=train, val=val, classes=classes, multilabel=True).load()
+
+
 @source("folder")
 @dataclass(frozen=True, kw_only=True)
 class Folder(Source):
@@ -95,6 +116,75 @@ class Folder(Source):
         digest = blake2b(str(Path(self.root).resolve()).encode(), digest_size=6).hexdigest()
         check = partial(require_readable, skip_bad=self.skip_bad, cache=Path(DATA_DIR) / f"checked-{digest}.json")
         return Dataset(dataset.classes, check(dataset.train, "train"), check(dataset.val, "val"))
+
+
+@source("filelist")
+@dataclass(frozen=True, kw_only=True)
+class FileList(Source):
+    """Lists of your own pictures: lines `path label [label ...]`, or CSV with a header; classes, labels or numbers."""
+
+    train: str = setting(Text(required=True, doc="list of the pictures to learn from"))
+    val: str = setting(Text(required=True, doc="list of the pictures to be scored on"))
+    classes: str | None = setting(
+        Text(optional=True, doc="file that names the classes, one a line; null: those in data.train, sorted")
+    )
+    root: str | None = setting(Text(optional=True, doc="folder that paths are relative to; null: that of each list"))
+    multilabel: bool = setting(
+        Flag(default=False, doc="a picture has any number of labels, also none; short for data.task=multilabel")
+    )
+    task: str | None = setting(
+        Choice(optional=True, options=get_args(Task), doc="what the lists hold; null: told from them")
+    )
+    image: str | None = setting(Text(optional=True, doc="CSV: column of the path; null: path, or the first one"))
+    label: str | None = setting(
+        Text(optional=True, doc="CSV: column of the labels, separated by ; in a cell; null: label, or the second one")
+    )
+    targets: tuple[str, ...] = setting(
+        Texts(default=(), doc="CSV: columns of numbers to predict, or of 0 and 1 with data.multilabel=true")
+    )
+    skip_bad: bool = setting(Flag(default=False, doc="leave out files that cannot be decoded, in place of an error"))
+
+    def load(self) -> Dataset:
+        """Read both lists and check every file; the result of the check is kept below outputs/."""
+        if self.multilabel and self.task not in (None, "multilabel"):
+            raise UserError(f"data.task={self.task}: but data.multilabel=true. Allowed: one of the two.")
+        task = "multilabel" if self.multilabel else cast(Task | None, self.task)
+        train, val = (
+            read_list(f"data.{name}", Path(file).expanduser(), image=self.image, label=self.label, targets=self.targets)
+            for name, file in (("train", self.train), ("val", self.val))
+        )
+        classes = None if self.classes is None else read_names(self.classes)
+        found = understand(train, val, task=task, classes=classes)
+        digest = blake2b(str(train.file.resolve()).encode(), digest_size=6).hexdigest()
+        check = partial(require_readable, skip_bad=self.skip_bad, cache=Path(DATA_DIR) / f"checked-{digest}.json")
+        dataset = Dataset(
+            found.names,
+            check(Split(self._files(train), found.train), "train"),
+            check(Split(self._files(val), found.val), "val"),
+            found.task,
+        )
+        _note_absent(dataset)
+        return dataset
+
+    def _files(self, lines: Lines) -> tuple[Path, ...]:
+        folder = lines.file.parent if self.root is None else Path(self.root).expanduser()
+        files = tuple(folder / line.path for line in lines.lines)
+        missing = [] if self.skip_bad else [place for place, file in enumerate(files) if not file.exists()]
+        if missing:
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise lines.error(
+                lines.lines[missing[0]],
+                f"there is no {files[missing[0]]}{more}. They are relative to data.root, or the list's folder.",
+            )
+        return files
+
+
+def _note_absent(dataset: Dataset) -> None:
+    """Say which classes have no pictures to learn from, or none to be scored on."""
+    for name, split in (("train", dataset.train), ("val", dataset.val)):
+        if dataset.task != "regress" and (none := absent(dataset.classes, split.targets)):
+            more = f" and {len(none) - 5} more" if len(none) > 5 else ""
+            logger.warning("data.%s has no pictures of %s%s", name, ", ".join(none[:5]), more)
 
 
 @source("imagenette")

@@ -404,7 +404,7 @@ def test_best_has_what_evaluation_needs(tmp_path: Path) -> None:
     learner = make_learner(Recorder(), Checkpoint(), folder=tmp_path, epochs=1)
     learner.fit()
     saved = load(tmp_path / BEST)
-    assert saved.keys() == {"model", "row", "confusion", "samples", "classes"}
+    assert saved.keys() == {"model", "row", "confusion", "samples", "classes", "task"}
     assert saved["classes"] == ["ant", "bee", "cat"]
     assert saved["row"] == learner.find(Recorder).rows[0]
     assert_same(saved["confusion"], learner.find(Recorder).confusion)

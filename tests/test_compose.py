@@ -171,7 +171,7 @@ def test_files_that_are_there(tokens: list[str]) -> None:
     [
         (
             "data=foldr",
-            "data: unknown name 'foldr'. Did you mean 'folder'? Allowed: folder, imagenette, imagenette_320, ",
+            "data: unknown name 'foldr'. Did you mean 'folder'? Allowed: filelist, folder, imagenette, ",
         ),
         (
             "+aug=imagenete",

@@ -13,6 +13,7 @@ from trainer.early_stopping import EarlyStopping
 from trainer.learner import Learner
 from trainer.recorder import Recorder, read_metrics
 from trainer.run import Summary
+from trainer.tasks import monitored
 
 FALLING = [0.5, 0.6, 0.7, 0.6, 0.7, 0.65, 0.66, 0.9]
 
@@ -27,7 +28,7 @@ def scripted(values: list[float], name: str) -> Callback:
 
 
 def fitted(callback: EarlyStopping, values: list[float], *others: Callback, folder: Path | None = None) -> Learner:
-    script = scripted(values, callback.monitor)
+    script = scripted(values, monitored(callback.monitor, "classify"))
     learner = make_learner(Recorder(), script, callback, *others, epochs=len(values), folder=folder)
     learner.fit()
     return learner

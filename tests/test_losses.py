@@ -1,10 +1,12 @@
-"""Cross entropy with smoothed targets, by hand."""
+"""What is minimized, by hand."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, one_hot
 
-from trainer.losses import CrossEntropy
+from trainer.losses import CrossEntropy, make_loss
 
 OUTPUTS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.3]])
 INDICES = torch.tensor([0, 2])
@@ -22,3 +24,27 @@ def test_smoothing_spreads_a_share_over_all_classes(targets: torch.Tensor, smoot
 
 def test_without_smoothing_it_is_pytorchs() -> None:
     assert torch.equal(CrossEntropy()(OUTPUTS, INDICES), cross_entropy(OUTPUTS, INDICES))
+
+
+LABELS = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.3, 0.0]])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_each_label_by_itself_by_hand(smoothing: float) -> None:
+    shares = OUTPUTS.sigmoid()
+    wanted = LABELS * (1 - smoothing) + smoothing / 2
+    expected = -(wanted * shares.log() + (1 - wanted) * (1 - shares).log()).mean()
+    torch.testing.assert_close(make_loss("multilabel", smoothing=smoothing)(OUTPUTS, LABELS), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("mse", torch.square),
+        ("mae", torch.abs),
+        ("huber", lambda e: torch.where(e.abs() < 1, e.square() / 2, e.abs() - 0.5)),
+    ],
+)
+def test_errors_of_numbers_by_hand(name: str, of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    loss = make_loss("regress", smoothing=0.5, regression=name)
+    torch.testing.assert_close(loss(OUTPUTS, LABELS), of(OUTPUTS - LABELS).mean())

@@ -319,3 +319,19 @@ def test_mixed_batches_train_a_model(pictures: Split, device: torch.device) -> N
     learner.fit()
     assert all((a.cpu() != b.cpu()).any() for a, b in zip(before, model.parameters(), strict=True))
     assert [np.isfinite(row["train_loss"]) for row in recorder.rows] == [True, True]
+
+
+@pytest.mark.parametrize("steps", [MIXUP, CUTMIX])
+def test_labels_and_numbers_are_mixed_in_the_same_shares(
+    steps: dict[str, Any], pictures: Split, device: torch.device
+) -> None:
+    """A one-hot table of labels comes out as classes do, and numbers as its product with theirs."""
+    hot = tuple(tuple(float(place == target) for place in range(3)) for target in pictures.targets)
+    weights = torch.tensor([[0.5, -3.0], [2.0, 7.0], [-1.0, 100.0]])
+    table = tuple(map(tuple, (torch.tensor(hot) @ weights).tolist()))
+    splits = (pictures, Split(pictures.files, hot), Split(pictures.files, table))
+    (classes,), (labels,), (values,) = (list(loader_of(plan_of(steps), split, device)) for split in splits)
+    assert labels.targets.dtype == torch.float32
+    torch.testing.assert_close(labels.targets, classes.targets)
+    torch.testing.assert_close(values.targets.cpu(), classes.targets.cpu() @ weights)
+    torch.testing.assert_close(labels.images, classes.images, rtol=0, atol=0)

@@ -153,7 +153,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(key: str, given: str, messa
         ({"data": {"source": "folder"}}, "data.root: missing. Allowed: text (folder with train/"),
         ({"data": {"source": "folder", "root": None}}, "data.root: missing."),
         ({"data": {"source": "folder", "root": ""}}, "data.root: '' is not allowed."),
-        ({"data": None}, "data.source: missing. Allowed: sample, folder, imagenette, imagewoof"),
+        ({"data": None}, "data.source: missing. Allowed: sample, sample_multilabel, folder, filelist, imagenette"),
         ({"data": {}}, "data.source: missing."),
         ({"model": None}, "model.kind: missing. Allowed: cnn, xresnet, timm."),
         ({"model": {"kind": "timm"}}, "model.name: missing."),
@@ -237,6 +237,9 @@ def test_null_switches_callbacks_off(callbacks: object) -> None:
 CONFIGURATIONS: dict[str, Mapping[str, Any]] = {
     "least": LEAST,
     "full": FULL,
+    "labels": LEAST | {"data": {"source": "sample_multilabel"}},
+    "filelist": LEAST
+    | {"data": {"source": "filelist", "train": "a.csv", "val": "b.csv", "task": "regress", "targets": ["x", "y"]}},
     "imagenette": LEAST | {"data": {"source": "imagenette", "variant": "320"}},
     "imagewoof": LEAST | {"data": {"source": "imagewoof"}},
     "webdataset": LEAST | {"data": {"source": "webdataset", "train": "t-{0..3}.tar", "val": "v.tar"}},
@@ -279,7 +282,7 @@ def test_defaults_are_written_down_too() -> None:
     assert (resolved["aug"]["size"], resolved["aug"]["fuse"], resolved["aug"]["mean"]) == (128, True, None)
     assert (resolved["seed"], resolved["plugins"]) == (0, [])
     assert resolved["callbacks"] == {
-        "checkpoint": {"monitor": "val_accuracy", "every": 1},
+        "checkpoint": {"monitor": "auto", "every": 1},
         "grad_clip": {"max_norm": 1.0},
     }
 

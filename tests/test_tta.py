@@ -29,6 +29,20 @@ def test_flip_is_the_mean_of_two_probabilities_by_hand():
     assert loss.item() == pytest.approx(-math.log(0.625))
 
 
+def test_labels_and_numbers_are_averaged_each_by_itself():
+    images = torch.zeros(1, 3, 4, 4)
+    images[:, 0, :, :2] = math.log(3)  # of the second label the left half says 3/4, the mirror's 1/2
+    logits = average(LeftHalf(), images, "flip", "multilabel")
+    torch.testing.assert_close(logits.sigmoid(), torch.tensor([[0.5, 0.625]]))
+    numbers = average(LeftHalf(), images, "flip", "regress")
+    torch.testing.assert_close(numbers, torch.tensor([[0.0, math.log(3) / 2]]))
+
+
+def test_the_logit_of_a_sure_label_is_finite():
+    images = torch.full((1, 3, 4, 4), 60.0)
+    assert average(LeftHalf(), images, "flip", "multilabel").tolist() == [[pytest.approx(0, abs=1e-6), 60.0]]
+
+
 def test_flip_shift_by_hand():
     """Pictures whose model is the identity of one pixel: the views show what lies there."""
     images = torch.rand(2, 3, 5, 5)

@@ -18,11 +18,9 @@ from trainer.learner import Learner, Position
 from trainer.optimizers import set_value
 from trainer.recorder import Recorder
 from trainer.schedule import Schedule, position
+from trainer.tasks import ALL_MONITORED, AUTO, monitored, smaller_is_better
 
 C = TypeVar("C", bound=type[Callback])
-
-# The values of a recorder's row that a callback may go by; those that end with loss are better when smaller.
-MONITORED = ("val_accuracy", "val_loss", "train_accuracy", "train_loss")
 
 _CALLBACKS: dict[str, type[Callback]] = {}
 
@@ -149,9 +147,9 @@ class Checkpoint(Callback):
 
     monitor: str = setting(
         Choice(
-            default="val_accuracy",
-            options=MONITORED,
-            doc="whose best value makes the best model",
+            default=AUTO,
+            options=ALL_MONITORED,
+            doc="whose best value makes the best model; auto: val_accuracy, of labels val_map, of numbers val_loss",
         )
     )
     every: int = setting(Count(default=1, within=(1, 10**6), doc="epochs between two savings of last.pt"))
@@ -165,8 +163,9 @@ class Checkpoint(Callback):
         if learner.folder is None:
             return
         recorder = learner.find(Recorder)
-        value = recorder.rows[-1].get(self.monitor)
-        if value is not None and self._improves(value):
+        monitor = monitored(self.monitor, learner.task)
+        value = recorder.rows[-1].get(monitor)
+        if value is not None and self._improves(value, smaller=smaller_is_better(monitor)):
             self.best, self.best_epoch = value, learner.epoch
             best = {
                 "model": learner.evaluated_state(),
@@ -174,6 +173,7 @@ class Checkpoint(Callback):
                 "confusion": recorder.confusion,
                 "samples": None if recorder.samples is None else dict(vars(recorder.samples)),
                 "classes": list(learner.classes),
+                "task": learner.task,
             }
             save(best, learner.folder / BEST)
         if (learner.epoch + 1) % self.every == 0:
@@ -192,10 +192,10 @@ class Checkpoint(Callback):
         """Take back what `state_dict` returned."""
         self.best, self.best_epoch = state["best"], state["best_epoch"]
 
-    def _improves(self, value: float) -> bool:
+    def _improves(self, value: float, *, smaller: bool) -> bool:
         if self.best is None or math.isnan(self.best):
             return self.best is None or not math.isnan(value)
-        return value < self.best if self.monitor.endswith("loss") else value > self.best
+        return value < self.best if smaller else value > self.best
 
     def _save_last(self, learner: Learner) -> None:
         assert learner.folder is not None

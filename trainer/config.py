@@ -16,16 +16,19 @@ import trainer.progress
 import trainer.report  # noqa: F401  (each registers its callbacks)
 from augment.compose import TOP, check_keys
 from augment.config import Aug, parse_aug, plain_steps
+from augment.dataset import Task
 from augment.errors import UserError, suggest
 from augment.params import Choice, Count, Flag, Number, Text, parse_params, parse_settings, setting, settings
 from augment.registry import load_plugins
 from augment.sources import SOURCES, Source, load_dataset, parse_data
 from trainer.callback import Callback
 from trainer.callbacks import complete_callbacks, parse_callbacks
+from trainer.losses import REGRESSION_LOSSES
 from trainer.models import MODELS, Model, check_model, parse_model
 from trainer.optimizers import OptimizerSettings, has_momentum, make_optimizer
 from trainer.schedule import Schedule, constant, flat_cos, one_cycle
 from trainer.stages import FullStage, Stage, complete_stages, parse_stages, plain_stages
+from trainer.tasks import ALL_MONITORED, AUTO, MONITORED
 from trainer.tta import TTA
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
@@ -70,6 +73,9 @@ class Fit(OptimizerSettings):
     )
     label_smoothing: float = setting(
         Number(default=0, within=(0, 0.999), doc="share of every target that is spread over all classes, in training")
+    )
+    regression_loss: str = setting(
+        Choice(default="mse", options=tuple(REGRESSION_LOSSES), doc="what is minimized where numbers are predicted")
     )
     limit_batches: int | None = setting(
         Count(optional=True, within=(1, 10**9), doc="batches of each pass at most, to try things out")
@@ -234,7 +240,9 @@ def check_config(config: Config) -> None:
         UserError: as `parse_config`.
     """
     config.fit.torch_device()
-    classes = load_dataset(config.data).classes
+    dataset = load_dataset(config.data)
+    classes = dataset.classes
+    _check_monitors(config, dataset.task)
     size = config.aug.size
     network = check_model(config.model, len(classes), size)
     for stage in config.fit.full_stages(size):
@@ -245,6 +253,17 @@ def check_config(config: Config) -> None:
         raise UserError(f"fit.momentum_low: {config.fit.optimizer} has no momentum. Allowed: null.")
     for make in config.callbacks:
         make().check(network)
+
+
+def _check_monitors(config: Config, task: Task) -> None:
+    """Check that what callbacks go by is measured."""
+    for name, values in config.resolved["callbacks"].items():
+        monitor = values.get("monitor")
+        if monitor in ALL_MONITORED and monitor not in (AUTO, *MONITORED[task]):
+            raise UserError(
+                f"callbacks.{name}.monitor: {monitor} is not measured with targets of the kind {task}. "
+                f"Allowed: {', '.join((AUTO, *MONITORED[task]))}."
+            )
 
 
 def _name_of(settings: object, registry: Mapping[str, type]) -> str:

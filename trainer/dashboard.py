@@ -9,7 +9,7 @@ from augment.params import Choice, Text, setting
 from trainer.callback import Callback
 from trainer.callbacks import configurable
 from trainer.learner import Learner
-from trainer.pictures import BATCH, CONFUSION, HISTORY
+from trainer.pictures import BATCH, CONFUSION, HISTORY, LABELS, SCATTER
 from trainer.recorder import Recorder
 
 
@@ -63,7 +63,7 @@ class Wandb(Callback):
         import wandb
 
         if learner.folder is not None:
-            files = [learner.folder / name for name in (BATCH, HISTORY, CONFUSION)]
+            files = [learner.folder / name for name in (BATCH, HISTORY, CONFUSION, LABELS, SCATTER)]
             self._run.log({file.stem: wandb.Image(str(file)) for file in files if file.is_file()})
         self._run.finish(exit_code=1 if learner.error else 0)
         self._run = None

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from augment.params import Choice, Count, Number, setting
 from trainer.callback import Callback, CancelFit
-from trainer.callbacks import MONITORED, configurable
+from trainer.callbacks import configurable
 from trainer.learner import Learner
 from trainer.recorder import Recorder, Row
+from trainer.tasks import ALL_MONITORED, AUTO, monitored, smaller_is_better
 
 
 @configurable
@@ -23,7 +24,9 @@ class EarlyStopping(Callback):
         reason: why it ended the fit; empty if it did not.
     """
 
-    monitor: str = setting(Choice(default="val_accuracy", options=MONITORED, doc="what has to get better"))
+    monitor: str = setting(
+        Choice(default=AUTO, options=ALL_MONITORED, doc="what has to get better; auto: as checkpoint.monitor")
+    )
     patience: int = setting(Count(default=10, within=(1, 10**6), doc="epochs without an improvement that end the fit"))
     min_delta: float = setting(Number(default=0.0, within=(0, 1e9), doc="what is no more than this is no improvement"))
     order = 100  # whoever comes after has no after_epoch where the fit ends
@@ -36,18 +39,19 @@ class EarlyStopping(Callback):
     def after_epoch(self, learner: Learner) -> None:
         """End the fit if it is time."""
         rows = learner.find(Recorder).rows
-        if self.monitor not in rows[-1]:
+        monitor = monitored(self.monitor, learner.task)
+        if monitor not in rows[-1]:
             return
-        if self._epochs_without(rows) >= self.patience and learner.epoch + 1 < learner.epochs:
-            self.reason = f"no better {self.monitor} in {self.patience} epochs"
+        if self._epochs_without(rows, monitor) >= self.patience and learner.epoch + 1 < learner.epochs:
+            self.reason = f"no better {monitor} in {self.patience} epochs"
             raise CancelFit
 
-    def _epochs_without(self, rows: Sequence[Row]) -> int:
+    def _epochs_without(self, rows: Sequence[Row], monitor: str) -> int:
         """Return how many epochs have come after the last improvement."""
-        sign = -1.0 if self.monitor.endswith("loss") else 1.0
+        sign = -1.0 if smaller_is_better(monitor) else 1.0
         best, last = -math.inf, -1
         for index, row in enumerate(rows):
             # The first value counts, also if it is worst possible; NaN never does.
-            if sign * row.get(self.monitor, math.nan) > best + self.min_delta:
-                best, last = sign * row[self.monitor], index
+            if sign * row.get(monitor, math.nan) > best + self.min_delta:
+                best, last = sign * row[monitor], index
         return len(rows) - 1 - last

@@ -1,23 +1,27 @@
 """`python -m trainer.evaluate RUN_FOLDER`: score a run's best model on its validation data or on another folder."""
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from augment.check import require_readable
 from augment.command import USAGE, Parser, one_of, readable_errors
-from augment.dataset import Split
+from augment.dataset import Split, Task
 from augment.errors import UserError
 from augment.files import write_json
 from augment.folder import scan_split
 from augment.sources import load_dataset
 from trainer.metrics import Samples, wilson_interval
+from trainer.outputs import Outputs, label_scores, number_errors
+from trainer.pictures import plot_outputs
 from trainer.plots import plot_confusion
 from trainer.recorder import Recorder
 from trainer.trained import Trained, load_trained
@@ -70,7 +74,48 @@ class Score:
         return {name: (int(r), int(t)) for name, r, t in zip(self.classes, right, total, strict=True)}
 
 
-def evaluate(run: Path, folder: Path | None = None, overrides: Sequence[str] = (), *, tta: str | None = None) -> Score:
+@dataclass(frozen=True)
+class OutputScore:
+    """What an evaluation of labels or numbers found.
+
+    Attributes:
+        values: mean over the pictures of the loss, and map, or mae and rmse, as rows of metrics have them.
+        outputs: what was said of each picture.
+        classes: names of the labels or numbers.
+        task: which of the two.
+        tta: the test-time augmentation.
+    """
+
+    values: Mapping[str, float]
+    outputs: Outputs
+    classes: tuple[str, ...]
+    task: Task
+    tta: str = "none"
+
+    @property
+    def pictures(self) -> int:
+        """Number of pictures."""
+        return len(self.outputs.index)
+
+    def per_class(self) -> dict[str, dict[str, float]]:
+        """Return the scores of each label or number."""
+        if self.task == "regress":
+            found = zip(self.classes, number_errors(self.outputs), strict=True)
+            return {name: {"mae": mae, "rmse": rmse} for name, (mae, rmse) in found}
+        return {
+            score.name: {
+                "average_precision": score.average_precision,
+                "threshold": score.threshold,
+                "f1": score.f1,
+                "pictures": score.pictures,
+            }
+            for score in label_scores(self.outputs, self.classes)
+        }
+
+
+def evaluate(
+    run: Path, folder: Path | None = None, overrides: Sequence[str] = (), *, tta: str | None = None
+) -> Score | OutputScore:
     """Score the best model of a run.
 
     Args:
@@ -83,11 +128,16 @@ def evaluate(run: Path, folder: Path | None = None, overrides: Sequence[str] = (
         UserError: no run, no checkpoint, or pictures that cannot be used.
     """
     trained = load_trained(run, overrides, tta=tta)
+    if folder is not None and trained.task != "classify":
+        raise UserError(f"{folder}: folders hold one class a picture, and this model tells something else. "
+                        "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
     split = _own_split(trained) if folder is None else scan_split(folder, trained.classes)
     if folder is not None:
         split = require_readable(split, "val", skip_bad=False)
     recorder = Recorder()
     trained.look_at(split, recorder, what="evaluating")
+    if isinstance(recorder.samples, Outputs):
+        return OutputScore(recorder.val, recorder.samples, trained.classes, trained.task, trained.config.fit.tta)
     assert recorder.confusion is not None
     assert recorder.samples is not None
     return Score(
@@ -116,6 +166,8 @@ def _own_split(trained: Trained) -> Split:
             f"data: its classes are not those of the model any more ({len(dataset.classes)} against {len(classes)}, "
             f"first difference: {_first_difference(dataset.classes, classes)})."
         )
+    if dataset.task != trained.task:
+        raise UserError(f"data: its targets are of the kind {dataset.task}, those of the model {trained.task}.")
     return dataset.val
 
 
@@ -153,6 +205,30 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
     console.print(f"{run / name}.json, .png", highlight=False, soft_wrap=True)
 
 
+def _report_outputs(score: OutputScore, run: Path) -> None:
+    console = Console()
+    per_class = score.per_class()
+    columns = list(next(iter(per_class.values())))
+    table = Table("label" if score.task == "multilabel" else "number", *columns)
+    for name, values in per_class.items():
+        shown = (f"{v:.4g}" if isinstance(v, int) else "-" if math.isnan(v) else f"{v:.4f}" for v in values.values())
+        table.add_row(Text(name), *shown)
+    console.print(table)
+    views = "" if score.tta == "none" else f", tta {score.tta}"
+    told = ", ".join(f"{key} {value:.4f}" for key, value in score.values.items())
+    console.print(f"{told} ({score.pictures} pictures){views}", highlight=False, soft_wrap=True)
+    written: dict[str, Any] = {
+        "data": None,
+        "pictures": score.pictures,
+        "tta": score.tta,
+        **score.values,
+        "per_class": per_class,
+    }
+    write_json(run / "evaluation.json", written)
+    plot_outputs(score.outputs, score.task, score.classes, run, "evaluation.png")
+    console.print(f"{run / 'evaluation'}.json, .png", highlight=False, soft_wrap=True)
+
+
 def _parser() -> Parser:
     description = "Score the best model of a run on its validation data or on other pictures."
     parser = Parser("trainer.evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
@@ -173,7 +249,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not 1 <= len(folders) <= 2:
             raise UserError(f"{len(folders)} folders are given. Allowed: that of the run, and one with pictures.")
         run, folder = folders[0], folders[1] if len(folders) == 2 else None
-        _report(evaluate(run, folder, [token.lstrip("+") for token in overrides], tta=options.tta), run, folder)
+        score = evaluate(run, folder, [token.lstrip("+") for token in overrides], tta=options.tta)
+        if isinstance(score, OutputScore):
+            _report_outputs(score, run)
+        else:
+            _report(score, run, folder)
     return 0
 
 

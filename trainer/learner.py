@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from augment.dataset import Task
 from augment.loader import Batch
 from trainer.callback import CANCELS, Callback, CancelFit, in_order, loop_text
 from trainer.checkpoint import random_state, set_random_state
@@ -91,7 +92,8 @@ class Learner:
         validate_every: epochs between two validations; the last epoch always has one.
         tta: views of each picture that validation averages, a name of `trainer.tta.TTA`.
         folder: where callbacks write; None: nowhere.
-        classes: class names, for pictures and tables.
+        classes: names of classes, labels or numbers, for pictures and tables.
+        task: what the targets are; decides what is measured and how views are averaged.
 
     Raises:
         UserError: a callback with an unknown event.
@@ -118,6 +120,7 @@ class Learner:
         tta: str = "none",
         folder: Path | None = None,
         classes: tuple[str, ...] = (),
+        task: Task = "classify",
     ) -> None:
         self.callbacks = in_order(callbacks)
         self.device = device or torch.device("cpu")
@@ -137,6 +140,7 @@ class Learner:
         self.tta = tta
         self.folder = folder
         self.classes = classes
+        self.task = task
         self._runner = runner or Eager()
         self._stepper = Stepper(self.optimizer, self._runner)
         self._share = torch.ones((), device=self.device)  # of a batch in the loss of its step
@@ -208,7 +212,7 @@ class Learner:
         # What autocast keeps of one pass must not be found by the recording of another.
         cache = not self._runner.captures
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=cache):
-            output = average(self.model, images, "none" if self.training else self.tta)
+            output = average(self.model, images, "none" if self.training else self.tta, self.task)
         loss_function = self.loss_function if self.training else self.val_loss_function
         return output, loss_function(output.float(), targets)
 

@@ -76,6 +76,10 @@ class Meter:
         loss, right = self._sums.tolist()
         return {"loss": loss / self.samples, "accuracy": right / self.samples}
 
+    def scores(self) -> dict[str, float]:
+        """Return what `compute` does, at the end of a pass."""
+        return self.compute()
+
     def kept(self) -> Samples:
         """Return what was said of each sample so far."""
         none = torch.zeros(3, 0, dtype=torch.int64), torch.zeros(2, 0)

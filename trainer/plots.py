@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from augment.figures import save_figure
 from augment.lettering import DPI, drawable, font, shorten, text_width, two_lines
+from trainer.tasks import JUDGING, smaller_is_better, task_of
 
 MAX_PICTURES = 32
 
@@ -28,11 +29,12 @@ LOCK = Lock()
 
 
 def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Draw loss and accuracy over the epochs, with the epoch of the highest validation accuracy marked.
+    """Draw loss and accuracy, or what else the task is judged by, over the epochs, with the best epoch marked.
 
     Args:
         rows: one mapping an epoch, as in metrics.jsonl: `epoch` (from 0), `train_loss`, `val_loss`, `train_accuracy`,
-            `val_accuracy` (0..1). What is missing or not finite is left out of the figure.
+            `val_accuracy` (0..1), of labels `val_map`, of numbers `train_mae` and `val_mae`. What is missing or not
+            finite is left out of the figure.
         path: the PNG to write.
     """
     with LOCK:
@@ -108,22 +110,26 @@ def _history_figure(rows: Sequence[Mapping[str, float]]) -> Figure:
     figure = Figure(figsize=(10, 3.8), dpi=DPI, layout="constrained")
     left, right = figure.subplots(1, 2)
     epochs = np.array([row.get("epoch", index) for index, row in enumerate(rows)], dtype=float) + 1
-    for axes, quantity in ((left, "loss"), (right, "accuracy")):
+    judging = JUDGING[task_of(rows)]
+    for axes, quantity, title in ((left, "loss", "Loss"), (right, judging.quantity, judging.title)):
         drawn = [draw_series(axes, epochs, rows, f"{split}_{quantity}", color) for split, color in SPLITS]
-        frame(axes, quantity.capitalize(), "epoch")
+        frame(axes, title, "epoch")
         set_epochs(axes, epochs)
         if any(drawn):
             axes.legend(frameon=False, fontsize=_TEXT, labelcolor=_INK)
         else:
             _say_no_data(axes)
-    right.yaxis.set_major_formatter(lambda accuracy, _: f"{100 * accuracy:g}%")
-    best = _best(rows)
+    if judging.share:
+        right.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
+    key = f"val_{judging.quantity}"
+    best = _best(rows, key)
     if best is not None:
-        accuracy = rows[best]["val_accuracy"]
-        right.plot(epochs[best], accuracy, "o", color=_BLUE, markersize=9, fillstyle="none")
+        value = rows[best][key]
+        right.plot(epochs[best], value, "o", color=_BLUE, markersize=9, fillstyle="none")
         for axes in (left, right):
             axes.axvline(epochs[best], color=_GRAY, linewidth=1, linestyle=":", zorder=0)
-        _set_title(right, f"Accuracy, best val {accuracy:.2%} (epoch {epochs[best]:.0f})")
+        shown = f"{value:.2%}" if judging.share else f"{value:.4g}"
+        _set_title(right, f"{judging.title}, best val {shown} (epoch {epochs[best]:.0f})")
     return figure
 
 
@@ -150,10 +156,10 @@ def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _best(rows: Sequence[Mapping[str, float]]) -> int | None:
-    """Return the index of the first row of the highest validation accuracy; None where there is none."""
-    accuracy = column(rows, "val_accuracy")
-    return None if np.isnan(accuracy).all() else int(np.nanargmax(accuracy))
+def _best(rows: Sequence[Mapping[str, float]], key: str) -> int | None:
+    """Return the index of the first row in which a value is best; None where there is none."""
+    values = column(rows, key) * (-1 if smaller_is_better(key) else 1)
+    return None if np.isnan(values).all() else int(np.nanargmax(values))
 
 
 def set_epochs(axes: Axes, epochs: NDArray[np.float64]) -> None:

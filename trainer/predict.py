@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from io import StringIO
@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from torch import Tensor
 
 from augment.check import check_files
 from augment.command import Parser, one_of, readable_errors, writing
-from augment.dataset import Split
+from augment.dataset import Split, Target
 from augment.errors import UserError
 from augment.files import write_whole
 from augment.folder import find_pictures
@@ -29,6 +29,8 @@ from trainer.learner import Learner
 from trainer.trained import Trained, load_trained
 from trainer.tta import TTA
 
+_TOP = 3  # classes that are named if nothing else is said
+_MAX_COLUMNS = 5  # of classes on the terminal; more stand in one
 FAILED = 1  # exit code if some of the pictures cannot be used
 STDOUT = "-"
 
@@ -47,24 +49,33 @@ class Prediction:
 
     Attributes:
         file: the picture.
-        classes: the most probable classes with their probabilities, in [0, 1], the best first.
+        classes: the most probable classes, or the labels, with their probabilities, in [0, 1], the best first.
+        numbers: what the model predicts, by name, where it predicts numbers.
         error: why the picture cannot be used; then there are no classes.
     """
 
     file: Path
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""
+    numbers: tuple[tuple[str, float], ...] = ()
 
 
 def predict(
-    run: Path, files: Sequence[Path], *, top: int = 3, tta: str | None = None, overrides: Sequence[str] = ()
+    run: Path,
+    files: Sequence[Path],
+    *,
+    top: int | None = None,
+    threshold: float | None = None,
+    tta: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> list[Prediction]:
     """Let the best model of a run look at pictures, prepared exactly as in validation.
 
     Args:
         run: folder of the run.
         files: pictures, and folders that are searched for pictures at any depth.
-        top: how many classes to name of each picture.
+        top: how many classes or labels to name of each picture; None: 3 classes, or the labels above the threshold.
+        threshold: probability from which on a label is named; None: 0.5.
         tta: test-time augmentation, a name of `trainer.tta.TTA`; None: that of the run.
         overrides: `key=value` that replace values of the run's configuration.
 
@@ -80,10 +91,9 @@ def predict(
     if not good:
         file, reason = next(iter(problems.items()))
         raise UserError(f"none of {len(pictures)} pictures can be used; the first: {name_of(file)} {reason}")
-    found = iter(_predict(trained, good, top))
+    found = iter(_predict(trained, good, top, threshold))
     return [
-        Prediction(picture, error=problems[picture]) if picture in problems else Prediction(picture, next(found))
-        for picture in pictures
+        Prediction(picture, error=problems[picture]) if picture in problems else next(found) for picture in pictures
     ]
 
 
@@ -114,7 +124,7 @@ def _near(path: Path) -> str:
 
 
 class _Best(Callback):
-    """Keeps the most probable classes of every picture, on the device until the pass is over."""
+    """Keeps the most probable classes of every picture, or its numbers, on the device until the pass is over."""
 
     order: ClassVar[int] = 0
 
@@ -124,8 +134,15 @@ class _Best(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Add the batch."""
-        shares, classes = learner.output.float().softmax(dim=1).topk(self._top, dim=1)
-        self._kept.append((learner.batch.indices, shares, classes))
+        output = learner.output.float()
+        if learner.task == "regress":
+            numbers = output.clone()
+            self._kept.append(
+                (learner.batch.indices, numbers, torch.arange(output.shape[1], device=output.device).expand_as(output))
+            )
+            return
+        shares = output.sigmoid() if learner.task == "multilabel" else output.softmax(dim=1)
+        self._kept.append((learner.batch.indices, *shares.topk(self._top, dim=1)))
 
     def by_index(self) -> tuple[Tensor, Tensor]:
         """Return probabilities and classes, (N, top) each on the CPU, in the order of the split's files."""
@@ -134,46 +151,65 @@ class _Best(Callback):
         return shares[order], classes[order]
 
 
-def _predict(trained: Trained, files: tuple[Path, ...], top: int) -> list[tuple[tuple[str, float], ...]]:
-    best = _Best(min(top, len(trained.classes)))
+def _predict(
+    trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None
+) -> Iterator[Prediction]:
+    names, task = trained.classes, trained.task
+    if threshold is not None and task != "multilabel":
+        raise UserError("--threshold: this model does not tell labels. Allowed: with a model of data.multilabel=true.")
+    few = _TOP if top is None and task == "classify" else top
+    best = _Best(len(names) if few is None else min(few, len(names)))
     # The targets are needed and not looked at.
-    trained.look_at(Split(files, (0,) * len(files)), best, what="predicting")
-    shares, classes = best.by_index()
-    return [
-        tuple((trained.classes[index], share) for index, share in zip(*row, strict=True))
-        for row in zip(classes.tolist(), shares.tolist(), strict=True)
-    ]
+    target: Target = 0 if task == "classify" else (0.0,) * len(names)
+    trained.look_at(Split(files, (target,) * len(files)), best, what="predicting")
+    values, places = best.by_index()
+    least = 0.0 if task != "multilabel" else threshold if threshold is not None else 0.0 if top is not None else 0.5
+    for file, row, of in zip(files, values.tolist(), places.tolist(), strict=True):
+        pairs = tuple((names[place], value) for place, value in zip(of, row, strict=True))
+        if task == "regress":
+            yield Prediction(file, numbers=pairs)
+        else:
+            yield Prediction(file, tuple(pair for pair in pairs if pair[1] >= least))
 
 
 def as_json(predictions: Sequence[Prediction]) -> str:
-    """Write predictions as JSON, `[{"file": ..., "classes": [{"class": ..., "probability": ...}]}]`."""
+    """Write predictions as JSON, `[{"file": ..., "classes": [{"class": ..., "probability": ...}]}]`.
+
+    Numbers are `{"file": ..., "numbers": {name: ...}}`.
+    """
     rows = []
     for prediction in predictions:
         classes = [{"class": name, "probability": share} for name, share in prediction.classes]
         row = {"file": str(prediction.file)}
-        rows.append(row | ({"error": prediction.error} if prediction.error else {"classes": classes}))
+        found = {"numbers": dict(prediction.numbers)} if prediction.numbers else {"classes": classes}
+        rows.append(row | ({"error": prediction.error} if prediction.error else found))
     return json.dumps(rows, indent=2) + "\n"
 
 
 def as_csv(predictions: Sequence[Prediction]) -> str:
-    """Write predictions as CSV: file, error, class_1, probability_1, class_2, ..."""
+    """Write predictions as CSV: file, error, class_1, probability_1, class_2, ...; or file, error and the numbers."""
+    names = next(([name for name, _ in p.numbers] for p in predictions if p.numbers), [])
     top = max(len(prediction.classes) for prediction in predictions)
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = [f"{what}_{place}" for place in range(1, top + 1) for what in ("class", "probability")]
-    writer.writerow(["file", "error", *columns])
+    writer.writerow(["file", "error", *columns, *names])
     for prediction in predictions:
         values = [value for name, share in prediction.classes for value in (name, f"{share:.6g}")]
-        writer.writerow([prediction.file, prediction.error, *values])
+        writer.writerow([prediction.file, prediction.error, *values, *(f"{n:.6g}" for _, n in prediction.numbers)])
     return text.getvalue()
 
 
 def _print(predictions: Sequence[Prediction], console: Console) -> None:
     top = max(len(prediction.classes) for prediction in predictions)
-    table = Table("picture", *("class" if not place else "" for place in range(top)))
+    names = next(([name for name, _ in p.numbers] for p in predictions if p.numbers), [])
+    heads = ["class", *[""] * (top - 1)][: top if top <= _MAX_COLUMNS else 1]
+    table = Table("picture", *heads, *(Column(Text(name)) for name in names))
     for prediction in predictions:
         cells = [f"{name} {share:.1%}" for name, share in prediction.classes]
-        if cells:  # Text, as the console takes [words] for its own markup
+        cells = cells if top <= _MAX_COLUMNS else [", ".join(cells)]
+        cells += [f"{number:.4g}" for _, number in prediction.numbers]
+        if not prediction.error:  # Text, as the console takes [words] for its own markup
             table.add_row(Text(str(prediction.file), overflow="fold"), *map(Text, cells))
     console.print(table)
 
@@ -192,10 +228,22 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: a number from 0 to 1")
+    return share
+
+
 def _parser() -> Parser:
     description = "Say what the best model of a run takes pictures for."
     parser = Parser("trainer.predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
-    parser.add_argument("--top", type=_count, default=3, metavar="N", help="how many classes to name, default 3")
+    parser.add_argument("--top", type=_count, metavar="N", help=f"how many classes to name, default {_TOP}")
+    parser.add_argument("--threshold", type=_share, metavar="P",
+                        help="of labels: name those of at least this probability, default 0.5")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each picture that are averaged, by default as the run has it")  # fmt: skip
     parser.add_argument("--csv", metavar="FILE", help="write CSV in place of a table; - for the terminal")
@@ -210,7 +258,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not paths:
             raise UserError("no run is given. Allowed: the folder of a run, then pictures or folders of them.")
         plus = [token.lstrip("+") for token in overrides]
-        predictions = predict(paths[0], paths[1:], top=options.top, tta=options.tta, overrides=plus)
+        predictions = predict(
+            paths[0], paths[1:], top=options.top, threshold=options.threshold, tta=options.tta, overrides=plus
+        )
         bad = [prediction for prediction in predictions if prediction.error]
         for flag, file, text in (("--csv", options.csv, as_csv), ("--json", options.json, as_json)):
             if file:

@@ -1,26 +1,43 @@
 """The progress bar and a line an epoch, for people."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from augment.dataset import Task
 from trainer.callback import Callback
 from trainer.callbacks import configurable
 from trainer.learner import Learner
 from trainer.recorder import Recorder, Row
 from trainer.stages import StagedLoader
 
-# Column of the line an epoch: key of the row, title, width, and how it is written.
-_COLUMNS = (
-    ("train_loss", "train loss", 11, "{:.4f}"),
-    ("train_accuracy", "train acc", 10, "{:.4f}"),
-    ("val_loss", "val loss", 9, "{:.4f}"),
-    ("val_accuracy", "val acc", 8, "{:.4f}"),
+# A column of the line an epoch: key of the row, title, width, and how it is written.
+Column = tuple[str, str, int, str]
+
+_LOSSES: tuple[Column, ...] = (("train_loss", "train loss", 11, "{:.4f}"), ("val_loss", "val loss", 9, "{:.4f}"))
+_PACE: tuple[Column, ...] = (
     ("lr", "lr", 9, "{:.2g}"),
     ("images_per_second", "img/s", 8, "{:,.0f}"),
     ("seconds", "seconds", 8, "{:.1f}"),
+)
+_COLUMNS: Mapping[Task, tuple[Column, ...]] = MappingProxyType(
+    {
+        "classify": (
+            *(_LOSSES[0], ("train_accuracy", "train acc", 10, "{:.4f}")),
+            *(_LOSSES[1], ("val_accuracy", "val acc", 8, "{:.4f}")),
+            *_PACE,
+        ),
+        "multilabel": (*_LOSSES, ("val_map", "val mAP", 8, "{:.4f}"), *_PACE),
+        "regress": (
+            *(_LOSSES[0], ("train_mae", "train mae", 10, "{:.4g}")),
+            *(_LOSSES[1], ("val_mae", "val mae", 9, "{:.4g}")),
+            *_PACE,
+        ),
+    }
 )
 
 
@@ -36,7 +53,7 @@ class ProgressBar(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Print the head of the table and start the bar."""
-        head = "".join(f"{title:>{width}}" for _, title, width, _ in _COLUMNS)
+        head = "".join(f"{title:>{width}}" for _, title, width, _ in _COLUMNS[learner.task])
         self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False)
         for row in learner.find(Recorder).rows:
             self._print(row, learner)
@@ -85,8 +102,9 @@ class ProgressBar(Callback):
         self._task = self._bar.add_task(text, total=total, completed=completed, values="")
 
     def _print(self, row: Row, learner: Learner) -> None:
-        cells = (template.format(row[key]) if key in row else "-" for key, _, _, template in _COLUMNS)
-        line = "".join(f"{cell:>{width}}" for cell, (_, _, width, _) in zip(cells, _COLUMNS, strict=True))
+        columns = _COLUMNS[learner.task]
+        cells = (template.format(row[key]) if key in row else "-" for key, _, _, template in columns)
+        line = "".join(f"{cell:>{width}}" for cell, (_, _, width, _) in zip(cells, columns, strict=True))
         epoch = f"{int(row['epoch']) + 1}/{learner.epochs}"
         self.console.print(f"{epoch:>8}{line}", highlight=False)
 
@@ -94,4 +112,10 @@ class ProgressBar(Callback):
 def _running(latest: Row) -> str:
     if not latest:
         return ""
-    return "loss {loss:.3f}  acc {accuracy:.3f}  {images_per_second:,.0f} img/s".format_map(latest)
+    scores = {
+        "loss": "loss {:.3f}",
+        "accuracy": "acc {:.3f}",
+        "mae": "mae {:.3g}",
+        "images_per_second": "{:,.0f} img/s",
+    }
+    return "  ".join(template.format(latest[key]) for key, template in scores.items() if key in latest)

@@ -14,6 +14,7 @@ from augment.errors import UserError
 from trainer.callback import Callback
 from trainer.learner import Learner
 from trainer.metrics import Meter, Samples
+from trainer.outputs import OutputMeter, Outputs, make_meter
 
 Row = dict[str, float]
 
@@ -58,7 +59,8 @@ class Recorder(Callback):
         rows: a row for each finished epoch.
         latest: the running values at the last look, with the key "images_per_second".
         val: the values of the last validation pass.
-        confusion: its confusion matrix, (classes, classes), rows are targets; None before there is one.
+        confusion: its confusion matrix, (classes, classes), rows are targets; None before there is one, and where
+            pictures do not have one class each.
         samples: what it said of each sample; None before there is one.
         looks: the looks at the training passes, the oldest first; of a long run not all.
     """
@@ -71,9 +73,9 @@ class Recorder(Callback):
         self.latest: Row = {}
         self.val: Row = {}
         self.confusion: Tensor | None = None
-        self.samples: Samples | None = None
+        self.samples: Samples | Outputs | None = None
         self.looks: list[Look] = []
-        self._train: Meter | None = None
+        self._train: Meter | OutputMeter | None = None
         self._measured: Tensor | None = None
         self._loaded: dict[str, Any] | None = None
         self._row: Row = {}
@@ -93,7 +95,7 @@ class Recorder(Callback):
 
     def before_train(self, learner: Learner) -> None:
         """Start the clock, and the sums unless they are those of an interrupted epoch."""
-        self._train = Meter(len(learner.classes), learner.device)
+        self._train = make_meter(learner.task, len(learner.classes), learner.device)
         if self._loaded is not None:
             if learner.position.batch:
                 self._train.load_state_dict(self._loaded["meter"])
@@ -110,7 +112,7 @@ class Recorder(Callback):
 
     def before_validate(self, learner: Learner) -> None:
         """Start the sums of the validation pass."""
-        self._val = Meter(len(learner.classes), learner.device, keep=True)
+        self._val = make_meter(learner.task, len(learner.classes), learner.device, keep=True)
 
     def before_batch(self, learner: Learner) -> None:
         """Add the time that a training batch was waited for."""
@@ -136,8 +138,7 @@ class Recorder(Callback):
         # The rate is that of this process; the seconds are the epoch's, also of the part before an interruption.
         rate = (meter.samples - self._before) / seconds if seconds else 0.0
         self._row |= {
-            "train_loss": values["loss"],
-            "train_accuracy": values["accuracy"],
+            **{f"train_{name}": value for name, value in values.items()},
             "lr": float(learner.optimizer.param_groups[0]["lr"]),
             "seconds": self._seconds + seconds,
             "images_per_second": rate,
@@ -148,8 +149,9 @@ class Recorder(Callback):
 
     def after_validate(self, learner: Learner) -> None:
         """Close the validation pass's part of the row."""
-        self.val = {f"val_{name}": value for name, value in self._val.compute().items()}
-        self.confusion, self.samples = self._val.confusion(), self._val.kept()
+        self.val = {f"val_{name}": value for name, value in self._val.scores().items()}
+        self.confusion = self._val.confusion() if isinstance(self._val, Meter) else None
+        self.samples = self._val.kept()
 
     def after_epoch(self, learner: Learner) -> None:
         """Write the row and the looks."""
@@ -184,12 +186,12 @@ class Recorder(Callback):
         self.looks = [Look(*look) for look in state.get("looks", ())]
         self._loaded = state if state["meter"] is not None else None
 
-    def _meter(self, learner: Learner) -> Meter:
+    def _meter(self, learner: Learner) -> Meter | OutputMeter:
         meter = self._train if learner.training else self._val
         assert meter is not None
         return meter
 
-    def _look(self, learner: Learner, meter: Meter) -> Row:
+    def _look(self, learner: Learner, meter: Meter | OutputMeter) -> Row:
         values = meter.compute()
         now = monotonic()
         rate = (meter.samples - self._seen) / (now - self._looked) if now > self._looked else 0.0

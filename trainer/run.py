@@ -30,10 +30,11 @@ from trainer.dashboard import Wandb
 from trainer.early_stopping import EarlyStopping
 from trainer.graphs import runner
 from trainer.learner import Learner, Position
-from trainer.losses import CrossEntropy
+from trainer.losses import make_loss
 from trainer.models import count_parameters
 from trainer.recorder import Recorder
 from trainer.stages import Prepare, StagedLoader
+from trainer.tasks import JUDGING, best_row, task_of
 from trainer.warm_up import warm_up
 
 CONFIG_FILE, SUMMARY_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "summary.json", "environment.json", "plan.txt"
@@ -74,10 +75,11 @@ class Summary:
         write_json(self.folder / SUMMARY_FILE, values)
 
     def __str__(self) -> str:
-        accuracy = self.best.get("val_accuracy")
-        score = "no val_accuracy" if accuracy is None else f"best val_accuracy {accuracy:.4f}"
-        where = f" in epoch {int(self.best['epoch']) + 1}" if accuracy is not None else ""
-        final = f", last {self.last['val_accuracy']:.4f}" if "val_accuracy" in self.last else ""
+        key = JUDGING[task_of([self.best, self.last])].monitor
+        best = self.best.get(key)
+        score = f"no {key}" if best is None else f"best {key} {best:.4f}"
+        where = f" in epoch {int(self.best['epoch']) + 1}" if best is not None else ""
+        final = f", last {self.last[key]:.4f}" if key in self.last else ""
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
         took = f"{self.seconds:.0f} s, in {self.folder}"
         return f"{self.status} after {self.epochs} epochs{early}: {score}{where}{final}, {took}"
@@ -168,6 +170,7 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     dataset, device = load_dataset(config.data), config.fit.torch_device()
     _set_precision(device, config.fit.precision)
     torch.manual_seed(config.seed)
+    regression = config.fit.regression_loss
     # One for both splits; a run that is gone on with keeps what was chosen.
     files, threads = (*dataset.train.files, *dataset.val.files), config.fit.cpu_threads()
     placement = place(config.aug, files, device, threads=threads, trial=config.fit.resume is None)
@@ -180,8 +183,8 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
         make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
         optimizer=config.fit.make_optimizer,
         epochs=config.fit.epochs,
-        loss_function=CrossEntropy(config.fit.label_smoothing),
-        val_loss_function=CrossEntropy(),
+        loss_function=make_loss(dataset.task, smoothing=config.fit.label_smoothing, regression=regression),
+        val_loss_function=make_loss(dataset.task, regression=regression),
         callbacks=callbacks,
         device=device,
         bf16=config.fit.precision == "bf16",
@@ -193,6 +196,7 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
         tta=config.fit.tta,
         folder=folder,
         classes=dataset.classes,
+        task=dataset.task,
     )
     if device.type == "cuda" and not config.fit.compile:
         _warm_up(learner, config)
@@ -257,7 +261,8 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
         console.print(reason, highlight=False, soft_wrap=True)
     console.print(
         f"{config.resolved['data']['source']}: {len(dataset.train)} + {len(dataset.val)} pictures, "
-        f"{len(dataset.classes)} classes; {config.resolved['model'].get('name', config.resolved['model']['kind'])}: "
+        f"{JUDGING[dataset.task].counted(len(dataset.classes))}; "
+        f"{config.resolved['model'].get('name', config.resolved['model']['kind'])}: "
         f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {_device_name(learner.device)}; {folder}",
         highlight=False,
         soft_wrap=True,
@@ -289,8 +294,7 @@ def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Sum
     if rows:
         checkpoints = [c for c in learner.callbacks if isinstance(c, Checkpoint)]
         epoch = checkpoints[0].best_epoch if checkpoints else None
-        scored = [row for row in rows if "val_accuracy" in row]
-        best = rows[epoch] if epoch is not None else max(scored, key=lambda row: row["val_accuracy"], default={})
+        best = rows[epoch] if epoch is not None else best_row(rows, JUDGING[learner.task].monitor)
     stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
     last = dict(rows[-1]) if rows else {}
     return Summary(status, folder, len(rows), best, last, seconds, stopped=stopped)

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from augment.files import write_json
 from trainer.run import SUMMARY_FILE
+from trainer.tasks import JUDGING, smaller_is_better, task_of
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
 
@@ -40,10 +41,11 @@ class Job:
         name: of its folder.
         overrides: what it was started with.
         status: finished, interrupted, failed or missing.
-        last: val_accuracy of the last epoch, or None.
+        last: score of the last epoch, or None.
         best: that of the best epoch, which was chosen by it, or None.
         seconds: it took.
         error: what it failed of.
+        score: what the scores are, as val_accuracy.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Job:
     best: float | None
     seconds: float
     error: str
+    score: str = JUDGING["classify"].monitor
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Mean:
 
     Attributes:
         name: what else the sweep varies.
-        scores: val_accuracy of each.
+        scores: of each.
     """
 
     name: str
@@ -92,7 +95,13 @@ class Mean:
 def read_jobs(folder: Path) -> list[Job]:
     """Read the jobs of a sweep's folder, the best last epoch first, those without a score last."""
     jobs = [_read_job(run.parent) for run in folder.glob("*/.hydra")]
-    return sorted(jobs, key=lambda job: (job.last is None, -(job.last or 0.0), len(job.name), job.name))
+    sign = 1 if smaller_is_better(_score(jobs)) else -1
+    return sorted(jobs, key=lambda job: (job.last is None, sign * (job.last or 0.0), len(job.name), job.name))
+
+
+def _score(jobs: Sequence[Job]) -> str:
+    """Return what the jobs are judged by."""
+    return next((job.score for job in jobs if job.last is not None), JUDGING["classify"].monitor)
 
 
 def _read_job(folder: Path) -> Job:
@@ -101,13 +110,14 @@ def _read_job(folder: Path) -> Job:
         summary = json.loads((folder / SUMMARY_FILE).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return Job(folder.name, overrides, "missing", None, None, 0.0, "")
-    last, best = (_accuracy(summary[row]) for row in ("last", "best"))
-    return Job(folder.name, overrides, summary["status"], last, best, summary["seconds"], summary["error"])
+    score = JUDGING[task_of([summary["last"], summary["best"]])].monitor
+    last, best = (_value(summary[row], score) for row in ("last", "best"))
+    return Job(folder.name, overrides, summary["status"], last, best, summary["seconds"], summary["error"], score)
 
 
-def _accuracy(row: Mapping[str, float | None]) -> float | None:
-    accuracy = row.get("val_accuracy")
-    return None if accuracy is None or math.isnan(accuracy) else accuracy
+def _value(row: Mapping[str, float | None], key: str) -> float | None:
+    value = row.get(key)
+    return None if value is None or math.isnan(value) else value
 
 
 def print_table(folder: Path, console: Console) -> bool:
@@ -115,7 +125,7 @@ def print_table(folder: Path, console: Console) -> bool:
     jobs = read_jobs(folder)
     varied = _varied(jobs)
     means = _over_seeds(jobs, varied)
-    tables = [_job_table(jobs, varied), *([_mean_table(means)] if means else [])]
+    tables = [_job_table(jobs, varied), *([_mean_table(means, _score(jobs))] if means else [])]
     for title, rows in tables:
         table = Table(title=title, title_justify="left")
         for name in rows[0]:
@@ -136,7 +146,8 @@ _WORDS = ("job", "what it varies", "status")
 
 
 def _job_table(jobs: Sequence[Job], varied: set[str]) -> Rows:
-    rows = [["job", "what it varies", "last val_accuracy", "best val_accuracy", "seconds", "status"]]
+    key = _score(jobs)
+    rows = [["job", "what it varies", f"last {key}", f"best {key}", "seconds", "status"]]
     for job in jobs:
         scores = ("" if score is None else f"{score:.4f}" for score in (job.last, job.best))
         status = f"{job.status}: {job.error}" if job.error else job.status
@@ -144,12 +155,12 @@ def _job_table(jobs: Sequence[Job], varied: set[str]) -> Rows:
     return f"{len(jobs)} jobs, the best last epoch first", rows
 
 
-def _mean_table(means: Sequence[Mean]) -> Rows:
+def _mean_table(means: Sequence[Mean], score: str) -> Rows:
     rows = [["what it varies", "n", "mean", "std", "95 % interval of the mean"]]
     for row in means:
         low, high = row.interval()
         rows.append([row.name, str(len(row.scores)), f"{row.mean:.4f}", f"{row.std:.4f}", f"{low:.4f}..{high:.4f}"])
-    return "last val_accuracy over seeds", rows
+    return f"last {score} over seeds", rows
 
 
 def _markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
@@ -175,4 +186,5 @@ def _over_seeds(jobs: Sequence[Job], varied: set[str]) -> list[Mean]:
         if job.last is not None and job.status == "finished":
             groups[" ".join(o for o in _kept(job, varied) if not o.startswith("seed="))].append(job.last)
     means = [Mean(name, tuple(scores)) for name, scores in groups.items() if len(scores) > 1]
-    return sorted(means, key=lambda row: -row.mean)
+    sign = 1 if smaller_is_better(_score(jobs)) else -1
+    return sorted(means, key=lambda row: sign * row.mean)

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from augment.dataset import Split
+from augment.dataset import Split, Task
 from augment.errors import UserError, first_line
 from augment.plan import build_plan
 from trainer.bar import Bar
@@ -15,6 +15,7 @@ from trainer.callback import Callback
 from trainer.checkpoint import BEST, load
 from trainer.config import Config, parse_config
 from trainer.learner import Learner
+from trainer.losses import make_loss
 from trainer.run import CONFIG_FILE, make_loader
 
 
@@ -25,12 +26,14 @@ class Trained:
     Attributes:
         config: that of the run, with what was overridden.
         classes: what the model's outputs mean.
+        task: what they are.
         network: the model.
     """
 
     config: Config
     classes: tuple[str, ...]
     network: nn.Module
+    task: Task = "classify"
 
     def look_at(self, split: Split, *callbacks: Callback, what: str) -> None:
         """Make one pass over pictures, as validation does: its plan, precision and test-time augmentation.
@@ -54,6 +57,8 @@ class Trained:
                 bf16=fit.precision == "bf16",
                 tta=fit.tta,
                 classes=self.classes,
+                task=self.task,
+                loss_function=make_loss(self.task, regression=fit.regression_loss),
             )
             learner.validate()
 
@@ -77,7 +82,7 @@ def load_trained(run: Path, overrides: Sequence[str] = (), *, tta: str | None = 
         network.load_state_dict(best["model"])
     except RuntimeError as error:
         raise UserError(f"{run / BEST}: not the weights of the configured model ({first_line(error)})") from error
-    return Trained(config, classes, network)
+    return Trained(config, classes, network, best.get("task", "classify"))
 
 
 def _run_config(run: Path, overrides: Sequence[str]) -> Config:

@@ -118,7 +118,8 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
 
 
 def _shuffled(split: Split, *, keep: bool = False) -> list[tuple[Picture, int]]:
-    pairs = list(zip(split.files, split.targets, strict=True))
+    # Others than classes were refused before.
+    pairs = [(p, target) for p, target in zip(split.files, split.targets, strict=True) if isinstance(target, int)]
     if keep:
         return pairs
     return [pairs[place] for place in np.random.default_rng(_SEED).permutation(len(pairs)).tolist()]

@@ -42,7 +42,7 @@ class Chart:
 def charts(record: Record) -> list[Chart]:
     """Draw all curves that there are data for."""
     with LOCK:
-        made = [_loss(record), _accuracy(record), *_schedules(record), _speed(record)]
+        made = [_loss(record), _score(record), *_schedules(record), _speed(record)]
     return [chart for chart in made if chart is not None]
 
 
@@ -60,15 +60,19 @@ def _loss(record: Record) -> Chart | None:
     return Chart("Loss", _svg(figure), _told(record.rows, "loss", "{:.3g}"))
 
 
-def _accuracy(record: Record) -> Chart | None:
+def _score(record: Record) -> Chart | None:
     figure, axes = _axes()
-    if not _draw_splits(axes, record, _epochs(record.rows), "accuracy"):
+    judging = record.judging
+    if not _draw_splits(axes, record, _epochs(record.rows), judging.quantity):
         return None
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    best = record.best.get("val_accuracy")
+    if judging.share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    best = record.best.get(f"val_{judging.quantity}")
     if best is not None:
         axes.plot(record.best["epoch"] + 1, best, "o", color=_COLORS["val"], markersize=9, fillstyle="none")
-    return Chart("Accuracy", _svg(figure), _told(record.rows, "accuracy", "{:.1%}"))
+    return Chart(
+        judging.title, _svg(figure), _told(record.rows, judging.quantity, "{:.1%}" if judging.share else "{:.3g}")
+    )
 
 
 def _draw_splits(axes: Axes, record: Record, epochs: NDArray[np.float64], quantity: str) -> bool:

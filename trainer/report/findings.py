@@ -11,7 +11,9 @@ from trainer.metrics import wilson_interval
 from trainer.plots import column
 from trainer.recorder import Row
 from trainer.report.classes import class_scores
+from trainer.report.outputs import worst_labels
 from trainer.report.record import Record
+from trainer.tasks import smaller_is_better
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,18 @@ def findings(record: Record) -> list[Finding]:
     """Return what there is to say about a run, warnings first."""
     found = [
         finding
-        for rule in (_end, _no_number, _guessing, _overfitting, _still_improving, _gap, _waiting, _slow, _worst_class)
+        for rule in (
+            _end,
+            _no_number,
+            _guessing,
+            _overfitting,
+            _still_improving,
+            _gap,
+            _waiting,
+            _slow,
+            _worst_class,
+            _worst_label,
+        )
         for finding in rule(record)
     ]
     return sorted(found, key=lambda finding: not finding.warning)
@@ -101,11 +114,14 @@ def _overfits(rows: Sequence[Row]) -> tuple[Row, Row] | None:
 
 
 def _still_improving(record: Record) -> Iterator[Finding]:
-    accuracy = column([row for row in record.rows if "val_accuracy" in row], "val_accuracy")
-    if record.ending.status != "finished" or len(accuracy) < 3 or np.isnan(accuracy).any() or _overfits(record.rows):
+    key = f"val_{record.judging.quantity}"
+    score = column([row for row in record.rows if key in row], key) * (-1 if smaller_is_better(key) else 1)
+    if record.ending.status != "finished" or len(score) < 3 or np.isnan(score).any() or _overfits(record.rows):
         return
-    if accuracy[-1] > accuracy[:-1].max():
-        yield Finding("Validation accuracy was highest in the last epoch: more epochs may bring more.")
+    if score[-1] > score[:-1].max():
+        which = "lowest" if smaller_is_better(key) else "highest"
+        title = record.judging.title.lower()
+        yield Finding(f"Validation {title} was {which} in the last epoch: more epochs may bring more.")
 
 
 def _gap(record: Record) -> Iterator[Finding]:
@@ -161,6 +177,19 @@ def _worst_class(record: Record) -> Iterator[Finding]:
         f"Worst class: {worst.name} at {percent(worst.accuracy)} ({worst.right} of {worst.total}), "
         f"most often taken for {worst.taken_for} ({times})."
     )
+
+
+def _worst_label(record: Record) -> Iterator[Finding]:
+    labels = worst_labels(record)
+    if len(labels) > 1:
+        worst = labels[0]
+        pictures = f"{worst.pictures} picture{'s' if worst.pictures != 1 else ''}"
+        yield Finding(f"Worst label: {worst.name}, average precision {percent(worst.average_precision)} ({pictures}).")
+    absent = len(record.classes) - len(labels)
+    if labels and absent:
+        yield Finding(
+            f"{absent} of {len(record.classes)} labels are on no validation picture and do not count.", warning=True
+        )
 
 
 def _epoch(row: Row) -> int:

@@ -22,8 +22,10 @@ from trainer.report.charts import charts
 from trainer.report.classes import class_scores, most_confused
 from trainer.report.findings import findings, percent
 from trainer.report.images import UnfitError, inline_picture, mistakes
+from trainer.report.outputs import outputs_of
 from trainer.report.record import Record, read_record
 from trainer.run import CONFIG_FILE, PLAN_FILE
+from trainer.tasks import AUTO, monitored
 
 # Classes up to which the confusion matrix has room beside the bars; beyond, the most confused pairs are listed there,
 # and it stands below, up to so many classes as a table and then as a picture.
@@ -37,6 +39,10 @@ _COLUMNS = {
     "train_accuracy": ("train acc", "{:.2%}"),
     "val_loss": ("val loss", "{:.4f}"),
     "val_accuracy": ("val acc", "{:.2%}"),
+    "val_map": ("val mAP", "{:.2%}"),
+    "train_mae": ("train mae", "{:.4g}"),
+    "val_mae": ("val mae", "{:.4g}"),
+    "val_rmse": ("val rmse", "{:.4g}"),
     "lr": ("lr", "{:.2g}"),
     "images_per_second": ("img/s", "{:,.0f}"),
     "waiting": ("waiting", "{:.0%}"),
@@ -72,6 +78,7 @@ def render(record: Record) -> str:
         findings=findings(record),
         charts=charts(record),
         **_classes(record),
+        **outputs_of(record),
         **_mistakes(record),
         batch=inline_picture(record.folder / BATCH),
         plan=record.texts.get(PLAN_FILE, ""),
@@ -119,29 +126,33 @@ def _headline(record: Record) -> dict[str, Any]:
     tiles.append(("model", _model(record), parameters))
     tiles.append(("data", _source(record), _sizes(record)))
     tiles.append(("device", _device(record), ""))
-    accuracy, interval, total = record.best.get("val_accuracy"), None, 0
+    key = f"val_{record.judging.quantity}"
+    score, interval, total = record.best.get(key), None, 0
     if record.confusion is not None:
         right, total = int(np.trace(record.confusion)), int(record.confusion.sum())
-        accuracy, interval = right / total, wilson_interval(right, total)
-    if accuracy is not None and not isfinite(accuracy):
-        accuracy = None
-    by_accuracy = _monitor(record) == "val_accuracy"
-    label = "best validation accuracy" if by_accuracy else "validation accuracy of the best epoch"
-    return {"accuracy": accuracy, "interval": interval, "total": total, "tiles": tiles, "label": label}
+        score, interval = right / total, wilson_interval(right, total)
+    shown = None if score is None or not isfinite(score) else _shown(record, score)
+    name = f"validation {record.judging.title.lower()}"
+    label = f"best {name}" if _monitor(record) == key else f"{name} of the best epoch"
+    return {"score": shown, "interval": interval, "total": total, "tiles": tiles, "label": label, "name": name}
+
+
+def _shown(record: Record, score: float) -> str:
+    return percent(score, 1) if record.judging.share else f"{score:.4g}"
 
 
 def _monitor(record: Record) -> str:
     given = record.config.resolved["callbacks"].get("checkpoint") if record.config else None
-    return str(given["monitor"]) if given else "val_accuracy"
+    return monitored(str(given["monitor"]) if given else AUTO, record.task)
 
 
 def _last(record: Record) -> str:
     """Say what the last epoch scored, which nothing was chosen by."""
     last = record.rows[-1] if record.rows else record.best
-    accuracy = last.get("val_accuracy", float("nan"))
-    if last["epoch"] == record.best["epoch"] or not isfinite(accuracy):
+    score = last.get(f"val_{record.judging.quantity}", float("nan"))
+    if last["epoch"] == record.best["epoch"] or not isfinite(score):
         return ""
-    return f"; last epoch: {percent(accuracy, 1)}"
+    return f"; last epoch: {_shown(record, score)}"
 
 
 def _model(record: Record) -> str:
@@ -156,7 +167,7 @@ def _source(record: Record) -> str:
 
 
 def _sizes(record: Record) -> str:
-    classes = f"{len(record.classes)} classes" if record.classes else ""
+    classes = record.judging.counted(len(record.classes)) if record.classes else ""
     if record.dataset is None:
         return classes
     return f"{len(record.dataset.train):,} + {len(record.dataset.val):,} pictures, {classes}"

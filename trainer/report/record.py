@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,15 +15,17 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from augment.dataset import Dataset
+from augment.dataset import Dataset, Task
 from augment.errors import UserError, first_line
 from augment.sources import load_dataset
 from trainer.checkpoint import BEST, load
 from trainer.config import Config, parse_config
 from trainer.models import count_parameters
+from trainer.outputs import LabelScore, Outputs, label_scores
 from trainer.recorder import LOOKS_FILE, METRICS_FILE, Row, read_metrics
 from trainer.report import Ending
 from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE, SUMMARY_FILE
+from trainer.tasks import JUDGING, Judging, best_row, task_of
 
 # What reading a file that is broken, or one of another version of this program, may end in.
 _UNREADABLE = (
@@ -61,7 +64,9 @@ class Record:
         best: the best epoch's row; empty if there is none.
         confusion: the best epoch's, (classes, classes), rows are targets.
         classes: their names.
-        samples: its pictures one by one.
+        samples: its pictures one by one, where each has one class.
+        outputs: the same where they have labels or numbers.
+        task: what the targets are.
         steps: samples within epochs, each with "seconds", "step" and more.
         config: the configuration, if it can still be parsed.
         dataset: the pictures, if they are still there.
@@ -79,6 +84,8 @@ class Record:
     confusion: NDArray[np.int64] | None = None
     classes: tuple[str, ...] = ()
     samples: Samples | None = None
+    outputs: Outputs | None = None
+    task: Task = "classify"
     steps: list[Row] = field(default_factory=list)
     config: Config | None = None
     dataset: Dataset | None = None
@@ -87,6 +94,18 @@ class Record:
     overrides: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def judging(self) -> Judging:
+        """What the run is judged by."""
+        return JUDGING[self.task]
+
+    @cached_property
+    def label_scores(self) -> list[LabelScore]:
+        """How well each label is told, in their order; empty where pictures have none."""
+        if self.outputs is None or self.task != "multilabel":
+            return []
+        return label_scores(self.outputs, self.classes)
 
     @property
     def epochs(self) -> int | None:
@@ -137,11 +156,14 @@ def read_record(folder: Path, ending: Ending | None = None) -> Record:
         record.dataset = attempt("data", lambda: load_dataset(source), None)
     if (folder / BEST).is_file():
         attempt(BEST, lambda: _take_best(record, load(folder / BEST)), None)
+    elif record.dataset is not None:
+        record.task = record.dataset.task
+    else:
+        record.task = task_of(record.rows)
     if not record.classes and record.dataset is not None:
         record.classes = record.dataset.classes
     if not record.best:
-        scored = [row for row in record.rows if math.isfinite(row.get("val_accuracy", math.nan))]
-        record.best = max(scored, key=lambda row: row["val_accuracy"], default={})
+        record.best = best_row(record.rows, record.judging.monitor)
     if record.config is not None and record.classes:
         config = record.config
         record.parameters = attempt("model", lambda: _parameters(config, len(record.classes)), None)
@@ -151,10 +173,13 @@ def read_record(folder: Path, ending: Ending | None = None) -> Record:
 def _take_best(record: Record, best: Mapping[str, Any]) -> None:
     record.best = dict(best.get("row", {}))
     record.classes = tuple(best.get("classes", ()))
+    record.task = best.get("task", "classify")
     confusion, samples = best.get("confusion"), best.get("samples")
     if confusion is not None and confusion.shape == (len(record.classes),) * 2 and int(confusion.sum()):
         record.confusion = confusion.numpy().astype(np.int64)
-    if samples is not None:
+    if samples is not None and record.task != "classify":
+        record.outputs = Outputs(**samples) if len(samples["index"]) else None
+    elif samples is not None:
         index, target, prediction = (samples[key].numpy().astype(np.int64) for key in ("index", "target", "prediction"))
         record.samples = Samples(index, target, prediction, samples["confidence"].double().numpy())
 

@@ -1,0 +1,177 @@
+"""Lists of pictures: what lines and columns become, and what is said of those that are wrong."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from augment.dataset import Dataset
+from augment.errors import UserError
+from augment.filelist import read_list
+from augment.sources import FileList, load_dataset, parse_data
+
+
+@pytest.fixture
+def lists(tmp_path: Path, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with pictures a.png to d.png and "e f.png", in which lists are written."""
+    monkeypatch.chdir(tmp_path)  # below which the check of the files is kept
+    for name, photo in zip(("a.png", "b.png", "c.png", "d.png", "e f.png"), photos, strict=False):
+        (tmp_path / name).symlink_to(photo)
+    return tmp_path
+
+
+def load(folder: Path, train: str, val: str, *, ending: str = "txt", **settings: object) -> Dataset:
+    (folder / f"train.{ending}").write_text(train)
+    (folder / f"val.{ending}").write_text(val)
+    files = {name: str(folder / f"{name}.{ending}") for name in ("train", "val")}
+    source = parse_data({"source": "filelist", **files, **settings})
+    assert isinstance(source, FileList)
+    return source.load()
+
+
+def test_a_class_each(lists: Path) -> None:
+    """Quotes as in a shell; a comment begins where a word does; blank lines count for nothing but the number."""
+    found = load(lists, "# ours\na.png dog\n\nb.png cat # not sure\n'e f.png' C#\n", "c.png dog\nd.png 0\n")
+    assert (found.task, found.classes) == ("classify", ("C#", "cat", "dog"))
+    assert found.train.files == (lists / "a.png", lists / "b.png", lists / "e f.png")
+    assert (found.train.targets, found.val.targets) == ((2, 1, 0), (2, 0))
+
+
+def test_several_labels(lists: Path) -> None:
+    found = load(lists, "a.png dog cat\nb.png cat\n", "c.png dog\n")
+    assert (found.task, found.classes) == ("multilabel", ("cat", "dog"))
+    assert (found.train.targets, found.val.targets) == (((1.0, 1.0), (1.0, 0.0)), ((0.0, 1.0),))
+    none = load(lists, "a.png dog\nb.png\n", "c.png\n", multilabel=True)
+    assert (none.task, none.train.targets, none.val.targets) == ("multilabel", ((1.0,), (0.0,)), ((0.0,),))
+
+
+def test_numbers_for_classes(lists: Path) -> None:
+    found = load(lists, "a.png 1\nb.png 0\n", "c.png 1\n")
+    assert (found.task, found.classes, found.train.targets) == ("classify", ("0", "1"), (1, 0))
+
+
+def test_given_classes_decide_about_places(lists: Path) -> None:
+    (lists / "names.txt").write_text("zebra\nant\n")
+    found = load(lists, "a.png ant\nb.png 0\n", "c.png zebra\n", classes=str(lists / "names.txt"))
+    assert (found.classes, found.train.targets, found.val.targets) == (("zebra", "ant"), (1, 0), (0,))
+
+
+@pytest.mark.parametrize(
+    ("train", "settings", "names", "targets"),
+    [
+        ("a.png .5\nb.png 2\n", {}, ("target",), ((0.5,), (2.0,))),
+        ("a.png 5\nb.png 2\n", {"task": "regress"}, ("target",), ((5.0,), (2.0,))),
+        ("a.png .5 -1e3\nb.png 2 3\n", {}, ("target_1", "target_2"), ((0.5, -1000.0), (2.0, 3.0))),
+    ],
+)
+def test_numbers_to_predict(
+    train: str, settings: dict[str, str], names: tuple[str, ...], targets: tuple[tuple[float, ...], ...], lists: Path
+) -> None:
+    found = load(lists, train, train, **settings)
+    assert (found.task, found.classes, found.train.targets) == ("regress", names, targets)
+
+
+CSV = 'id,path,label,age,height\n0,a.png,dog; cat,3,1.5\n1,"e f.png",cat,4,.5\n'
+
+
+def test_columns(lists: Path) -> None:
+    found = load(lists, CSV, CSV, ending="csv")
+    assert (found.task, found.train.targets) == ("multilabel", ((1.0, 1.0), (1.0, 0.0)))
+    assert found.train.files == (lists / "a.png", lists / "e f.png")
+    numbers = load(lists, CSV, CSV, ending="csv", targets=["height", "age"])
+    assert (numbers.task, numbers.classes, numbers.train.targets) == (
+        "regress",
+        ("height", "age"),
+        ((1.5, 3.0), (0.5, 4.0)),
+    )
+    chosen = load(lists, CSV, CSV, ending="csv", image="path", label="id")
+    assert (chosen.task, chosen.train.targets) == ("classify", (0, 1))
+    flags = "file,cat,dog\na.png,0,0\nb.png,1,1\n"
+    hot = load(lists, flags, flags, ending="csv", targets=["cat", "dog"], multilabel=True)
+    assert (hot.task, hot.classes, hot.train.targets) == ("multilabel", ("cat", "dog"), ((0.0, 0.0), (1.0, 1.0)))
+    first = load(lists, flags, flags, ending="csv")
+    assert (first.task, first.train.files, first.train.targets) == (
+        "classify",
+        (lists / "a.png", lists / "b.png"),
+        (0, 1),
+    )
+
+
+def test_another_root(lists: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("lists")
+    found = load(elsewhere, "a.png x\n", f"{lists / 'b.png'} x\n", root=str(lists))
+    assert (found.train.files, found.val.files) == ((lists / "a.png",), (lists / "b.png",))
+
+
+def whole(message: str, folder: Path, ending: str) -> str:
+    """Spell "train:2:" out, and {} as the folder."""
+    place = rf"data.\1: line \2 of {folder}/\1.{ending}: "
+    return re.sub(r"^(train|val):(\d+): ", place, message).replace("{}", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "settings", "message"),
+    [
+        ("a.png dog\n", "# x\nb.png dgo\n", {}, "val:2: unknown label 'dgo'. Did you mean 'dog'?"),
+        ("a.png 0\nb.png 1\n", "b.png 2\n", {}, "val:1: class 2 is out of range. Allowed: 0 to 1."),
+        ("a.png 0\n", "b.png -1\n", {}, "val:1: class -1 is out of range. Allowed: 0 to 0. Numbers to predict need"),
+        ("a.png 0\nb.png 3\nc.png 2\n", "b.png 0\n", {}, "train:3: class 2, but 1 is nowhere. Allowed: whole"),
+        ("a.png x\nb.png\n", "c.png x\n", {}, "train:2: b.png has no label. Allowed: one;"),
+        ("a.png\n", "c.png\n", {}, "train:1: no label."),
+        ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: unknown label 'y'."),
+        ("a.png x\nb.png x x\n", "b.png x\n", {"task": "classify"}, "train:2: 2 labels."),
+        ("a.png x\nz.png x\ny.png x\n", "b.png x\n", {}, "train:2: there is no {}/z.png (and 1 more)"),
+        ("a.png x\n'b.png x\n", "b.png x\n", {}, "train:2: No closing quotation;"),
+        ("# nothing\n", "b.png x\n", {}, "data.train: {}/train.txt lists no pictures."),
+        ("a.png 1.5 2\nb.png 1\n", "b.png 1 1\n", {"task": "regress"}, "train:2: 1 numbers, but 2"),
+        ("a.png 1.5\nb.png tall\n", "b.png 1\n", {"task": "regress"}, "train:2: 'tall' is no number."),
+        ("a.png 1.5\nb.png nan\n", "b.png 1\n", {"task": "regress"}, "train:2: 'nan' is no number."),
+        ("a.png 1.5\n", "b.png\n", {"task": "regress"}, "val:1: b.png has no number."),
+        ("a.png x\n", "b.png x\n", {"label": "kind"}, "data.train: {}/train.txt has no columns to choose."),
+        ("a.png x\n", "b.png x\n", {"task": "regress", "multilabel": True}, "data.task=regress: but data"),
+        ("a.png x\n", "b.png x\n", {"classes": "none.txt"}, "data.classes=none.txt: cannot be read: No such file"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(train: str, val: str, settings: dict[str, object], message: str, lists: Path) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(whole(message, lists, 'txt'))}"):
+        load(lists, train, val, **settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        (CSV, {"label": "lable"}, "data.label: {}/train.csv (data.train) has no column 'lable'. Did you mean 'label'?"),
+        (CSV, {"targets": ["hight"]}, "data.targets: {}/train.csv (data.train) has no column 'hight'."),
+        (CSV, {"targets": ["label"]}, "train:2: 'dog; cat' in column label is no number."),
+        (CSV, {"targets": ["age"], "multilabel": True}, "train:2: age is '3'. Allowed: 0 or 1."),
+        (CSV, {"targets": ["age"], "task": "classify"}, "data.targets: several columns of labels."),
+        (CSV + "3,b.png,dog\n", {}, "train:4: 3 cells, but the header has 5;"),
+        ("a.png\nb.png\n", {}, "data.train: {}/train.csv has no header with two columns or more"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_columns_is_said(text: str, settings: dict[str, object], message: str, lists: Path) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(whole(message, lists, 'csv'))}"):
+        load(lists, text, CSV, ending="csv", **settings)
+
+
+def test_no_such_list(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^data.val: .*none.txt cannot be read: No such file or directory.$"):
+        read_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
+    (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
+    with pytest.raises(UserError, match=r"^data.val: .*latin.txt is no text in UTF-8"):
+        read_list("data.val", tmp_path / "latin.txt", image=None, label=None, targets=())
+
+
+def test_a_class_without_pictures_is_noted(lists: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load(lists, "a.png cat\nb.png dog\n", "c.png dog\n")
+    assert [r.getMessage() for r in caplog.records] == ["data.val has no pictures of cat"]
+    caplog.clear()
+    load(lists, "a.png 1.5\nb.png 0\n", "c.png 0.0\n")
+    assert not caplog.records
+
+
+def test_the_sample_of_several_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("augment.scenes.make_scenes.__kwdefaults__", {"train": 8, "val": 4})
+    found = load_dataset(parse_data({"source": "sample_multilabel", "dir": str(tmp_path)}))
+    assert (found.task, len(found.train), len(found.val), len(found.classes)) == ("multilabel", 8, 4, 10)

@@ -1,0 +1,138 @@
+"""What is measured of labels and numbers: by hand, and against scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from fakes import CPU
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainer.outputs import (
+    OutputMeter,
+    average_precisions,
+    best_threshold,
+    label_scores,
+    mean_average_precision,
+    number_errors,
+)
+
+
+def draw(samples: int = 1000, labels: int = 4, *, ties: bool = False) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    targets = (torch.rand(samples, labels, generator=generator) < 0.3).float()
+    outputs = 3 * torch.randn(samples, labels, generator=generator) + 2 * targets
+    return (outputs.round() if ties else outputs), targets
+
+
+def fill(task: str, outputs: Tensor, targets: Tensor, *, keep: bool = True) -> OutputMeter:
+    meter = OutputMeter(task, outputs.shape[1], CPU, keep=keep)  # type: ignore[arg-type]
+    loss = F.binary_cross_entropy_with_logits if task == "multilabel" else F.mse_loss
+    for part in (slice(0, 3), slice(3, 10), slice(10, None)):
+        given = outputs[part].clone(), targets[part].clone()
+        meter.update(loss(*given), *given, torch.arange(len(outputs))[part])
+        for tensor in given:
+            tensor.zero_()  # as recorded work writes over its results
+    return meter
+
+
+def by_hand(scores: Tensor, targets: Tensor) -> float:
+    """The sum of precision times the gain in recall over all scores, the highest first."""
+    total, before, area = float(targets.sum()), 0.0, 0.0
+    for score in sorted(set(scores.tolist()), reverse=True):
+        said = scores >= score
+        right = float(targets[said].sum())
+        area += right / float(said.sum()) * (right - before) / total
+        before = right
+    return area
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_average_precision_by_hand(ties: bool) -> None:
+    outputs, targets = draw(200, ties=ties)
+    expected = [by_hand(o, t) for o, t in zip(outputs.unbind(1), targets.unbind(1), strict=True)]
+    assert average_precisions(outputs, targets) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("samples", [50, 20_000])
+def test_average_precision_is_scikit_learns(samples: int, ties: bool) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    outputs, targets = draw(samples, ties=ties)
+    expected = metrics.average_precision_score(targets.numpy(), outputs.double().sigmoid().numpy(), average=None)
+    found = average_precisions(outputs, targets)
+    assert found == pytest.approx(expected.tolist(), abs=1e-6)
+    macro = metrics.average_precision_score(targets.numpy(), outputs.double().numpy(), average="macro")
+    assert mean_average_precision(found) == pytest.approx(macro, abs=1e-6)
+
+
+def test_sure_outputs_stay_apart() -> None:
+    """Of float32 probabilities, all of these are 1."""
+    outputs, targets = torch.tensor([[20.0], [25.0], [30.0], [18.0]]), torch.tensor([[0.0], [1.0], [1.0], [0.0]])
+    assert average_precisions(outputs, targets) == [1.0]
+
+
+def test_a_label_on_no_picture_does_not_count() -> None:
+    outputs, targets = torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    first, second = average_precisions(outputs, targets)
+    assert (first, math.isnan(second)) == (1.0, True)
+    assert mean_average_precision([first, second]) == 1.0
+    assert math.isnan(mean_average_precision([math.nan]))
+
+
+def test_labels_of_a_pass() -> None:
+    outputs, targets = draw()
+    meter = fill("multilabel", outputs, targets)
+    loss = F.binary_cross_entropy_with_logits(outputs, targets).item()
+    assert meter.compute() == pytest.approx({"loss": loss})
+    mean = float(np.mean([by_hand(o, t) for o, t in zip(outputs.unbind(1), targets.unbind(1), strict=True)]))
+    assert meter.scores() == pytest.approx({"loss": loss, "map": mean})
+    kept = meter.kept()
+    assert torch.equal(kept.output, outputs)
+    assert torch.equal(kept.target, targets)
+    assert kept.index.tolist() == list(range(1000))
+
+
+def test_numbers_of_a_pass() -> None:
+    outputs, targets = draw(20, 2)
+    meter = fill("regress", outputs, targets)
+    errors = outputs - targets
+    mae, rmse = errors.abs().mean().item(), errors.square().mean().sqrt().item()
+    assert meter.scores() == pytest.approx({"loss": rmse**2, "mae": mae, "rmse": rmse})
+    found = number_errors(meter.kept())
+    assert np.mean([m for m, _ in found]) == pytest.approx(mae)
+    assert [r for _, r in found] == pytest.approx(errors.square().mean(0).sqrt().tolist())
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regress"])
+def test_a_pass_without_samples_knows_nothing(task: str) -> None:
+    meter = OutputMeter(task, 3, CPU, keep=True)  # type: ignore[arg-type]
+    assert all(math.isnan(value) for value in meter.scores().values())
+    assert meter.kept().output.shape == (0, 3)
+
+
+def test_a_meter_goes_on_from_its_state() -> None:
+    outputs, targets = draw(20, 2)
+    whole = fill("regress", outputs, targets)
+    resumed = OutputMeter("regress", 2, CPU)
+    resumed.load_state_dict(fill("regress", outputs, targets, keep=False).state_dict())
+    assert resumed.compute() == whole.compute()
+
+
+def test_the_best_threshold_by_hand() -> None:
+    scores, having = torch.tensor([0.9, 0.2, 0.7, 0.7, 0.1]), torch.tensor([True, True, False, True, False])
+    # From 0.9 on F1 is 2/4, from 0.7 on (two of one score) 4/6, from 0.2 on 6/7, from all on 6/8.
+    threshold, f1 = best_threshold(scores, having)
+    assert (threshold, f1) == (pytest.approx(0.2), pytest.approx(6 / 7))
+    nobody = best_threshold(scores, torch.zeros(5, dtype=torch.bool))
+    assert (math.isnan(nobody[0]), nobody[1]) == (True, 0.0)
+
+
+def test_the_score_of_each_label() -> None:
+    outputs, targets = draw(100, 2)
+    first, second = label_scores(fill("multilabel", outputs, targets).kept(), ("ant", "bee"))
+    assert (first.name, second.name, second.pictures) == ("ant", "bee", int(targets[:, 1].sum()))
+    assert first.average_precision == pytest.approx(by_hand(outputs[:, 0], targets[:, 0]), abs=1e-6)
+    said = outputs[:, 0].double().sigmoid() >= first.threshold
+    assert first.f1 == pytest.approx(2 * float(targets[said, 0].sum()) / float(said.sum() + targets[:, 0].sum()))

@@ -1,0 +1,215 @@
+"""What each task is judged by, and that a run of labels and one of numbers go all the way."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import draw_photo
+from PIL import Image
+from rich.console import Console
+
+from augment.compose import compose
+from augment.errors import UserError
+from trainer import evaluate, predict
+from trainer.callbacks import Checkpoint
+from trainer.checkpoint import BEST, load
+from trainer.config import check_config, parse_config
+from trainer.recorder import read_metrics
+from trainer.report.page import render
+from trainer.report.record import read_record
+from trainer.run import train
+from trainer.tasks import ALL_MONITORED, JUDGING, MONITORED, best_row, monitored, smaller_is_better, task_of
+
+QUICK = ["aug.size=16", "fit.batch_size=6", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"]
+
+
+def test_what_tasks_are_judged_by_is_measured_for_them() -> None:
+    for task, judging in JUDGING.items():
+        assert judging.monitor in MONITORED[task]
+        assert f"val_{judging.quantity}" in MONITORED[task]
+        assert set(MONITORED[task]) < set(ALL_MONITORED)
+    assert {monitored("auto", task) for task in JUDGING} == {"val_accuracy", "val_map", "val_loss"}
+    assert monitored("train_loss", "multilabel") == "train_loss"
+
+
+def test_the_best_row() -> None:
+    rows = [{"epoch": 0.0, "a": 2.0, "loss": 2.0}, {"epoch": 1.0, "a": 3.0, "loss": math.nan}, {"a": 3.0}]
+    assert best_row(rows, "a") == rows[1]
+    assert best_row(rows, "loss") == rows[0]
+    assert best_row(rows, "b") == {}
+    assert [key for key in ALL_MONITORED if not smaller_is_better(key)] == [
+        "auto",
+        "val_accuracy",
+        "train_accuracy",
+        "val_map",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "task"),
+    [
+        ([], "classify"),
+        (["val_accuracy"], "classify"),
+        (["train_loss"], "classify"),
+        (["val_map"], "multilabel"),
+        (["train_mae"], "regress"),
+    ],
+)
+def test_rows_tell_the_task(keys: list[str], task: str) -> None:
+    assert task_of([{"epoch": 0.0}, dict.fromkeys(keys, 0.0)]) == task
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve pictures that are red, green, both or neither, listed by labels and by how much of each they have."""
+    root = tmp_path_factory.mktemp("lists")
+    rng = np.random.default_rng(0)
+    labels, numbers = [], ["picture,red,green"]
+    for index in range(12):
+        red, green = index % 2, index // 2 % 2
+        photo = draw_photo(40, 30, index) // 3
+        photo[..., 0] += 120 * red
+        photo[..., 1] += 120 * green
+        Image.fromarray(photo).save(root / f"{index}.png")
+        labels.append(f"{index}.png {'red ' * red}{'green' * green}")
+        numbers.append(f"{index}.png,{red + 0.1 * rng.random():.3f},{green}")
+    (root / "labels.txt").write_text("\n".join(labels) + "\n")
+    (root / "numbers.csv").write_text("\n".join(numbers) + "\n")
+    return root
+
+
+def fit(lists: Path, name: str, *settings: str) -> Path:
+    """Train on a list and return the run's folder."""
+    ours = ["data=filelist", f"data.train={lists / name}", f"data.val={lists / name}", *settings, *QUICK]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(lists)  # below which the check of the files is kept
+        config = parse_config(compose(ours))
+        check_config(config)
+        summary = train(config, lists / f"run-{name}", console=Console(quiet=True))
+    assert summary.status == "finished"
+    assert JUDGING[task_of([summary.last])].monitor in str(summary)
+    return summary.folder
+
+
+@pytest.fixture(scope="module")
+def labels(lists: Path) -> Path:
+    return fit(lists, "labels.txt", "data.multilabel=true")
+
+
+@pytest.fixture(scope="module")
+def numbers(lists: Path) -> Path:
+    return fit(lists, "numbers.csv", "data.targets=[red,green]", "fit.regression_loss=huber")
+
+
+def test_a_run_of_labels(labels: Path) -> None:
+    rows = read_metrics(labels)
+    assert {"train_loss", "val_loss", "val_map"} < rows[0].keys()
+    assert not {"train_accuracy", "val_accuracy"} & rows[0].keys()
+    best = load(labels / BEST)
+    assert (best["task"], best["confusion"], best["classes"]) == ("multilabel", None, ["green", "red"])
+    assert best["row"] == best_row(rows, "val_map")
+    assert torch.equal(best["samples"]["index"].sort().values, torch.arange(12))
+    assert (labels / "labels.png").is_file()
+    assert not (labels / "confusion.png").exists()
+
+
+def test_a_run_of_numbers(numbers: Path) -> None:
+    rows = read_metrics(numbers)
+    assert {"train_loss", "train_mae", "val_loss", "val_mae", "val_rmse"} < rows[0].keys()
+    best = load(numbers / BEST)
+    assert (best["task"], best["classes"]) == ("regress", ["red", "green"])
+    assert best["row"] == best_row(rows, "val_loss")
+    errors = (best["samples"]["output"] - best["samples"]["target"]).abs()
+    assert best["row"]["val_mae"] == pytest.approx(errors.mean().item(), rel=1e-4)
+    # Half of a square up to 1, else what is beyond: a mean over all.
+    huber = torch.where(errors < 1, errors.square() / 2, errors - 0.5).mean().item()
+    assert best["row"]["val_loss"] == pytest.approx(huber, rel=1e-4)
+    assert (numbers / "scatter.png").is_file()
+
+
+@pytest.mark.parametrize("name", ["labels", "numbers"])
+def test_an_evaluation_scores_as_validation_did(
+    name: str, request: pytest.FixtureRequest, lists: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lists)
+    run = request.getfixturevalue(name)
+    assert evaluate.main([str(run)]) == 0
+    written = json.loads((run / "evaluation.json").read_text())
+    row = load(run / BEST)["row"]
+    scores = {key: value for key, value in row.items() if key.startswith("val_")}
+    assert {key: written[key] for key in scores} == pytest.approx(scores, rel=1e-4)
+    each = {"labels": "average_precision", "numbers": "mae"}[name]
+    mean = np.mean([values[each] for values in written["per_class"].values()])
+    assert mean == pytest.approx(row["val_map" if name == "labels" else "val_mae"], rel=1e-4)
+    assert (run / "evaluation.png").is_file()
+    with pytest.raises(UserError, match=r"folders hold one class a picture.*data.val=FILE"):
+        evaluate.evaluate(run, lists)
+
+
+def test_predicted_labels(labels: Path, lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [lists / "3.png", lists / "0.png"]
+    every = predict.predict(labels, files, threshold=0.0)
+    samples = load(labels / BEST)["samples"]
+    shares = dict(zip(samples["index"].tolist(), samples["output"].sigmoid().tolist(), strict=True))
+    for found, place in zip(every, (3, 0), strict=True):
+        assert dict(found.classes) == pytest.approx(dict(zip(("green", "red"), shares[place], strict=True)), abs=1e-4)
+    middle = sum(share for _, share in every[0].classes) / 2
+    some = predict.predict(labels, files[:1], threshold=middle)[0].classes
+    assert [label for label, _ in some] == [every[0].classes[0][0]]
+    assert [len(found.classes) for found in predict.predict(labels, files, top=1)] == [1, 1]
+    assert all(s >= 0.5 for found in predict.predict(labels, files) for _, s in found.classes)
+    assert predict.main([str(labels), *map(str, files), "--threshold", "0"]) == 0
+    assert "red" in capsys.readouterr().out
+
+
+def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict.main([str(numbers), str(lists / "5.png"), "--csv", "-"]) == 0
+    (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    samples = load(numbers / BEST)["samples"]
+    expected = samples["output"][samples["index"].tolist().index(5)].tolist()
+    assert [float(row["red"]), float(row["green"])] == pytest.approx(expected, abs=1e-3)
+    (found,) = json.loads(predict.as_json(predict.predict(numbers, [lists / "5.png"])))
+    assert list(found["numbers"]) == ["red", "green"]
+    assert predict.main([str(numbers), str(lists / "5.png")]) == 0
+    with pytest.raises(UserError, match="--threshold: this model does not tell labels"):
+        predict.predict(numbers, [lists / "5.png"], threshold=0.5)
+
+
+def test_the_report_of_labels(labels: Path, lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lists)
+    record = read_record(labels)
+    assert not record.notes
+    page = render(record)
+    best = best_row(read_metrics(labels), "val_map")["val_map"]
+    for part in (
+        "best validation mean average precision",
+        f"{100 * best:.1f} %",
+        "Worst label: ",
+        "F1 there",
+        "2 labels",
+    ):
+        assert part in page
+    assert "Confusion matrix" not in page
+
+
+def test_the_report_of_numbers(numbers: Path, lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lists)
+    page = render(read_record(numbers))
+    best = best_row(read_metrics(numbers), "val_loss")["val_mae"]
+    for part in ("validation mean absolute error of the best epoch", f"{best:.4g}", "Largest errors", "Scatter of"):
+        assert part in page
+
+
+def test_what_is_not_measured_cannot_be_monitored(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lists)
+    files = [f"data.{split}={lists / 'labels.txt'}" for split in ("train", "val")]
+    given = ["data=filelist", *files, "data.multilabel=true", "callbacks.checkpoint.monitor=val_accuracy", *QUICK]
+    with pytest.raises(
+        UserError, match=r"^callbacks.checkpoint.monitor: val_accuracy is not measured .*Allowed: auto, v"
+    ):
+        check_config(parse_config(compose(given)))
+    assert Checkpoint().monitor == "auto"
