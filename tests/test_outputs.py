@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from fakes import CPU
+from fakes import CPU, needs_gpu
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -136,3 +136,19 @@ def test_the_score_of_each_label() -> None:
     assert first.average_precision == pytest.approx(by_hand(outputs[:, 0], targets[:, 0]), abs=1e-6)
     said = outputs[:, 0].double().sigmoid() >= first.threshold
     assert first.f1 == pytest.approx(2 * float(targets[said, 0].sum()) / float(said.sum() + targets[:, 0].sum()))
+
+
+@needs_gpu
+@pytest.mark.parametrize("task", ["multilabel", "regress"])
+def test_updating_never_waits_for_the_gpu(task: str) -> None:
+    device = torch.device("cuda")
+    meter = OutputMeter(task, 4, device, keep=True)  # type: ignore[arg-type]
+    outputs, targets = (tensor.to(device) for tensor in draw(8))
+    loss = F.mse_loss(outputs, targets)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        meter.update(loss, outputs, targets, torch.arange(8, device=device))
+        meter.update(loss, outputs, targets)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert meter.kept().index.tolist() == [*range(8), *[-1] * 8]

@@ -203,3 +203,19 @@ def test_the_folder_of_a_sweep_is_remembered(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sweep, "STARTED", [])
     SweepFolder().on_multirun_start(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}}))
     assert [tmp_path] == sweep.STARTED
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "order"),
+    [({"val_map": 1.0}, "val_map", ["1", "2", "0"]), ({"val_mae": 1.0, "val_loss": 1.0}, "val_loss", ["0", "2", "1"])],
+)
+def test_labels_and_numbers_have_their_own_scores(
+    row: dict[str, float], key: str, order: list[str], tmp_path: Path
+) -> None:
+    """Of losses the smallest is the best."""
+    for name, value in (("0", 0.1), ("1", 0.5), ("2", 0.3)):
+        values = {"epoch": 1} | {k: value * v for k, v in row.items()}
+        write_job(tmp_path, name, [f"++fit.lr={name}"], best=values, last=values, status="finished")
+    assert [job.name for job in read_jobs(tmp_path)] == order
+    lines, _ = printed(tmp_path)
+    assert f"last {key} | best {key}" in lines[1]
