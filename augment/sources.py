@@ -70,9 +70,13 @@ def parse_data(given: object, key: str = "data") -> Source:
     return parse_named(_SOURCES, given, key, "source")
 
 
-@cache
 def load_dataset(source: Source) -> Dataset:
-    """Load a source's dataset, once in a process."""
+    """Load a source's dataset, once in a process for each folder that relative paths begin at."""
+    return _load(source, Path.cwd())
+
+
+@cache
+def _load(source: Source, _: Path) -> Dataset:
     return source.load()
 
 
