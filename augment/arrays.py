@@ -39,8 +39,8 @@ class ArrayPicture:
         return b"P6\n%d %d\n255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
 
 
-def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], list[int]]:
-    """Return the pictures and labels of a split.
+def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], NDArray[np.int64]]:
+    """Return the pictures and labels, (N,), of a split.
 
     Args:
         file: a .npy file, (N, height, width, 3) uint8.
@@ -64,7 +64,7 @@ def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], 
             f"{key}_targets={targets}: is {labels.shape} {labels.dtype}. "
             f"Allowed: a whole number for each picture, ({len(pictures)},)."
         )
-    return [ArrayPicture(path, index) for index in range(len(pictures))], [int(label) for label in labels]
+    return [ArrayPicture(path, index) for index in range(len(pictures))], labels.astype(np.int64)
 
 
 @lru_cache(64)

@@ -1,7 +1,7 @@
 """Where pictures come from: each source is declared once, as a dataclass of its settings that loads a dataset."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import blake2b
@@ -9,19 +9,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, TypeVar, cast, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from augment.arrays import read_arrays
 from augment.check import require_readable
-from augment.dataset import Dataset, Split, Task
+from augment.dataset import Dataset, Stored, Task
 from augment.errors import UserError
 from augment.filelist import Lines, read_list
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
-from augment.labels import label_dataset, read_names
-from augment.params import Choice, Flag, Text, Texts, parse_named, setting
+from augment.labels import Label, Labeled, Labels, pack, read_names, understand_labels
+from augment.params import Choice, Count, Flag, Text, Texts, parse_named, setting
 from augment.sample import make_sample
 from augment.scenes import make_scenes
 from augment.shards import find_shards
-from augment.targets import absent, understand
+from augment.targets import understand
 from augment.webdataset import check_shards, read_shards
 
 logger = logging.getLogger(__name__)
@@ -49,6 +52,12 @@ SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
 
 # Where sources that make or download their pictures put them, below the folder the program is started in.
 DATA_DIR = "outputs/data"
+
+
+# Settings of several sources.
+LABEL_OFFSET = Count(default=0, doc="label of the first class: 1 where labels are numbers that begin at 1")
+MULTILABEL = Flag(default=False, doc="a picture has any number of labels, also none; false: so if one has several")
+_CLASSES = Text(optional=True, doc="file with a class name a line; null: the labels themselves")
 
 
 def source(name: str) -> Callable[[S], S]:
@@ -133,6 +142,7 @@ class FileList(Source):
         Text(optional=True, doc="file that names the classes, one a line; null: those in data.train, sorted")
     )
     root: str | None = setting(Text(optional=True, doc="folder that paths are relative to; null: that of each list"))
+    label_offset: int = setting(LABEL_OFFSET)
     multilabel: bool = setting(
         Flag(default=False, doc="a picture has any number of labels, also none; short for data.task=multilabel")
     )
@@ -158,17 +168,11 @@ class FileList(Source):
             for name, file in (("train", self.train), ("val", self.val))
         )
         classes = None if self.classes is None else read_names(self.classes)
-        found = understand(train, val, task=task, classes=classes)
+        found = understand(train, val, task=task, classes=classes, offset=self.label_offset)
         digest = blake2b(str(train.file.resolve()).encode(), digest_size=6).hexdigest()
         check = partial(require_readable, skip_bad=self.skip_bad, cache=Path(DATA_DIR) / f"checked-{digest}.json")
-        dataset = Dataset(
-            found.names,
-            check(Split(self._files(train), found.train), "train"),
-            check(Split(self._files(val), found.val), "val"),
-            found.task,
-        )
-        _note_absent(dataset)
-        return dataset
+        dataset = found.of(self._files(train), self._files(val))
+        return replace(dataset, train=check(dataset.train, "train"), val=check(dataset.val, "val"))
 
     def _files(self, lines: Lines) -> tuple[Path, ...]:
         folder = lines.file.parent if self.root is None else Path(self.root).expanduser()
@@ -183,12 +187,18 @@ class FileList(Source):
         return files
 
 
-def _note_absent(dataset: Dataset) -> None:
-    """Say which classes have no pictures to learn from, or none to be scored on."""
-    for name, split in (("train", dataset.train), ("val", dataset.val)):
-        if dataset.task != "regress" and (none := absent(dataset.classes, split.targets)):
-            more = f" and {len(none) - 5} more" if len(none) > 5 else ""
-            logger.warning("data.%s has no pictures of %s%s", name, ", ".join(none[:5]), more)
+def _labeled(key: str, pictures: Sequence[Stored], labels: Sequence[Sequence[Label]] | NDArray[np.int64]) -> Labeled:
+    """Return the labels of pictures: some of each, or (N,) one of each."""
+
+    def name(place: int) -> str:
+        return pictures[place].name
+
+    if isinstance(labels, np.ndarray):
+        return Labeled(key, Labels(labels, np.ones(len(labels), np.int64)), name)
+    try:
+        return Labeled(key, pack(labels, name), name)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
 
 
 @source("imagenette")
@@ -218,13 +228,10 @@ class Imagewoof(Imagenette):
     archives: ClassVar[Mapping[str, Archive]] = IMAGEWOOF
 
 
-_CLASSES = Text(optional=True, doc="file with a class name a line; null: the labels themselves")
-
-
 @source("webdataset")
 @dataclass(frozen=True, kw_only=True)
 class WebDataset(Source):
-    """Tar shards of pairs as cat_1.jpg and cat_1.cls, the number or name of its class; read where they lie."""
+    """Tar shards of pairs as cat_1.jpg and cat_1.cls, the number or name of its class, or JSON; read where they lie."""
 
     train: str = setting(
         Text(required=True, doc="the shards to learn from, as shards/train-*.tar or train-{000..009}.tar")
@@ -234,15 +241,21 @@ class WebDataset(Source):
         Text(optional=True, doc="where labels are: an ending as cls, or json.FIELD; null: cls, else json.label")
     )
     classes: str | None = setting(_CLASSES)
+    label_offset: int = setting(LABEL_OFFSET)
+    multilabel: bool = setting(MULTILABEL)
     skip_bad: bool = setting(Flag(default=False, doc="leave out pictures that cannot be decoded, in place of an error"))
 
     def load(self) -> Dataset:
         """List the shards and check every picture, once."""
+        names = read_names(self.classes) if self.classes else None
         # Both patterns first: what is missing shall not be found out after the shards of train were listed.
         splits = {key: find_shards(p, key) for key, p in (("data.train", self.train), ("data.val", self.val))}
         folder = Path(DATA_DIR) / "shards"
         train, val = (read_shards(files, self.label, folder, key) for key, files in splits.items())
-        dataset = label_dataset(train, val, self.classes)
+        labeled = (_labeled(key, *split) for key, split in zip(splits, (train, val), strict=True))
+        task: Task | None = "multilabel" if self.multilabel else None
+        targets = understand_labels(*labeled, classes=names, offset=self.label_offset, task=task)
+        dataset = targets.of(train[0], val[0])
         check = partial(check_shards, skip_bad=self.skip_bad, folder=folder)
         return replace(
             dataset,
@@ -257,15 +270,19 @@ class Arrays(Source):
     """Decoded pictures of one size in .npy files, (N, height, width, 3) uint8, and their labels, (N,)."""
 
     train: str = setting(Text(required=True, doc="the pictures to learn from, a .npy file"))
-    train_targets: str = setting(Text(required=True, doc="their labels, a .npy file of whole numbers from 0"))
+    train_targets: str = setting(Text(required=True, doc="their labels, a .npy file of whole numbers"))
     val: str = setting(Text(required=True, doc="the pictures to be scored on, a .npy file"))
     val_targets: str = setting(Text(required=True, doc="their labels, a .npy file"))
     classes: str | None = setting(_CLASSES)
+    label_offset: int = setting(LABEL_OFFSET)
 
     def load(self) -> Dataset:
         """Map the arrays."""
-        train = read_arrays(self.train, self.train_targets, "data.train")
-        return label_dataset(train, read_arrays(self.val, self.val_targets, "data.val"), self.classes)
+        names = read_names(self.classes) if self.classes else None
+        train, labels = read_arrays(self.train, self.train_targets, "data.train")
+        val, val_labels = read_arrays(self.val, self.val_targets, "data.val")
+        both = (_labeled("data.train", train, labels), _labeled("data.val", val, val_labels))
+        return understand_labels(*both, classes=names, offset=self.label_offset).of(train, val)
 
 
 # Registers its sources; it needs what is above.

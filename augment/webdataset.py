@@ -63,7 +63,9 @@ class Member:
         read_ahead(self.shard, self.start, self.size)
 
 
-def read_shards(files: Sequence[Path], label: str | None, folder: Path, key: str) -> tuple[list[Member], list[Label]]:
+def read_shards(
+    files: Sequence[Path], label: str | None, folder: Path, key: str
+) -> tuple[list[Member], list[Sequence[Label]]]:
     """Return the pictures of shards with their labels, in the order of the shards.
 
     Args:
@@ -72,17 +74,20 @@ def read_shards(files: Sequence[Path], label: str | None, folder: Path, key: str
         folder: where indices are kept.
         key: key path of the shards, for messages.
 
+    Returns:
+        The pictures, and of each its labels.
+
     Raises:
         UserError: a shard is no whole tar file, or a sample lacks picture or label.
     """
     mapped.cache_clear()  # a shard may be another one since it was mapped
     pictures: list[Member] = []
-    labels: list[Label] = []
+    labels: list[Sequence[Label]] = []
     with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:
         task = progress.add_task(f"Listing the shards of {key}", total=len(files))
         for file, rows in zip(files, pool.map(lambda file: _rows_of(file, label, folder), files), strict=True):
             pictures += [Member(file, name, start, size) for name, start, size, _ in rows]
-            labels += [row[3] for row in rows]
+            labels += [row[3] if isinstance(row[3], list) else (row[3],) for row in rows]
             progress.advance(task)
     return pictures, labels
 
@@ -115,8 +120,11 @@ def check_shards(split: Split, name: str, files: Sequence[Path], *, skip_bad: bo
     return kept
 
 
-# What is kept of a sample: name of the picture, where it begins, its size, and the label.
-_Row = tuple[str, int, int, Label]
+# A label, or where JSON has a list any number of them.
+_Found = Label | list[Label]
+
+# What is kept of a sample: name of the picture, where it begins, its size, and what it is labeled with.
+_Row = tuple[str, int, int, _Found]
 
 
 def _rows_of(file: Path, label: str | None, folder: Path) -> list[_Row]:
@@ -210,7 +218,7 @@ def _why_no_tar(file: Path, error: tarfile.TarError) -> str:
 _Members = dict[str, tarfile.TarInfo]
 
 
-def _label_reader(file: Path, label: str | None) -> Callable[[str, _Members], Label]:
+def _label_reader(file: Path, label: str | None) -> Callable[[str, _Members], _Found]:
     """Return what finds the label of a sample, given the name of its picture and its members."""
     ending, _, path = (label or "").partition(".")
     if not label:
@@ -218,7 +226,7 @@ def _label_reader(file: Path, label: str | None) -> Callable[[str, _Members], La
     else:
         ways = [(ending, path or "label")] if ending == "json" else [(label.lower(), "")]
 
-    def read(picture: str, members: _Members) -> Label:
+    def read(picture: str, members: _Members) -> _Found:
         for ending, path in ways:
             if ending in members:
                 member = members[ending]
@@ -248,7 +256,7 @@ def _from_text(content: bytes, member: tarfile.TarInfo, file: Path) -> Label:
     return _number_or_name(text)
 
 
-def _from_json(content: bytes, path: str, where: str) -> Label:
+def _from_json(content: bytes, path: str, where: str) -> _Found:
     try:
         value: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -258,9 +266,13 @@ def _from_json(content: bytes, path: str, where: str) -> Label:
             there = f"; there is {', '.join(map(str, value))}" if isinstance(value, dict) else ""
             raise UserError(f"{where}: has no field {path}{there}. data.label=json.FIELD says which one is the label.")
         value = value[field]
-    if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
-        raise UserError(f"{where}: {path} is {value!r}. Allowed: the number or the name of a class.")
-    return value
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, bool) or not isinstance(one, int | str) or one == "":
+            raise UserError(
+                f"{where}: {path} is {value!r}. Allowed: the number or the name of a class, or a list of them."
+            )
+    found: _Found = value
+    return found
 
 
 def _number_or_name(text: str) -> Label:

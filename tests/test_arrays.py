@@ -48,12 +48,20 @@ def test_encoded_they_are_the_same(tmp_path: Path) -> None:
         (PIXELS[:0], (0, 1, 0), r"is \(0, 5, 4, 3\) uint8"),
         (PIXELS, (0, 1), r"data\.train_targets=.*y\.npy: is \(2,\) int64.*\(3,\)"),
         (PIXELS, (0.5, 1, 0), r"y\.npy: is \(3,\) float64"),
-        (PIXELS, (0, 2, 0), r"label 2 \(x\.npy\[1\]\) is there, and 1 is not"),
+        (PIXELS, (0, -2, 0), r"^data\.train: x\.npy\[1\] has the label -2, which is out of range"),
     ],
 )
 def test_arrays_of_another_kind(pictures: Any, targets: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         load(tmp_path, pictures, targets)
+
+
+def test_labels_from_an_offset(tmp_path: Path) -> None:
+    load(tmp_path, PIXELS, (5, 7, 5))
+    files = {key: str(tmp_path / "x.npy") for key in ("train", "val")}
+    targets = {f"{key}_targets": str(tmp_path / "y.npy") for key in ("train", "val")}
+    dataset = parse_data({"source": "numpy", **files, **targets, "label_offset": 5}).load()
+    assert (dataset.classes, dataset.train.targets) == (("5", "6", "7"), (0, 2, 0))
 
 
 def test_files_that_are_missing_cut_or_no_arrays(tmp_path: Path) -> None:

@@ -165,6 +165,12 @@ def test_no_room_is_said_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_pictures_with_several_labels_are_refused(pictures: Split, tmp_path: Path) -> None:
+    several = Split(pictures.files, ((1.0, 0.0),) * len(pictures))
+    with pytest.raises(UserError, match=r"^data: pictures with several labels are not written. Allowed: one class a"):
+        convert(Dataset(("a", "b"), several, several, "multilabel"), tmp_path / "out", Options("tfrecord"))
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", " a"])
 def test_class_names_that_cannot_be_written_are_refused(name: str, pictures: Split, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the class"):

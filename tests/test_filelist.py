@@ -31,7 +31,7 @@ def load(folder: Path, train: str, val: str, *, ending: str = "txt", **settings:
 
 def test_a_class_each(lists: Path) -> None:
     """Quotes as in a shell; a comment begins where a word does; blank lines count for nothing but the number."""
-    found = load(lists, "# ours\na.png dog\n\nb.png cat # not sure\n'e f.png' C#\n", "c.png dog\nd.png 0\n")
+    found = load(lists, "# ours\na.png dog\n\nb.png cat # not sure\n'e f.png' C#\n", "c.png dog\nd.png C#\n")
     assert (found.task, found.classes) == ("classify", ("C#", "cat", "dog"))
     assert found.train.files == (lists / "a.png", lists / "b.png", lists / "e f.png")
     assert (found.train.targets, found.val.targets) == ((2, 1, 0), (2, 0))
@@ -52,8 +52,13 @@ def test_numbers_for_classes(lists: Path) -> None:
 
 def test_given_classes_decide_about_places(lists: Path) -> None:
     (lists / "names.txt").write_text("zebra\nant\n")
-    found = load(lists, "a.png ant\nb.png 0\n", "c.png zebra\n", classes=str(lists / "names.txt"))
+    found = load(lists, "a.png ant\nb.png zebra\n", "c.png zebra\n", classes=str(lists / "names.txt"))
     assert (found.classes, found.train.targets, found.val.targets) == (("zebra", "ant"), (1, 0), (0,))
+    found = load(lists, "a.png 2\nb.png 1\n", "c.png 1\n", classes=str(lists / "names.txt"), label_offset=1)
+    assert (found.classes, found.train.targets, found.val.targets) == (("zebra", "ant"), (1, 0), (0,))
+    (lists / "names.txt").write_text("1984\nant\n3\n")  # numbers that are names are no places
+    found = load(lists, "a.png ant\nb.png 3\n", "c.png 3\nd.png 1984\n", classes=str(lists / "names.txt"))
+    assert (found.train.targets, found.val.targets) == ((1, 2), (2, 0))
 
 
 @pytest.mark.parametrize(
@@ -112,14 +117,15 @@ def whole(message: str, folder: Path, ending: str) -> str:
 @pytest.mark.parametrize(
     ("train", "val", "settings", "message"),
     [
-        ("a.png dog\n", "# x\nb.png dgo\n", {}, "val:2: unknown label 'dgo'. Did you mean 'dog'?"),
-        ("a.png 0\nb.png 1\n", "b.png 2\n", {}, "val:1: class 2 is out of range. Allowed: 0 to 1."),
-        ("a.png 0\n", "b.png -1\n", {}, "val:1: class -1 is out of range. Allowed: 0 to 0. Numbers to predict need"),
-        ("a.png 0\nb.png 3\nc.png 2\n", "b.png 0\n", {}, "train:3: class 2, but 1 is nowhere. Allowed: whole"),
-        ("a.png x\nb.png\n", "c.png x\n", {}, "train:2: b.png has no label. Allowed: one;"),
-        ("a.png\n", "c.png\n", {}, "train:1: no label."),
-        ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: unknown label 'y'."),
-        ("a.png x\nb.png x x\n", "b.png x\n", {"task": "classify"}, "train:2: 2 labels."),
+        ("a.png dog\n", "# x\nb.png dgo\n", {}, "val:2: b.png has the label 'dgo', which is unknown. Did you mean"),
+        ("a.png 0\nb.png 1\n", "b.png 2\n", {}, "val:1: b.png has the label 2, which is out of range. Allowed: 0 to 1"),
+        ("a.png 0\n", "b.png -1\n", {}, "val:1: b.png has the label -1, which is out of range. Allowed: 0 to 0, as the "
+         "highest in train is 0. Numbers to predict need data.task=regress."),
+        ("a.png dog\nb.png 0\n", "c.png dog\n", {}, "train:1: a.png has the label 'dog', and line 2 of"),
+        ("a.png x\nb.png\n", "c.png x\n", {}, "train:2: b.png has no label. Allowed: one, or any"),
+        ("a.png\n", "c.png\n", {}, "train:1: a.png has no label."),
+        ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: b.png has 2 labels. Allowed: one,"),
+        ("a.png x\nb.png x x\n", "b.png x\n", {"task": "classify"}, "train:2: b.png has 2 labels."),
         ("a.png x\nz.png x\ny.png x\n", "b.png x\n", {}, "train:2: there is no {}/z.png (and 1 more)"),
         ("a.png x\n'b.png x\n", "b.png x\n", {}, "train:2: No closing quotation;"),
         ("# nothing\n", "b.png x\n", {}, "data.train: {}/train.txt lists no pictures."),
@@ -164,7 +170,7 @@ def test_no_such_list(tmp_path: Path) -> None:
 
 def test_a_class_without_pictures_is_noted(lists: Path, caplog: pytest.LogCaptureFixture) -> None:
     load(lists, "a.png cat\nb.png dog\n", "c.png dog\n")
-    assert [r.getMessage() for r in caplog.records] == ["data.val has no pictures of cat"]
+    assert [r.getMessage() for r in caplog.records] == ["1 of 2 classes have no picture in val: cat."]
     caplog.clear()
     load(lists, "a.png 1.5\nb.png 0\n", "c.png 0.0\n")
     assert not caplog.records

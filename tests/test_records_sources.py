@@ -170,11 +170,23 @@ def test_a_picture_that_cannot_be_decoded_is_named_or_left_out(source: str, pict
 @pytest.mark.parametrize(
     ("labels", "settings", "message"),
     [
-        ([0, -1, 1], {}, "with the label -1 is out of range: 2 classes are in train, so allowed are 0 to 1"),
-        ([0, 1, 2], {"classes": "two.txt"}, "label 2 is out of range: 2 classes have names, so allowed are 0 to 1."),
-        ([1, 2, 2], {"classes": "two.txt"}, "allowed are 0 to 1. Do labels begin at 1? Then set data.label_offset=1."),
-        ([0, 1, 1], {"label_offset": 1}, "label 0 is out of range: 1 classes are in train, so allowed are 1 to 1"),
-        ([0, 1, 2**30], {}, "with the label 1073741824 is no number of a class"),
+        ([0, -1, 1], {}, "has the label -1, which is out of range. Allowed: 0 to 1, as the highest in train is 1."),
+        (
+            [0, 1, 2],
+            {"classes": "two.txt"},
+            "label 2, which is out of range. Allowed: 0 to 1, as 2 classes have names.",
+        ),
+        (
+            [1, 2, 2],
+            {"classes": "two.txt"},
+            "2 classes have names. Do labels begin at 1? Then set data.label_offset=1.",
+        ),
+        (
+            [0, 1, 1],
+            {"label_offset": 1},
+            "label 0, which is out of range. Allowed: 1 to 1, as the highest in train is 1",
+        ),
+        ([0, 1, 2**30], {}, "has the label 1073741824, which is no number of a class"),
     ],
 )
 def test_a_label_out_of_range_is_named(
@@ -216,7 +228,7 @@ def test_classes_by_name(pictures: Split, tmp_path: Path) -> None:
     assert dataset.classes == ("cat", "dog", "emu")
     assert dataset.train.targets == pictures.targets
     (tmp_path / "names.txt").write_text("emu\ndogs\ncat\n")
-    with pytest.raises(UserError, match=r"with the label dog is none of the 3 classes. Did you mean dogs\?"):
+    with pytest.raises(UserError, match=r"has the label 'dog', which is unknown. Did you mean 'dogs'\?"):
         load("tfrecord", path, label="image/class/text", classes="names.txt")
 
 
@@ -231,7 +243,7 @@ def test_a_class_that_val_lacks_is_said_and_no_shared_class_is_an_error(
     assert "2 of 3 classes have no picture in val: 0, 2." in caplog.text
     with pytest.raises(UserError, match="no class of val is in train; train has 1, val 0"):
         parse_data({"source": "recordio", "train": str(val), "val": str(alone)}).load()
-    with pytest.raises(UserError, match=r"data.val: train.rec/0 with the label 2 is out of range"):
+    with pytest.raises(UserError, match=r"data.val: train.rec/0 has the label 2, which is out of range"):
         parse_data({"source": "recordio", "train": str(val), "val": str(train)}).load()
 
 
@@ -239,32 +251,50 @@ def test_names_and_numbers_in_one_set_are_refused(pictures: Split, tmp_path: Pat
     images = [sample[0] for sample in samples_of(pictures)]
     for name, label in (("a", 1), ("b", "cat")):
         parquet.write_table(pa.table({"image": images, "label": [label] * 7}), tmp_path / f"{name}.parquet")
-    with pytest.raises(UserError, match="the labels of some files are text, those of others numbers"):
+    with pytest.raises(
+        UserError, match=r"^data.train: a.parquet/0 has the label 1, and b.parquet/0 has the label 'cat'"
+    ):
         load("parquet", tmp_path / "*.parquet")
-    with pytest.raises(UserError, match="labels of one of train and val are text, those of the other numbers"):
+    with pytest.raises(UserError, match=r"^data: a.parquet/0 has the label 1, and b.parquet/0 has the label 'cat'"):
         parse_data({"source": "parquet", "train": "a.parquet", "val": "b.parquet"}).load()
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (pa.array([[0, 1], [0], [1]]), "data.train: a.parquet/0 has 2 labels, as have 0 more; allowed is one"),
-        (pa.array([[], [0], []], pa.list_(pa.int64())), "data.train: a.parquet/0 has no label, as have 1 more"),
-    ],
-)
-def test_several_labels_are_refused(labels: Any, message: str, pictures: Split, tmp_path: Path) -> None:
-    images = [sample[0] for sample in samples_of(pictures)[:3]]
-    parquet.write_table(pa.table({"image": images, "label": labels}), tmp_path / "a.parquet")
-    with pytest.raises(UserError) as caught:
-        load("parquet", tmp_path / "a.parquet")
-    assert message in str(caught.value)
+def test_several_labels_in_a_feature(pictures: Split, tmp_path: Path) -> None:
+    """The loader hands them over as ones and zeros."""
+    from test_records_tfrecord import bytes_feature, entry, example, framed, packed
+
+    labels, hot = [b"\0\2", b"", b"\1"], {(1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.0, 1.0, 0.0)}
+    (tmp_path / "a.tfrecord").write_bytes(b"".join(
+        framed(example(entry("image", bytes_feature(picture)), entry("label", packed(some))))
+        for (picture, _, _), some in zip(samples_of(pictures), labels, strict=False)
+    ))  # fmt: skip
+    dataset = load("tfrecord", "a.tfrecord", image="image", label="label")
+    assert (dataset.task, dataset.classes) == ("multilabel", ("0", "1", "2"))
+    assert dataset.train.targets == ((1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.0, 1.0, 0.0))
+    loader = Loader(FIXED, dataset.val, batch_size=3, seed=3, device=torch.device("cpu"), raw=True)
+    (batch,) = loader
+    assert batch.targets.dtype == torch.float32
+    assert {tuple(row) for row in batch.targets.tolist()} == hot
+
+
+def test_lists_in_a_column(pictures: Split, tmp_path: Path) -> None:
+    def table(*labels: list[str]) -> str:
+        images = [sample[0] for sample in samples_of(pictures)[: len(labels)]]
+        column = pa.array(labels, pa.list_(pa.string()))
+        parquet.write_table(pa.table({"image": images, "label": column}), tmp_path / "a.parquet")
+        return "a.parquet"
+
+    assert load("parquet", table(["b", "a"], ["b"])).train.targets == ((1.0, 1.0), (0.0, 1.0))
+    with pytest.raises(UserError, match=r"^data.train: a.parquet/0 has no label \(2 pictures have none or several\)"):
+        load("parquet", table([], ["b"], []))
+    assert load("parquet", table([], ["b"]), multilabel=True).train.targets == ((0.0,), (1.0,))
 
 
 def test_a_label_that_is_no_whole_number_is_named(tmp_path: Path) -> None:
     from test_records_recordio import header, part
 
     (tmp_path / "a.rec").write_bytes(part(0, header(0, 1.0) + b"x") + part(0, header(0, 0.5) + b"y"))
-    with pytest.raises(UserError, match=r"a.rec/1 has the label 0.5; allowed are whole numbers"):
+    with pytest.raises(UserError, match=r"a.rec/1 has the label 0.5. Allowed: whole numbers"):
         load("recordio", "a.rec")
 
 

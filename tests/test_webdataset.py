@@ -129,9 +129,13 @@ BROKEN: dict[str, tuple[Any, str]] = {
         {"b.cls": None, "b.json": b'{"label": 1.5}'},
         "b.json: label is 1.5. Allowed: the number or the name",
     ),
-    "below 0": ({"b.cls": b"-1"}, r"label -1 (it.tar/b.jpg) is below 0"),
-    "gap": ({"b.cls": b"2"}, "label 2 (it.tar/b.jpg) is there, and 1 is not"),
-    "mixed": ({"b.cls": b"cat"}, "it.tar/b.jpg has the label 'cat', it.tar/a.jpg the label 0"),
+    "below 0": ({"b.cls": b"-1"}, "data.train: it.tar/b.jpg has the label -1, which is out of range"),
+    "list": (
+        {"b.cls": None, "b.json": b'{"label": [1, null]}'},
+        "b.json: label is [1, None]. Allowed: the number or the name of a class, or a list",
+    ),
+    "too large": ({"b.cls": b"9" * 30}, "data.train: it.tar/b.jpg has the label 999999999999999999999999999999, which"),
+    "mixed": ({"b.cls": b"cat"}, "it.tar/a.jpg has the label 0, and it.tar/b.jpg has the label 'cat'"),
     "bad picture": ({"b.jpg": b"\xff\xd8\xff"}, "1 of 2 train pictures cannot be used:\n  it.tar/b.jpg has a broken"),
 }
 
@@ -188,16 +192,41 @@ def test_labels_of_val_against_those_of_train(jpeg: bytes, tmp_path: Path, caplo
                    for end, content in (("jpg", jpeg), ("cls", label.encode()))}  # fmt: skip
         return str(write_tar(tmp_path / f"{name}.tar", members))
 
-    with pytest.raises(UserError, match=r"data\.val: v\.tar/1\.jpg has label 2, which is out of range.* 0 to 1"):
+    with pytest.raises(UserError, match=r"data\.val: v\.tar/1\.jpg has the label 2, which is out of range.* 0 to 1"):
         load(shard("t", "0", "1"), shard("v", "1", "2"))
-    with pytest.raises(UserError, match=r"data\.val: v\.tar/0\.jpg has the unknown class 'dgo'. Did you mean 'dog'\?"):
+    with pytest.raises(UserError, match=r"data\.val: v\.tar/0\.jpg has the label 'dgo', .*Did you mean 'dog'\?"):
         load(shard("t", "cat", "dog"), shard("v", "dgo"))
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
-    with pytest.raises(UserError, match=r"data\.train: t\.tar/2\.jpg has label 2, which is out of range"):
+    with pytest.raises(UserError, match=r"data\.train: t\.tar/2\.jpg has the label 2, which is out of range"):
         load(shard("t", "0", "1", "2"), classes=str(tmp_path / "classes.txt"))
     with caplog.at_level(logging.WARNING):
         assert load(shard("t", "cat", "dog"), shard("v", "dog")).val.targets == (1,)
-    assert "data.val has no pictures of cat" in caplog.text
+    assert "1 of 2 classes have no picture in val: cat." in caplog.text
+
+
+def test_numbers_from_an_offset(jpeg: bytes, tmp_path: Path) -> None:
+    file = str(write_tar(tmp_path / "it.tar", {"1.jpg": jpeg, "1.cls": b"7", "2.jpg": jpeg, "2.cls": b"5"}))
+    dataset = load(file, label_offset=5)
+    assert (dataset.classes, dataset.train.targets) == (("5", "6", "7"), (2, 0))
+
+
+def test_lists_are_several_labels(jpeg: bytes, tmp_path: Path) -> None:
+    def shard(*labels: str) -> str:
+        members = {f"{i}.{end}": content for i, label in enumerate(labels)
+                   for end, content in (("jpg", jpeg), ("json", b'{"label": %b}' % label.encode()))}  # fmt: skip
+        return str(write_tar(tmp_path / "it.tar", members))
+
+    for _ in range(2):  # as indexed, and as kept
+        dataset = load(shard('["dog", "cat"]', "[]", '"dog"'))
+        assert (dataset.task, dataset.classes) == ("multilabel", ("cat", "dog"))
+        assert dataset.train.targets == ((1.0, 1.0), (0.0, 0.0), (0.0, 1.0))
+    one = load(shard("[1]", "0"))
+    assert (one.task, one.train.targets) == ("classify", (1, 0))
+    with pytest.raises(
+        UserError, match=r"^data\.train: it\.tar/1\.jpg has no label\. Allowed: one, or any number with"
+    ):
+        load(shard("[0]", "[]"))
+    assert load(shard("[0]", "[]"), multilabel=True).train.targets == ((1.0,), (0.0,))
 
 
 def test_a_shard_that_was_replaced_is_read_anew(jpeg: bytes, pictures: Split, tmp_path: Path) -> None:

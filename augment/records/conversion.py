@@ -135,6 +135,9 @@ def _digest(classes: Sequence[str], splits: Mapping[str, Sequence[tuple[Picture,
 
 
 def _check_names(dataset: Dataset, options: Options) -> None:
+    if dataset.task != "classify":
+        what = "several labels" if dataset.task == "multilabel" else "numbers to predict"
+        raise UserError(f"data: pictures with {what} are not written. Allowed: one class a picture.")
     for name in dataset.classes:
         if name != name.strip() or "\n" in name:
             raise UserError(
@@ -142,10 +145,6 @@ def _check_names(dataset: Dataset, options: Options) -> None:
             )
         if options.to == "folder" and ("/" in name or name.startswith(".")):
             raise UserError(f"the class '{name}' cannot be a folder. Choose other names with data.classes=FILE.")
-    for split in (dataset.train, dataset.val):
-        odd = next((target for target in split.targets if not isinstance(target, int)), None)
-        if odd is not None:
-            raise UserError(f"pictures with the target {odd} are not written. Allowed: one class a picture.")
 
 
 def _cut(splits: Mapping[str, Sequence[tuple[Picture, int]]], options: Options) -> tuple[list[Shard], float]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from augment.errors import UserError
 from augment.files import write_whole
+from augment.labels import Label, pack
 from augment.progress import progress_bar
 from augment.records.spans import RecordFile
 
@@ -48,28 +49,18 @@ class Index:
     keys: NDArray[np.uint8]
 
     @classmethod
-    def of(
-        cls, spans: Sequence[tuple[int, int]], labels: Sequence[Sequence[int | float | str]], keys: bytes = b""
-    ) -> "Index":
+    def of(cls, spans: Sequence[tuple[int, int]], labels: Sequence[Sequence[Label]], keys: bytes = b"") -> "Index":
         """Make an index of lists.
 
         Raises:
-            UserError: labels of several types.
+            UserError: see `augment.labels.pack`.
         """
-        flat = [label for some in labels for label in some]
-        kinds = {type(label) for label in flat}
-        if str in kinds and len(kinds) > 1:
-            raise UserError("some labels are text and some are numbers.")
-        words: NDArray[np.str_] = np.array([], np.str_)
-        if str in kinds:
-            words, values = np.unique(np.array(flat, np.str_), return_inverse=True)
-        else:
-            values = np.array(flat, np.float64 if float in kinds else np.int64)
+        packed = pack(labels, "record {}".format)
         return cls(
             np.array(spans, np.int64).reshape(-1, 2),
-            values,
-            words,
-            np.array([len(some) for some in labels], np.int64),
+            packed.values,
+            np.array(packed.words, np.str_),
+            packed.counts,
             np.frombuffer(keys, np.uint8),
         )
 

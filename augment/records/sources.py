@@ -7,23 +7,20 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
-import numpy as np
-
 from augment.check import CACHE_VERSION, require_readable
-from augment.dataset import Dataset, Split, Stored
+from augment.dataset import Dataset, Split, Stored, Task
 from augment.errors import UserError
 from augment.files import write_whole
-from augment.labels import read_names
-from augment.params import Count, Flag, Text, setting
+from augment.labels import Labeled, Labels, join, read_names, understand_labels
+from augment.params import Flag, Text, setting
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
-from augment.records.labels import Labeled, join_labels, make_dataset, single_labels
 from augment.records.parquet import class_names, is_kept, unpack_table
 from augment.records.recordio import index_records, listing_state, unpack
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
 from augment.shards import find_shards
-from augment.sources import DATA_DIR, Source, source
+from augment.sources import DATA_DIR, LABEL_OFFSET, MULTILABEL, Source, source
 from augment.stored import name_of
 
 
@@ -36,7 +33,8 @@ class Records(Source):
     classes: str | None = setting(
         Text(optional=True, doc="file with a class name a line; null: the names there are, else the labels themselves")
     )
-    label_offset: int = setting(Count(default=0, doc="label of the first class: 1 where labels begin at 1"))
+    label_offset: int = setting(LABEL_OFFSET)
+    multilabel: bool = setting(MULTILABEL)
     skip_bad: bool = setting(Flag(default=False, doc="leave out pictures that cannot be decoded, in place of an error"))
     dir: str = setting(Text(default=DATA_DIR, doc="folder in which the index of the files is kept"))
 
@@ -45,8 +43,10 @@ class Records(Source):
         names = read_names(self.classes) if self.classes else None
         # Both patterns first: what is missing shall not be found out after the files of train were indexed.
         found = {key: self._find(pattern, key) for key, pattern in (("data.train", self.train), ("data.val", self.val))}
-        train, val = (self._split(key, paths) for key, paths in found.items())
-        dataset = make_dataset(train, val, classes=names, offset=self.label_offset)
+        (train, train_labels), (val, val_labels) = (self._split(key, paths) for key, paths in found.items())
+        task: Task | None = "multilabel" if self.multilabel else None
+        targets = understand_labels(train_labels, val_labels, classes=names, offset=self.label_offset, task=task)
+        dataset = targets.of(train, val)
         return replace(dataset, train=self._check(dataset.train, "train"), val=self._check(dataset.val, "val"))
 
     def _check(self, split: Split, name: str) -> Split:
@@ -65,7 +65,7 @@ class Records(Source):
                 write_whole(note, f"{len(kept)} pictures\n")
         return kept
 
-    def _split(self, given: str, paths: Sequence[Path]) -> Labeled:
+    def _split(self, given: str, paths: Sequence[Path]) -> tuple[list[Stored], Labeled]:
         files: list[Stored] = []
         indexes: list[Index] = []
         try:
@@ -74,9 +74,12 @@ class Records(Source):
             ):
                 files += self._pictures(file, index)
                 indexes.append(index)
-            labels, words = join_labels(indexes)
-            counts = np.concatenate([index.counts for index in indexes])
-            return Labeled(tuple(files), single_labels(files, labels, counts), words, self._names(indexes))
+
+            def name(place: int) -> str:
+                return files[place].name
+
+            parts = [Labels(index.labels, index.counts, tuple(index.words.tolist())) for index in indexes]
+            return files, Labeled(given, join(parts, name), name, self._names(indexes))
         except UserError as error:
             raise UserError(f"{given}: {error}") from None
 
@@ -112,7 +115,7 @@ class TFRecord(Records):
     """TFRecord files of tf.train.Example, with or without TensorFlow."""
 
     image: str = setting(Text(default=IMAGE, doc="feature that holds the encoded picture"))
-    label: str = setting(Text(default=LABEL, doc="feature that holds the class: a number, or bytes for its name"))
+    label: str = setting(Text(default=LABEL, doc="feature that holds the classes: numbers, or bytes for names"))
 
     def _kind(self) -> str:
         return f"tfrecord {self.image} {self.label}"
@@ -158,7 +161,7 @@ class Parquet(Records):
     """Parquet files, as of the Hugging Face hub; their pictures are unpacked into one plain file each, once."""
 
     image: str = setting(Text(default="image", doc="column of the encoded pictures: binary, or a struct with bytes"))
-    label: str = setting(Text(default="label", doc="column of the classes: numbers or names"))
+    label: str = setting(Text(default="label", doc="column of the classes: numbers, names, or lists of these"))
 
     def _kind(self) -> str:
         return f"parquet {self.image} {self.label}"

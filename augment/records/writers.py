@@ -97,7 +97,7 @@ def _read_tar(folder: Path, names: Sequence[str], classes: Sequence[str]) -> Ite
     with (folder / names[0]).open("rb") as stream:
         for _, start, size, label in index_shard(folder / names[0], "cls"):
             stream.seek(start)
-            yield classes[int(label)], stream.read(size)
+            yield classes[int(str(label))], stream.read(size)
 
 
 def _write_tfrecord(folder: Path, shard: str, samples: Sequence[Sample]) -> list[str]:
