@@ -471,4 +471,6 @@ def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:
 def test_every_source_is_one_of_these() -> None:
     """The table above knows them all."""
     known = {type(config(data=given["data"]).data) for given in CONFIGURATIONS.values()}
-    assert known == {kind for kind in SOURCES.values() if kind.__module__ == "augment.sources"}
+    assert known == {
+        kind for kind in SOURCES.values() if kind.__module__ in ("augment.sources.files", "augment.sources.packed")
+    }

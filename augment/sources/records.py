@@ -12,7 +12,7 @@ from augment.dataset import Dataset, Split, Stored, Task
 from augment.errors import UserError
 from augment.files import write_whole
 from augment.labels import Labeled, Labels, join, read_names, understand_labels
-from augment.params import Flag, Text, setting
+from augment.params import Text, setting
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
 from augment.records.parquet import class_names, is_kept, unpack_table
@@ -20,7 +20,7 @@ from augment.records.recordio import index_records, listing_state, unpack
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
 from augment.shards import find_shards
-from augment.sources import DATA_DIR, LABEL_OFFSET, MULTILABEL, Source, source
+from augment.sources.registry import DATA_DIR, LABEL_OFFSET, MULTILABEL, SKIP_BAD, Source, source
 from augment.stored import name_of
 
 
@@ -35,7 +35,7 @@ class Records(Source):
     )
     label_offset: int = setting(LABEL_OFFSET)
     multilabel: bool = setting(MULTILABEL)
-    skip_bad: bool = setting(Flag(default=False, doc="leave out pictures that cannot be decoded, in place of an error"))
+    skip_bad: bool = setting(SKIP_BAD)
     dir: str = setting(Text(default=DATA_DIR, doc="folder in which the index of the files is kept"))
 
     def load(self) -> Dataset:

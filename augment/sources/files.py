@@ -1,0 +1,153 @@
+"""The sources whose pictures are files of their own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import ClassVar, cast, get_args
+
+from augment.check import require_readable
+from augment.dataset import Dataset, Task
+from augment.errors import UserError
+from augment.filelist import Lines, read_list
+from augment.folder import scan_folder
+from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
+from augment.labels import read_names
+from augment.params import Choice, Flag, Text, Texts, setting
+from augment.sample import make_sample
+from augment.scenes import make_scenes
+from augment.sources.registry import DATA_DIR, LABEL_OFFSET, SKIP_BAD, Source, source
+from augment.targets import understand
+
+
+@source("sample")
+@dataclass(frozen=True, kw_only=True)
+class Sample(Source):
+    """Ten classes of pictures drawn by the project itself: nothing to download."""
+
+    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the set is made once"))
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        return scan_folder(make_sample(Path(self.dir)))
+
+
+@source("sample_multilabel")
+@dataclass(frozen=True, kw_only=True)
+class SampleMultilabel(Source):
+    """Pictures drawn by the project itself with one to four of the sample's ten things in each."""
+
+    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the set is made once"))
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        folder = make_scenes(Path(self.dir))
+        train, val, classes = (str(folder / f"{name}.txt") for name in ("train", "val", "classes"))
+        return FileList(train=train, val=val, classes=classes, multilabel=True).load()
+
+
+@source("folder")
+@dataclass(frozen=True, kw_only=True)
+class Folder(Source):
+    """Your own pictures: DIR/train/<class>/* and DIR/val/<class>/*."""
+
+    root: str = setting(Text(required=True, doc="folder with train/<class>/* and val/<class>/*"))
+    skip_bad: bool = setting(SKIP_BAD)
+
+    def load(self) -> Dataset:
+        """List the folder and check every file; the result of the check is kept below outputs/."""
+        root = Path(self.root)
+        return check_files(scan_folder(root), root, skip_bad=self.skip_bad)
+
+
+@source("filelist")
+@dataclass(frozen=True, kw_only=True)
+class FileList(Source):
+    """Lists of your own pictures: lines `path label [label ...]`, or CSV with a header; classes, labels or numbers."""
+
+    train: str = setting(Text(required=True, doc="list of the pictures to learn from"))
+    val: str = setting(Text(required=True, doc="list of the pictures to be scored on"))
+    classes: str | None = setting(
+        Text(optional=True, doc="file that names the classes, one a line; null: those in data.train, sorted")
+    )
+    root: str | None = setting(Text(optional=True, doc="folder that paths are relative to; null: that of each list"))
+    label_offset: int = setting(LABEL_OFFSET)
+    multilabel: bool = setting(
+        Flag(default=False, doc="a picture has any number of labels, also none; short for data.task=multilabel")
+    )
+    task: str | None = setting(
+        Choice(optional=True, options=get_args(Task), doc="what the lists hold; null: told from them")
+    )
+    image: str | None = setting(Text(optional=True, doc="CSV: column of the path; null: path, or the first one"))
+    label: str | None = setting(
+        Text(optional=True, doc="CSV: column of the labels, separated by ; in a cell; null: label, or the second one")
+    )
+    targets: tuple[str, ...] = setting(
+        Texts(default=(), doc="CSV: columns of numbers to predict, or of 0 and 1 with data.multilabel=true")
+    )
+    skip_bad: bool = setting(SKIP_BAD)
+
+    def load(self) -> Dataset:
+        """Read both lists and check every file; the result of the check is kept below outputs/."""
+        if self.multilabel and self.task not in (None, "multilabel"):
+            raise UserError(f"data.task={self.task}: but data.multilabel=true. Allowed: one of the two.")
+        task = "multilabel" if self.multilabel else cast(Task | None, self.task)
+        train, val = (
+            read_list(f"data.{name}", Path(file).expanduser(), image=self.image, label=self.label, targets=self.targets)
+            for name, file in (("train", self.train), ("val", self.val))
+        )
+        classes = None if self.classes is None else read_names(self.classes)
+        found = understand(train, val, task=task, classes=classes, offset=self.label_offset)
+        dataset = found.of(self._files(train), self._files(val))
+        return check_files(dataset, train.file, skip_bad=self.skip_bad)
+
+    def _files(self, lines: Lines) -> tuple[Path, ...]:
+        folder = lines.file.parent if self.root is None else Path(self.root).expanduser()
+        files = tuple(folder / line.path for line in lines.lines)
+        missing = [] if self.skip_bad else [place for place, file in enumerate(files) if not file.exists()]
+        if missing:
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise lines.error(
+                lines.lines[missing[0]],
+                f"there is no {files[missing[0]]}{more}. They are relative to data.root, or the list's folder.",
+            )
+        return files
+
+
+@source("imagenette")
+@dataclass(frozen=True, kw_only=True)
+class Imagenette(Source):
+    """Imagenette, ten easy classes of ImageNet (Howard 2019), downloaded once."""
+
+    archives: ClassVar[Mapping[str, Archive]] = IMAGENETTE
+
+    variant: str = setting(
+        Choice(default="160", options=("full", "320", "160"), doc="short side of the photos in px, or full size")
+    )
+    dir: str = setting(Text(default=DATA_DIR, doc="folder for the archive and the photos"))
+    url: str | None = setting(Text(optional=True, doc="where to download from; null: the official place"))
+
+    def load(self) -> Dataset:
+        """Download and unpack what is missing."""
+        folder = prepare_imagenette(self.variant, Path(self.dir), self.url, archives=self.archives)
+        return name_classes(scan_folder(folder))
+
+
+@source("imagewoof")
+@dataclass(frozen=True, kw_only=True)
+class Imagewoof(Imagenette):
+    """Imagewoof, ten breeds of dogs in ImageNet (Howard 2019), downloaded once; its checksums are not known here."""
+
+    archives: ClassVar[Mapping[str, Archive]] = IMAGEWOOF
+
+
+def check_files(dataset: Dataset, about: Path, *, skip_bad: bool) -> Dataset:
+    """Check every picture of a dataset; the result is kept below outputs/, under the file or folder that it is about.
+
+    Raises:
+        UserError: one cannot be decoded, unless such are left out.
+    """
+    digest = blake2b(str(about.resolve()).encode(), digest_size=6).hexdigest()
+    check = partial(require_readable, skip_bad=skip_bad, cache=Path(DATA_DIR) / f"checked-{digest}.json")
+    return replace(dataset, train=check(dataset.train, "train"), val=check(dataset.val, "val"))
