@@ -306,7 +306,7 @@ def test_experiments_inherit() -> None:
     assert (short["fit"]["epochs"], long["fit"]["epochs"]) == (5, 80)
     assert {name for name in short if long[name] != short[name]} == {"fit", "aug", "model"}
     changed = {name for name in short["fit"] if long["fit"][name] != short["fit"][name]}
-    assert changed == {"epochs", "batch_size"}
+    assert changed == {"epochs", "batch_size", "stages"}
     assert {**woof, "data": long["data"]} == long
     assert woof["data"]["source"] == "imagewoof"
 
