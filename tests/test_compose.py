@@ -305,7 +305,7 @@ def test_experiments_inherit() -> None:
     short, long, woof = (compose([f"+experiment={name}"]) for name in ("imagenette_5", "imagenette_80", "imagewoof_80"))
     assert (short["fit"]["epochs"], long["fit"]["epochs"]) == (5, 80)
     assert {name for name in short if long[name] != short[name]} == {"fit", "aug", "model"}
-    changed = {name for name in short["fit"] if long["fit"][name] != short["fit"][name]}
+    changed = {name for name in long["fit"] if long["fit"][name] != short["fit"].get(name)}
     assert changed == {"epochs", "batch_size", "stages"}
     assert {**woof, "data": long["data"]} == long
     assert woof["data"]["source"] == "imagewoof"
