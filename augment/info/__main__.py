@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = str(recipe.plain["data"]["source"])
         info = describe(source.unchecked(), name, recipe.aug.size)
         chosen = shlex.join(token for token in overrides if key_of(parse(token)).split(".")[0] == "data")
-        findings = find_wrong(info, skip_bad=getattr(source, "skip_bad", None), convert=chosen or "data=sample")
+        findings = find_wrong(info, skip_bad=getattr(source, "skip_bad", None), convert=chosen or "data=NAME")
         console = Console(highlight=False, markup=False, soft_wrap=True)
         console.print(report(info, findings))
         if options.json:

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +116,7 @@ def near_hashes(hashes: NDArray[np.uint64], most: int = _MOST) -> tuple[Pairs, b
     found: NDArray[np.int64] = np.empty(0, np.int64)
     count = len(hashes)
     for chosen in combinations(range(_BYTES), _SHARED):
-        keys = words[:, chosen[0]].astype(np.uint16) << 8 | words[:, chosen[1]]
+        keys = (words[:, chosen[0]].astype(np.uint16) * 256 + words[:, chosen[1]]).astype(np.uint16)
         for a, b in _same(keys):
             near = _differing(hashes[a] ^ hashes[b]) <= MAX_BITS
             low, high = np.minimum(a[near], b[near]), np.maximum(a[near], b[near])
@@ -141,8 +140,9 @@ def _same(keys: NDArray[np.uint16]) -> Iterator[tuple[NDArray[np.int64], NDArray
             yield order[begins], order[begins + distance]
 
 
-def _differing(bits: NDArray[np.uint64]) -> NDArray[Any]:
-    return _POPCOUNT[bits.view(np.uint16).reshape(-1, 4)].sum(axis=1)
+def _differing(bits: NDArray[np.uint64]) -> NDArray[np.int64]:
+    counts: NDArray[np.int64] = _POPCOUNT[bits.view(np.uint16).reshape(-1, 4)].sum(axis=1, dtype=np.int64)
+    return counts
 
 
 def _confirmed(pictures: Sequence[Picture], scan: Scan, pairs: Pairs) -> Pairs:

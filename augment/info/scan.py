@@ -22,8 +22,8 @@ from augment.stored import is_raw, read_encoded
 DECODED = "decoded"  # in place of a format
 
 # What is known of a picture: its sides in pixels and its mode as they are stored; the EXIF note by which it is turned
-# (1: it is not); a hash of its bytes, and one of what it shows (`augment.info.luma`); whether it is of one color. All is
-# zero where the picture cannot be used.
+# (1: it is not); a hash of its bytes, and one of what it shows (`augment.info.luma`); whether it is of one color.
+# All is zero where the picture cannot be used.
 FACTS = np.dtype(
     [
         ("good", "?"),

@@ -1,5 +1,6 @@
 """Figures about a data set, from its targets and from what a pass over its pictures found."""
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ from augment.config import SplitName
 from augment.dataset import Dataset, Picture, Split, Target
 from augment.info.duplicates import Copies, Tally, find_copies, tally
 from augment.info.scan import Scan, scan
-from augment.stored import name_of
+from augment.stored import are_paths, name_of
 
 SPLITS: tuple[SplitName, ...] = ("train", "val")
 QUANTILES = {"min": 0.0, "1%": 0.01, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "max": 1.0}
@@ -96,7 +97,7 @@ class Info:
         """Of pictures with labels: how many have so many."""
         if self.data.task != "multilabel":
             return Counter()
-        return Counter({number: total for number, total in sorted(_labels_each(self.targets).items())})
+        return Counter(dict(sorted(_labels_each(self.targets).items())))
 
     @cached_property
     def kinds(self) -> NDArray[np.str_]:
@@ -129,12 +130,25 @@ class Info:
         """Return what people call a picture."""
         return name_of(self.pictures[place])
 
+    @cached_property
+    def folder(self) -> str:
+        """The folder that all pictures lie in which are files of their own; empty if there is none."""
+        if not are_paths(self.pictures):
+            return ""
+        parents = {os.path.dirname(os.path.abspath(str(picture))) for picture in self.pictures}
+        found = os.path.commonpath(parents)
+        return "" if found == os.sep else found
+
+    def short_name(self, place: int) -> str:
+        """Return a picture's name below `folder`."""
+        return os.path.relpath(self.name(place), self.folder) if self.folder else self.name(place)
+
     def split_of(self, place: int) -> SplitName:
         """Return the split of a picture."""
         return "train" if place < len(self.data.train) else "val"
 
     def quantiles(self, values: NDArray[Any], split: SplitName | None = None) -> dict[str, float]:
-        """Return `QUANTILES` of a number of each picture that can be used, of both splits or one; empty if there are none."""
+        """Return `QUANTILES` of a number of each picture, (N,), that can be used; empty if there are none."""
         chosen = self.good if split is None else self.good & (self.is_train == (split == "train"))
         if not chosen.any():
             return {}
@@ -166,9 +180,7 @@ class Info:
                 name: {split: asdict(spread) for split, spread in zip(SPLITS, both, strict=True)}
                 for name, both in self.numbers.items()
             },
-            **{
-                name: {split: self.quantiles(values, split) for split in SPLITS} for name, values in sides.items()
-            },
+            **{name: {split: self.quantiles(values, split) for split in SPLITS} for name, values in sides.items()},
             "formats": self.frequent(facts["format"]),
             "modes": self.frequent(self.kinds),
             "turned_by_exif": int((facts["orientation"] > 1).sum()),

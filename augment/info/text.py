@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from augment.info.duplicates import Tally
-from augment.info.findings import Finding
 from augment.info.summary import SPLITS, Info
+from augment.info.wording import Finding, number, written
 
 LISTED = 24  # classes that are all listed; of more the largest and the smallest
 _ENDS = 8
@@ -19,7 +19,9 @@ _NOUNS = {"classify": ("class", "classes"), "multilabel": ("label", "labels"), "
 def report(info: Info, findings: Sequence[Finding]) -> str:
     """Return all figures, then what looks wrong."""
     lines = [headline(info), "", *_table(info), "", *_figures(info), ""]
-    lines += _named("cannot be used", [f"{info.name(p)} {why}" for p, why in sorted(info.found.faults.items())])
+    if info.folder and (info.found.faults or info.copies.groups or len(info.copies.pairs)):
+        lines += [f"below {info.folder}"]
+    lines += _named("cannot be used", [f"{info.short_name(p)} {why}" for p, why in sorted(info.found.faults.items())])
     lines += _named("the same bytes", [_together(info, group) for group in info.copies.groups])
     lines += _named("look the same", [_together(info, pair) for pair in info.copies.pairs.tolist()])
     if findings:
@@ -33,13 +35,9 @@ def headline(info: Info) -> str:
     """Return a line about the whole."""
     data = info.data
     train, val = len(data.train), len(data.val)
-    kinds = f"{len(data.classes):,} {_NOUNS[data.task][len(data.classes) != 1]}"
-    return f"{info.source}: {train + val:,} pictures, {train:,} in train and {val:,} in val ({val / (train + val):.0%}); {kinds}"
-
-
-def written(value: float) -> str:
-    """Return a number in few digits, large ones whole."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    kinds = number(len(data.classes), *_NOUNS[data.task])
+    parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
+    return f"{info.source}: {train + val:,} pictures, {parts}; {kinds}"
 
 
 def _table(info: Info) -> list[str]:
@@ -61,7 +59,7 @@ def _table(info: Info) -> list[str]:
         lines.insert(1 + cut, f"  ... {len(info.data.classes) - len(order):,} between the largest and the smallest")
     if info.labels_each:
         each = info.labels_each
-        mean = sum(number * count for number, count in each.items()) / max(sum(each.values()), 1)
+        mean = sum(labels * count for labels, count in each.items()) / max(sum(each.values()), 1)
         lines += ["", f"labels each  {min(each)}..{max(each)}, mean {mean:.2f}"]
     return lines
 
@@ -84,14 +82,18 @@ def _figures(info: Info) -> Iterator[str]:
 
 
 def _range(q: Mapping[str, float], unit: str) -> str:
-    return f"{written(q['min'])}..{written(q['max'])} {unit}, median {written(q['median'])}" if q else "-"
+    return f"{_ends(q)} {unit}" + (f", median {written(q['median'])}" if q["max"] > q["min"] else "") if q else "-"
 
 
 def _spread(q: Mapping[str, float], unit: str) -> str:
     if not q:
         return "-"
     inner = ", ".join(f"{name} {written(q[name])}" for name in ("1%", "10%", "median", "90%", "99%"))
-    return f"{written(q['min'])}..{written(q['max'])} {unit}: {inner}"
+    return f"{_ends(q)} {unit}" + (f": {inner}" if q["max"] > q["min"] else "")
+
+
+def _ends(q: Mapping[str, float]) -> str:
+    return f"{written(q['min'])}..{written(q['max'])}" if q["max"] > q["min"] else written(q["min"])
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -104,7 +106,7 @@ def _tallied(counted: Tally) -> str:
 
 
 def _together(info: Info, places: Sequence[int]) -> str:
-    shown = [f"{info.name(place)} ({info.split_of(place)})" for place in places[:3]]
+    shown = [f"{info.short_name(place)} ({info.split_of(place)})" for place in places[:3]]
     return " = ".join(shown) + (f" and {len(places) - 3:,} more" if len(places) > 3 else "")
 
 
@@ -122,6 +124,8 @@ def _short(name: str) -> str:
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(max(w, 6)) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(max(w, 6)) for cell, w in zip(row[1:], widths[1:], strict=True))]
+        )
         for row in rows
     ]
