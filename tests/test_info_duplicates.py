@@ -80,6 +80,12 @@ def test_pictures_of_one_color_are_no_pairs(tmp_path: Path):
     assert len(copies(files).pairs) == 0
 
 
+def test_tiny_pictures_are_no_pairs(tmp_path: Path):
+    small = photo(0).resize((40, 15))
+    found = copies(write(tmp_path, first=(small, {"quality": 95}), again=(small, {"quality": 90})))
+    assert len(found.pairs) == 0
+
+
 def test_the_search_finds_what_comparing_all_pairs_finds():
     rng = np.random.default_rng(0)
     hashes = rng.integers(0, 2**63, 400, dtype=np.uint64)

@@ -182,6 +182,10 @@ def test_report_and_drawing_of_all_sorts(make: Callable[[], Info], tmp_path: Pat
     assert (tmp_path / "info.png").stat().st_size > 5000
 
 
+def test_pairs_of_two_splits_are_shown_first():
+    assert with_copies(pairs=((0, 2), (2, 40), (4, 6))).pairs == [(2, 40), (0, 2), (4, 6)]
+
+
 def test_of_many_classes_the_largest_and_smallest_are_listed():
     lines = report(many(60), []).splitlines()
     listed = [line.split("  ")[0] for line in lines if line.startswith("class ")]

@@ -25,6 +25,7 @@ Pairs = NDArray[np.int64]
 
 _BYTES = 8
 _SHARED = _BYTES - MAX_BITS  # bytes that are the same if bits differ in so many others at most
+_SMALLEST = 16  # px of the short side, below which all that is drawn alike looks the same
 _MOST = 100_000  # candidates that are looked at
 _THREADS = 8
 _POPCOUNT = np.array([bin(number).count("1") for number in range(2**16)], np.uint8)
@@ -76,7 +77,7 @@ def find_copies(pictures: Sequence[Picture], scan: Scan) -> Copies:
     runs = np.split(places[order], np.flatnonzero(np.diff(digests[order])) + 1)
     groups = sorted(tuple(run.tolist()) for run in runs if len(run) > 1)
     first = np.sort(np.array([run[0] for run in runs if len(run)], np.int64))
-    first = first[~scan.facts["blank"][first]]
+    first = first[~scan.facts["blank"][first] & (np.minimum(scan.width, scan.height)[first] >= _SMALLEST)]
     candidates, complete = near_hashes(scan.facts["shown"][first])
     pairs = first[candidates]
     return Copies(tuple(groups), _confirmed(pictures, scan, pairs), complete)

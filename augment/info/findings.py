@@ -50,14 +50,15 @@ def _unreadable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
 
 def _leaks(info: Info) -> Iterator[Finding]:
     total = len(info.data.val)
+    why = "Scores on val are better than they should be; take them out of one of the two."
+    doubt = "Pictures that are alike by nature count too, so look at the pairs in the drawing first."
     for kind, counted, how in (
-        ("leak", info.exact, "byte by byte"),
-        ("near_leak", info.near, "by their looks: re-encoded, resized, or of one scene"),
+        ("leak", info.exact, f"byte by byte. {why}"),
+        ("near_leak", info.near, f"by their looks: re-encoded, resized, or almost the same scene. {why} {doubt}"),
     ):
         if counted.leaked:
             what = f"{counted.leaked:,} of {total:,} val pictures ({percent(counted.leaked / total)})"
-            why = "Scores on val are better than they should be; take them out of one of the two."
-            yield Finding(kind, f"{what} are in train too, {how}. {why}")
+            yield Finding(kind, f"{what} are in train too, {how}")
 
 
 def _contradictions(info: Info) -> Iterator[Finding]:

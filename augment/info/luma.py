@@ -5,8 +5,11 @@ the signs, about their median, of the 8 x 8 lowest frequencies of a discrete cos
 differ in few of 64 bits are candidates only; whether one is a copy of the other is decided by the correlation of their
 gray levels.
 
-Measured on Imagenette's 13,394 photos at 224 x 224 px, so 90 million pairs of different photos: five differ in at most
-`MAX_BITS`, and of these none correlates by more than .68, let alone `MIN_CORRELATION`.
+Measured on Imagenette at 224 x 224 px. Of its 13,394 photos, 90 million pairs, five pairs differ in at most `MAX_BITS`,
+and none of those correlates by more than .66. Of the copies of 600 photos these were found: re-encoded at quality 30,
+gray, halved or doubled in size, all; at quality 10, or a fifth brighter, 98%; 4% narrower, all but one; cut by 3% at
+each side, 6%; mirrored, none. Pictures that are alike by nature are taken for copies at times: 19 pairs of 1,400
+scanned digits of 8 x 8 px, which is why `augment.info.duplicates` leaves out such small ones.
 """
 
 import numpy as np
@@ -17,7 +20,7 @@ Luma = NDArray[np.float32]
 
 SIDE = 32
 MAX_BITS = 6
-MIN_CORRELATION = 0.9
+MIN_CORRELATION = 0.97
 BLANK = 2.0  # gray levels of standard deviation, below which a picture is of one color
 
 _LOW = 8

@@ -31,7 +31,7 @@ _HEAD, _BARS, _BAR, _RANKS, _NUMBER, _PAIRS_HEAD, _PAIR = 0.55, 0.9, 0.22, 3.1, 
 
 def draw(info: Info) -> Figure:
     """Draw a data set."""
-    pairs = info.copies.pairs[:_PAIRS].tolist()
+    pairs = info.pairs[:_PAIRS]
     bars = len(info.counts)
     first = _numbers_height(info) if info.numbers else _BARS + _BAR * bars if bars <= NAMED else _RANKS
     last = _PAIRS_HEAD + _PAIR * -(-len(pairs) // 4) if pairs else 0.0
@@ -131,7 +131,7 @@ def _noun(info: Info) -> str:
 
 
 def _draw_pairs(page: Page, info: Info, pairs: Sequence[Sequence[int]], top: float) -> None:
-    total = len(info.copies.pairs)
+    total = len(info.pairs)
     shown = f"the first {len(pairs)} of {total:,} pairs" if total > len(pairs) else f"{total:,} pair{'s' * (total > 1)}"
     page.write(_MARGIN, top, f"Look the same: {shown}", TITLE)
     cell = _INNER / 8

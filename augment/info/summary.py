@@ -102,9 +102,9 @@ class Info:
     @cached_property
     def kinds(self) -> NDArray[np.str_]:
         """(N,) gray, RGB and the like."""
-        modes: NDArray[np.str_] = self.found.facts["mode"]
-        names = {mode: _KINDS.get(mode, mode) for mode in np.unique(modes).tolist()}
-        return np.array([names[mode] for mode in modes.tolist()], dtype=object).astype(str)
+        modes, places = np.unique(self.found.facts["mode"], return_inverse=True)
+        kinds: NDArray[np.str_] = np.array([_KINDS.get(mode, mode) for mode in modes.tolist()])[places]
+        return kinds
 
     @cached_property
     def short_side(self) -> NDArray[np.int64]:
@@ -126,6 +126,12 @@ class Info:
         """Pictures that look the same, by split. Frames of a film may well have different numbers."""
         return tally(self.copies.pairs, len(self.data.train), self.targets, compare=self.data.task != "regress")
 
+    @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Pictures that look the same, first those of two splits."""
+        pairs = [(int(a), int(b)) for a, b in self.copies.pairs]
+        return sorted(pairs, key=lambda pair: self.split_of(pair[0]) == self.split_of(pair[1]))
+
     def name(self, place: int) -> str:
         """Return what people call a picture."""
         return name_of(self.pictures[place])
@@ -135,8 +141,8 @@ class Info:
         """The folder that all pictures lie in which are files of their own; empty if there is none."""
         if not are_paths(self.pictures):
             return ""
-        parents = {os.path.dirname(os.path.abspath(str(picture))) for picture in self.pictures}
-        found = os.path.commonpath(parents)
+        parents = {os.path.dirname(str(picture)) for picture in self.pictures}
+        found = os.path.commonpath(map(os.path.abspath, parents))
         return "" if found == os.sep else found
 
     def short_name(self, place: int) -> str:

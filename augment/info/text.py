@@ -1,6 +1,8 @@
 """What is known of a data set, as text for the terminal."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,17 +15,20 @@ _ENDS = 8
 _FILES = 10  # files that are named
 _WIDEST = 40  # letters of a class's name
 
+T = TypeVar("T")
+
 _NOUNS = {"classify": ("class", "classes"), "multilabel": ("label", "labels"), "regress": ("number", "numbers")}
 
 
 def report(info: Info, findings: Sequence[Finding]) -> str:
     """Return all figures, then what looks wrong."""
     lines = [headline(info), "", *_table(info), "", *_figures(info), ""]
-    if info.folder and (info.found.faults or info.copies.groups or len(info.copies.pairs)):
+    if info.folder and (info.found.faults or info.copies.groups or info.pairs):
         lines += [f"below {info.folder}"]
-    lines += _named("cannot be used", [f"{info.short_name(p)} {why}" for p, why in sorted(info.found.faults.items())])
-    lines += _named("the same bytes", [_together(info, group) for group in info.copies.groups])
-    lines += _named("look the same", [_together(info, pair) for pair in info.copies.pairs.tolist()])
+    bad = sorted(info.found.faults.items())
+    lines += _named("cannot be used", bad, lambda fault: f"{info.short_name(fault[0])} {fault[1]}")
+    lines += _named("the same bytes", info.copies.groups, partial(_together, info))
+    lines += _named("look the same", info.pairs, partial(_together, info))
     if findings:
         lines += ["What looks wrong", *(f"  - {finding.text}" for finding in findings)]
     else:
@@ -110,11 +115,11 @@ def _together(info: Info, places: Sequence[int]) -> str:
     return " = ".join(shown) + (f" and {len(places) - 3:,} more" if len(places) > 3 else "")
 
 
-def _named(title: str, lines: Sequence[str]) -> list[str]:
-    if not lines:
+def _named(title: str, things: Sequence[T], say: Callable[[T], str]) -> list[str]:
+    if not things:
         return []
-    more = [f"  and {len(lines) - _FILES:,} more"] if len(lines) > _FILES else []
-    return [title, *(f"  {line}" for line in lines[:_FILES]), *more, ""]
+    more = [f"  and {len(things) - _FILES:,} more"] if len(things) > _FILES else []
+    return [title, *(f"  {say(thing)}" for thing in things[:_FILES]), *more, ""]
 
 
 def _short(name: str) -> str:
