@@ -128,9 +128,10 @@ class Info:
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
-        """Pictures that look the same, first those of two splits."""
+        """Pictures that look the same, first those of two splits, then those with different targets."""
         pairs = [(int(a), int(b)) for a, b in self.copies.pairs]
-        return sorted(pairs, key=lambda pair: self.split_of(pair[0]) == self.split_of(pair[1]))
+        odd = set(self.near.contradicting)
+        return sorted(pairs, key=lambda pair: (self.split_of(pair[0]) == self.split_of(pair[1]), pair not in odd))
 
     def name(self, place: int) -> str:
         """Return what people call a picture."""
