@@ -45,7 +45,7 @@ _JPEG_MAX_SIDE = 65_500  # libjpeg's limit; the header has room for 65,535
 _PNG_END = b"IEND\xae\x42\x60\x82"
 
 # What Pillow's parsers raise on files that are cut or garbled.
-_DECODER_ERRORS = (
+DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, AttributeError, AssertionError,
     RuntimeError, struct.error, zlib.error,
 )  # fmt: skip
@@ -146,7 +146,7 @@ def _judge_all(files: Sequence[Picture]) -> Iterator[tuple[Picture, tuple[str, s
         return
     chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
     pool = ThreadPoolExecutor(_THREADS)
-    with _strict_pillow(), progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress:
+    with strict_pillow(), progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress:
         task = progress.add_task("Checking files", total=len(files))
         try:
             for chunk, results in zip(chunks, pool.map(_judge_chunk, chunks), strict=True):
@@ -166,16 +166,16 @@ def _judge(file: Picture) -> tuple[str, str | None]:
         if is_raw(file):
             return "", None
         if not isinstance(file, Path):
-            return "", _find_fault(BytesIO(file.read()))
+            return "", find_fault(BytesIO(file.read()))
         with file.open("rb") as stream:
-            return _state(os.fstat(stream.fileno())), _find_fault(stream)
+            return _state(os.fstat(stream.fileno())), find_fault(stream)
     except OSError as error:
         return "", f"cannot be read: {error.strerror or error}"
     except MemoryError:
         return "", "needs more memory to decode than there is"
 
 
-def _find_fault(stream: BinaryIO) -> str | None:
+def find_fault(stream: BinaryIO) -> str | None:
     """Return what is wrong with an encoded picture, None if nothing is.
 
     Raises:
@@ -189,7 +189,7 @@ def _find_fault(stream: BinaryIO) -> str | None:
         return _refuse(image) or _prove_whole(image, stream)
     except UnidentifiedImageError:
         return _describe(head)
-    except _DECODER_ERRORS as error:
+    except DECODER_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         return f"is broken: {error or type(error).__name__}"
@@ -239,7 +239,7 @@ def _describe(head: bytes) -> str:
 
 
 @contextmanager
-def _strict_pillow() -> Iterator[None]:
+def strict_pillow() -> Iterator[None]:
     """Make Pillow's verdict independent of settings made elsewhere, and silent; its size limit is replaced by ours."""
     max_pixels, truncated = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
     Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, False

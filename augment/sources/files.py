@@ -57,8 +57,11 @@ class Folder(Source):
 
     def load(self) -> Dataset:
         """List the folder and check every file; the result of the check is kept below outputs/."""
-        root = Path(self.root)
-        return check_files(scan_folder(root), root, skip_bad=self.skip_bad)
+        return check_files(self.unchecked(), Path(self.root), skip_bad=self.skip_bad)
+
+    def unchecked(self) -> Dataset:
+        """List the folder."""
+        return scan_folder(Path(self.root))
 
 
 @source("filelist")
@@ -90,6 +93,14 @@ class FileList(Source):
 
     def load(self) -> Dataset:
         """Read both lists and check every file; the result of the check is kept below outputs/."""
+        dataset = self._read(allow_missing=self.skip_bad)
+        return check_files(dataset, Path(self.train).expanduser(), skip_bad=self.skip_bad)
+
+    def unchecked(self) -> Dataset:
+        """Read both lists."""
+        return self._read(allow_missing=True)
+
+    def _read(self, *, allow_missing: bool) -> Dataset:
         if self.multilabel and self.task not in (None, "multilabel"):
             raise UserError(f"data.task={self.task}: but data.multilabel=true. Allowed: one of the two.")
         task = "multilabel" if self.multilabel else cast(Task | None, self.task)
@@ -99,13 +110,12 @@ class FileList(Source):
         )
         classes = None if self.classes is None else read_names(self.classes)
         found = understand(train, val, task=task, classes=classes, offset=self.label_offset)
-        dataset = found.of(self._files(train), self._files(val))
-        return check_files(dataset, train.file, skip_bad=self.skip_bad)
+        return found.of(self._files(train, allow_missing), self._files(val, allow_missing))
 
-    def _files(self, lines: Lines) -> tuple[Path, ...]:
+    def _files(self, lines: Lines, allow_missing: bool) -> tuple[Path, ...]:
         folder = lines.file.parent if self.root is None else Path(self.root).expanduser()
         files = tuple(folder / line.path for line in lines.lines)
-        missing = [] if self.skip_bad else [place for place, file in enumerate(files) if not file.exists()]
+        missing = [] if allow_missing else [place for place, file in enumerate(files) if not file.exists()]
         if missing:
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             raise lines.error(

@@ -37,21 +37,24 @@ class WebDataset(Source):
 
     def load(self) -> Dataset:
         """List the shards and check every picture, once."""
+        dataset = self.unchecked()
+        check = partial(check_shards, skip_bad=self.skip_bad, folder=Path(DATA_DIR) / "shards")
+        train, val = self._shards().values()
+        return replace(dataset, train=check(dataset.train, "train", train), val=check(dataset.val, "val", val))
+
+    def unchecked(self) -> Dataset:
+        """List the shards."""
         names = read_names(self.classes) if self.classes else None
         # Both patterns first: what is missing shall not be found out after the shards of train were listed.
-        splits = {key: find_shards(p, key) for key, p in (("data.train", self.train), ("data.val", self.val))}
-        folder = Path(DATA_DIR) / "shards"
-        train, val = (read_shards(files, self.label, folder, key) for key, files in splits.items())
+        splits = self._shards()
+        train, val = (read_shards(files, self.label, Path(DATA_DIR) / "shards", key) for key, files in splits.items())
         labeled = (_labeled(key, *split) for key, split in zip(splits, (train, val), strict=True))
         task: Task | None = "multilabel" if self.multilabel else None
         targets = understand_labels(*labeled, classes=names, offset=self.label_offset, task=task)
-        dataset = targets.of(train[0], val[0])
-        check = partial(check_shards, skip_bad=self.skip_bad, folder=folder)
-        return replace(
-            dataset,
-            train=check(dataset.train, "train", splits["data.train"]),
-            val=check(dataset.val, "val", splits["data.val"]),
-        )
+        return targets.of(train[0], val[0])
+
+    def _shards(self) -> dict[str, list[Path]]:
+        return {key: find_shards(p, key) for key, p in (("data.train", self.train), ("data.val", self.val))}
 
 
 @source("numpy")

@@ -40,14 +40,18 @@ class Records(Source):
 
     def load(self) -> Dataset:
         """Index what is not indexed yet, check every picture once, and give the labels numbers."""
+        dataset = self.unchecked()
+        return replace(dataset, train=self._check(dataset.train, "train"), val=self._check(dataset.val, "val"))
+
+    def unchecked(self) -> Dataset:
+        """Index what is not indexed yet, and give the labels numbers."""
         names = read_names(self.classes) if self.classes else None
         # Both patterns first: what is missing shall not be found out after the files of train were indexed.
         found = {key: self._find(pattern, key) for key, pattern in (("data.train", self.train), ("data.val", self.val))}
         (train, train_labels), (val, val_labels) = (self._split(key, paths) for key, paths in found.items())
         task: Task | None = "multilabel" if self.multilabel else None
         targets = understand_labels(train_labels, val_labels, classes=names, offset=self.label_offset, task=task)
-        dataset = targets.of(train, val)
-        return replace(dataset, train=self._check(dataset.train, "train"), val=self._check(dataset.val, "val"))
+        return targets.of(train, val)
 
     def _check(self, split: Split, name: str) -> Split:
         """Leave out, or refuse, pictures that cannot be decoded; where all can be that is noted down, by the files."""

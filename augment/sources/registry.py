@@ -23,6 +23,14 @@ class Source:
         """
         raise NotImplementedError
 
+    def unchecked(self) -> Dataset:
+        """As `load`, but with the pictures that are missing or cannot be decoded, where the source can list these.
+
+        Raises:
+            UserError: the lists themselves cannot be used.
+        """
+        return self.load()
+
 
 S = TypeVar("S", bound=type[Source])
 
