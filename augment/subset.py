@@ -100,11 +100,11 @@ def _strata(targets: Sequence[Target], task: Task) -> NDArray[np.int64]:
 
 
 def _check_folds(strata: NDArray[np.int64], folds: int, dataset: Dataset) -> None:
-    least, what = len(strata), "train"
+    least, of_class = len(strata), ""
     if dataset.task == "classify":
         numbers, counts = np.unique(strata, return_counts=True)
-        least, what = int(counts.min()), f"class {dataset.classes[int(numbers[counts.argmin()])]}"
+        least, of_class = int(counts.min()), f" of {dataset.classes[int(numbers[counts.argmin()])]}"
     if least < folds:
-        pictures = f"{least} training picture{'' if least == 1 else 's'}"
+        pictures = f"{least} picture{'' if least == 1 else 's'}{of_class}"
         allowed = f"2 to {least}" if least > 2 else "2" if least == 2 else "null, for each fold needs one of each class"
-        raise UserError(f"data.folds={folds}: {what} has {pictures}. Allowed: {allowed}.")
+        raise UserError(f"data.folds={folds}: train has {pictures}. Allowed: {allowed}.")

@@ -94,7 +94,8 @@ def parse_data(given: object, key: str = "data") -> Source:
     if source.folds is None and source.fold is not None:
         raise UserError(f"{key}.fold={source.fold}: of how many? Allowed: null, or with {key}.folds=K.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):
-        was = f"{key}.fold: missing" if source.fold is None else f"{key}.fold={source.fold}: there are {source.folds}"
+        wrong = f"{key}.fold={source.fold}: no such one of {source.folds} folds, which count from 0"
+        was = f"{key}.fold: missing" if source.fold is None else wrong
         raise UserError(f"{was}. Allowed: 0 to {source.folds - 1}, or -m '{key}.fold=range({source.folds})' for all.")
     return source
 
