@@ -54,21 +54,27 @@ WEIGHTS = torch.tensor([0.25, 1.0, 4.0])
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_weights_are_pytorchs_and_the_mean_is_over_pictures(smoothing: float) -> None:
+def test_weights_are_pytorchs_and_an_index_is_the_share_1(smoothing: float) -> None:
     loss = make_loss("classify", smoothing=smoothing, weights=WEIGHTS)
-    expected = cross_entropy(OUTPUTS, MIXED, WEIGHTS, label_smoothing=smoothing)
-    torch.testing.assert_close(loss(OUTPUTS, MIXED), expected, atol=1e-6, rtol=0)
-    single = cross_entropy(OUTPUTS, INDICES, WEIGHTS, label_smoothing=smoothing, reduction="none")
-    torch.testing.assert_close(loss(OUTPUTS, INDICES), single.mean(), atol=1e-6, rtol=0)
-    torch.testing.assert_close(loss(OUTPUTS, INDICES), loss(OUTPUTS, one_hot(INDICES, 3).float()))
-    halves = [loss(OUTPUTS[i : i + 1], INDICES[i : i + 1]) for i in range(2)]
-    torch.testing.assert_close(loss(OUTPUTS, INDICES), sum(halves) / 2)
+    expected = cross_entropy(OUTPUTS, INDICES, WEIGHTS, label_smoothing=smoothing)
+    torch.testing.assert_close(loss(OUTPUTS, INDICES), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(loss(OUTPUTS, one_hot(INDICES, 3).float()), expected, atol=1e-6, rtol=0)
+    # Of shares PyTorch has the sum over the pictures, over their number.
+    mixed = cross_entropy(OUTPUTS, MIXED, WEIGHTS, label_smoothing=smoothing) * 2 / (MIXED * WEIGHTS).sum()
+    torch.testing.assert_close(loss(OUTPUTS, MIXED), mixed, atol=1e-6, rtol=0)
 
 
 def test_weighed_cross_entropy_by_hand() -> None:
     smooth = 0.9 * MIXED + 0.1 / 3
-    expected = -(WEIGHTS * smooth * OUTPUTS.log_softmax(1)).sum(1).mean()
+    # The first picture weighs .7 * .25 + .3, the second .5 + .5 * 4.
+    expected = -(WEIGHTS * smooth * OUTPUTS.log_softmax(1)).sum() / (0.475 + 2.5)
     torch.testing.assert_close(CrossEntropy(0.1, WEIGHTS)(OUTPUTS, MIXED), expected, atol=1e-6, rtol=0)
+
+
+def test_equal_weights_are_none() -> None:
+    for targets in (INDICES, MIXED):
+        equal = CrossEntropy(0.1, torch.full((3,), 7.0))(OUTPUTS, targets)
+        torch.testing.assert_close(equal, CrossEntropy(0.1)(OUTPUTS, targets), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

@@ -22,10 +22,9 @@ class CrossEntropy:
     Attributes:
         smoothing: share of every target that is spread evenly over all classes (Szegedy et al. 2016,
             arXiv:1512.00567), in [0, 1).
-        weights: (classes,) of what a target has of each class, on the device; None: 1. The mean is over the pictures,
-            not over their weights, which PyTorch divides by where targets are indices: so a batch without pictures of
-            rare classes counts for less, several batches make the step that a large one makes, and an index is the
-            same as the share 1.
+        weights: (classes,) of what a target has of each class, on the device; None: 1. The mean is that of PyTorch for
+            indices: the pictures weigh what their classes do, and the sum is divided by the sum of these weights. For
+            shares, where PyTorch divides by the pictures, it is the same here: an index is the share 1.
     """
 
     smoothing: float = 0.0
@@ -38,10 +37,10 @@ class CrossEntropy:
             outputs: (N, classes).
             targets: (N,) class indices, or (N, classes) shares.
         """
-        if self.weights is None:
-            return cross_entropy(outputs, targets, label_smoothing=self.smoothing)
+        if self.weights is None or targets.ndim == 1:
+            return cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing)
         total = cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing, reduction="sum")
-        return total / len(outputs)
+        return total / (targets @ self.weights).sum()
 
 
 @dataclass(frozen=True)
