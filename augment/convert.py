@@ -35,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
             raise UserError("data: missing. Allowed: data=folder data.root=DIR, or another source.")
-        dataset = load_dataset(compose_recipe(overrides).source())
+        source = compose_recipe(overrides).source()
+        if source.balance != "none":
+            raise UserError(f"data.balance: {source.balance} is for training. Allowed here: none.")
+        dataset = load_dataset(source)
         form = Options(options.to, options.size, options.quality, options.shard_mb)
         _print(convert(dataset, options.out, form, jobs=options.jobs), options.out, form)
     return 0

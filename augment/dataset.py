@@ -49,13 +49,20 @@ class Split:
     Attributes:
         files: paths of encoded pictures, or pictures in larger files.
         targets: for each picture its target, all of one kind and length.
+        repeated: how many of the last ones are there once more, to be seen more often in an epoch.
     """
 
     files: tuple[Picture, ...]
     targets: tuple[Target, ...]
+    repeated: int = 0
 
     def __len__(self) -> int:
         return len(self.files)
+
+    @property
+    def pictures(self) -> int:
+        """How many pictures there are; the length is how many samples an epoch has."""
+        return len(self.files) - self.repeated
 
 
 @dataclass(frozen=True)

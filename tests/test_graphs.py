@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ from trainer.callbacks import Checkpoint, GradClip, ParamScheduler
 from trainer.checkpoint import LAST, load
 from trainer.graphs import Eager, Graphs, Runner, Tensors, UncapturableError, capturable, runner
 from trainer.learner import Learner
+from trainer.losses import CrossEntropy
 from trainer.recorder import Recorder
 from trainer.schedule import lin, one_cycle
 from trainer.xresnet import XResNet
@@ -271,6 +273,15 @@ def compare(make: Callable[[], Runner], rel: float = 1e-5, **options: Any) -> Le
     return learner
 
 
+@cache
+def class_weights(device: torch.device) -> Tensor:
+    return torch.linspace(0.5, 1.5, len(CLASSES), device=device)
+
+
+def weighed(outputs: Tensor, targets: Tensor) -> Tensor:
+    return CrossEntropy(0.1, class_weights(outputs.device))(outputs, targets)
+
+
 CASES = {
     "sgd": {"optimizer": sgd},
     "adamw": {"optimizer": adamw},
@@ -279,6 +290,7 @@ CASES = {
     "accumulate_3": {"accumulate": 3},
     "soft": {"soft": True},
     "smoothing": {"loss_function": nn.CrossEntropyLoss(label_smoothing=0.1)},
+    "weights": {"loss_function": weighed},
 }
 
 

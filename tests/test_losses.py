@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
-from trainer.losses import CrossEntropy, make_loss
+from trainer.losses import BinaryCrossEntropy, CrossEntropy, make_loss
 
 OUTPUTS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.3]])
 INDICES = torch.tensor([0, 2])
@@ -48,3 +48,39 @@ def test_each_label_by_itself_by_hand(smoothing: float) -> None:
 def test_errors_of_numbers_by_hand(name: str, of: Callable[[torch.Tensor], torch.Tensor]) -> None:
     loss = make_loss("regress", smoothing=0.5, regression=name)
     torch.testing.assert_close(loss(OUTPUTS, LABELS), of(OUTPUTS - LABELS).mean())
+
+
+WEIGHTS = torch.tensor([0.25, 1.0, 4.0])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_weights_are_pytorchs_and_an_index_is_the_share_1(smoothing: float) -> None:
+    loss = make_loss("classify", smoothing=smoothing, weights=WEIGHTS)
+    expected = cross_entropy(OUTPUTS, INDICES, WEIGHTS, label_smoothing=smoothing)
+    torch.testing.assert_close(loss(OUTPUTS, INDICES), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(loss(OUTPUTS, one_hot(INDICES, 3).float()), expected, atol=1e-6, rtol=0)
+    # Of shares PyTorch has the sum over the pictures, over their number.
+    mixed = cross_entropy(OUTPUTS, MIXED, WEIGHTS, label_smoothing=smoothing) * 2 / (MIXED * WEIGHTS).sum()
+    torch.testing.assert_close(loss(OUTPUTS, MIXED), mixed, atol=1e-6, rtol=0)
+
+
+def test_weighed_cross_entropy_by_hand() -> None:
+    smooth = 0.9 * MIXED + 0.1 / 3
+    # The first picture weighs .7 * .25 + .3, the second .5 + .5 * 4.
+    expected = -(WEIGHTS * smooth * OUTPUTS.log_softmax(1)).sum() / (0.475 + 2.5)
+    torch.testing.assert_close(CrossEntropy(0.1, WEIGHTS)(OUTPUTS, MIXED), expected, atol=1e-6, rtol=0)
+
+
+def test_equal_weights_are_none() -> None:
+    for targets in (INDICES, MIXED):
+        equal = CrossEntropy(0.1, torch.full((3,), 7.0))(OUTPUTS, targets)
+        torch.testing.assert_close(equal, CrossEntropy(0.1)(OUTPUTS, targets), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_weights_of_labels_are_of_their_presence(smoothing: float) -> None:
+    wanted = LABELS * (1 - smoothing) + smoothing / 2
+    found = make_loss("multilabel", smoothing=smoothing, weights=WEIGHTS)(OUTPUTS, LABELS)
+    expected = binary_cross_entropy_with_logits(OUTPUTS, wanted, pos_weight=WEIGHTS)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert not torch.equal(found, BinaryCrossEntropy(smoothing)(OUTPUTS, LABELS))

@@ -280,6 +280,9 @@ def test_resume_of_a_finished_run_is_refused(finished):
     [
         (["model=xresnet", "model.depth=18"], "its model had other weights (0.0.weight). Allowed: the model and the"),
         (["fit.optimizer=adamw"], "error: fit.optimizer: adamw, but the run to go on with had sgd."),
+        (["data.fraction=0.5"], "error: data.fraction: 0.5, but the run to go on with had 1. Allowed: the same."),
+        (["data.balance=weights"], "error: data.balance: weights, but the run to go on with had none."),
+        (["data.folds=2", "data.fold=1"], "error: data.folds: 2, but the run to go on with had null."),
         (["fit.layer_decay=0.5"], "its optimizer sorted the parameters in another way. Allowed: weight_decay,"),
     ],
 )

@@ -15,6 +15,7 @@ from fakes import CLASSES, make_learner, on, raises
 from omegaconf import OmegaConf
 from PIL import Image
 
+from augment.dataset import Dataset, Split
 from trainer.callback import Callback, CancelFit
 from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load, save
@@ -112,6 +113,12 @@ def record(rows: list[Row], folder: Path = Path("x"), ending: Ending = DONE, **m
 
 def said(record: Record) -> str:
     return " | ".join(("! " if finding.warning else "") + finding.text for finding in findings(record))
+
+
+def test_repeated_pictures_are_counted_once() -> None:
+    train, val = Split((Path("a"), Path("b"), Path("b")), (0, 1, 1), repeated=1), Split((Path("c"),), (0,))
+    shown = record([], classes=("ant", "bee"), dataset=Dataset(("ant", "bee"), train, val))
+    assert page._sizes(shown) == "2 (repeated to 3) + 1 pictures, 2 classes"
 
 
 # --- the page ---

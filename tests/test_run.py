@@ -1,6 +1,7 @@
 """A run is made as it is configured: no setting is lost between the configuration and the learner."""
 
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from augment.compose import compose
 from trainer import run
 from trainer.callbacks import ParamScheduler
 from trainer.config import parse_config
+from trainer.evaluate import Score, evaluate
 from trainer.learner import Learner
 from trainer.losses import CrossEntropy
 
@@ -66,6 +68,60 @@ def test_what_is_configured_is_what_runs(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)  # below which the check of the pictures is kept
     assert found(prepared(photos, tmp_path, override)) == value
+
+
+def weights(learner: Learner) -> list[float]:
+    loss = learner.loss_function
+    assert isinstance(loss, CrossEntropy)
+    assert loss.weights is not None
+    assert learner.val_loss_function == CrossEntropy()
+    assert learner.val_loss_function.weights is None  # type: ignore[attr-defined]
+    return loss.weights.tolist()
+
+
+def test_balance_reaches_the_loss_or_the_loader(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the three pictures of each class, one ant is learned, and two bees."""
+    monkeypatch.chdir(tmp_path)
+    lists = {"train": ["ant/0.png 0", "bee/0.png 1", "bee/1.png 1"], "val": ["ant/1.png 0", "bee/2.png 1"]}
+    for name, lines in lists.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    given = ["data=filelist", "data.train=train.txt", "data.val=val.txt", f"data.root={photos / 'train'}"]
+    small = ["aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1", *given]
+
+    def prepare(how: str) -> tuple[Learner, str]:
+        console = Console(file=StringIO(), width=200)
+        learner = run._prepare(parse_config(compose([*small, f"data.balance={how}"])), tmp_path, console, None)
+        run._close(learner)
+        assert isinstance(console.file, StringIO)
+        return learner, console.file.getvalue()
+
+    learner, said = prepare("weights")
+    assert weights(learner) == [1.5, 0.75]
+    assert learner.batches_in(0) == 2
+    assert "balance: in the training loss the class 1 weighs 0.75, 0 1.5; validation is not weighed" in said
+    learner, said = prepare("oversample")
+    assert learner.loss_function == CrossEntropy()
+    assert sorted(i for batch in learner.train_loader for i in batch.indices.tolist()) == [0, 1, 2, 3]
+    assert "balance: 3 training pictures make 4 samples an epoch" in said
+    assert "filelist: 3 + 2 pictures, 2 classes" in said
+
+
+@pytest.mark.slow
+def test_a_fold_is_what_a_run_is_scored_on(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["data=folder", f"data.root={photos}", "data.folds=3", "data.fold=2", "data.fraction=0.5"]
+    small = ["aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1", "fit.epochs=1"]
+    console = Console(file=StringIO(), width=200)
+    summary = run.train(parse_config(compose([*given, *small])), tmp_path / "run", console=console)
+    assert isinstance(console.file, StringIO)
+    assert "folder, fold 2 of 3, fraction 0.5: 2 + 2 pictures, 2 classes" in console.file.getvalue()
+    assert "folder, fold 2 of 3, fraction 0.5" in (tmp_path / "run" / "report.html").read_text()
+    score = evaluate(tmp_path / "run")
+    assert isinstance(score, Score)
+    assert (score.pictures, score.accuracy) == (2, summary.best["val_accuracy"])
+    assert score.loss == pytest.approx(summary.best["val_loss"], rel=1e-5)
+    # What was left aside is the test set.
+    assert evaluate(tmp_path / "run", None, ["data.folds=null", "data.fold=null"]).pictures == 6
 
 
 def test_a_run_without_validation_has_no_best_epoch(

@@ -160,6 +160,24 @@ def test_jobs_without_a_score_are_not_in_the_mean(tmp_path: Path) -> None:
     assert "2 | 0.6000 | 0.1414 | -0.6706..1.8706" in printed(tmp_path)[0]
 
 
+def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
+    scores = {("0.1", 0, 0): 0.5, ("0.1", 1, 0): 0.7, ("0.1", 0, 1): 0.5, ("0.1", 1, 1): 0.7, ("1", 0, 0): 0.9}
+    for number, ((fraction, fold, seed), accuracy) in enumerate(scores.items()):
+        own = [f"++data.fraction={fraction}", f"++data.fold={fold}", f"++seed={seed}"]
+        write_job(tmp_path, str(number), ["++data.folds=2", *own], accuracy)
+    lines, _ = printed(tmp_path)
+    assert lines[-4] == "last val_accuracy over seeds and folds"
+    assert lines[-2].startswith("data.fraction=0.1 | 4 | 0.6000 | 0.1155 | ")
+
+
+def test_folds_alone(tmp_path: Path) -> None:
+    for fold, accuracy in enumerate([0.5, 0.6]):
+        write_job(tmp_path, str(fold), ["++seed=3", "++data.folds=2", f"++data.fold={fold}"], accuracy)
+    lines, _ = printed(tmp_path)
+    assert lines[-4] == "last val_accuracy over folds"
+    assert lines[-2] == "2 | 0.5500 | 0.0707 | -0.0853..1.1853"
+
+
 def test_there_is_no_mean_of_single_seeds(tmp_path: Path) -> None:
     for number in range(3):
         write_job(tmp_path, str(number), [f"++fit.lr={number}"], 0.5)

@@ -272,7 +272,8 @@ def test_defaults_are_written_down_too() -> None:
     resolved = config(
         callbacks={"checkpoint": {}, "grad_clip": {}, "progress_bar": None}, aug={"train": {"rotate": {}}}
     ).resolved
-    assert resolved["data"] == {"source": "sample", "dir": "outputs/data"}
+    whole = {"fraction": 1.0, "folds": None, "fold": None, "split_seed": 0, "balance": "none"}
+    assert resolved["data"] == {"source": "sample", "dir": "outputs/data"} | whole
     assert resolved["model"] == {"kind": "cnn"}
     assert resolved["fit"] == {name: param.default for name, param in settings(Fit).items()} | {"stages": {}}
     assert resolved["aug"]["train"] == {

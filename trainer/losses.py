@@ -1,7 +1,7 @@
 """What is minimized, for each task."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from torch import Tensor
@@ -22,9 +22,13 @@ class CrossEntropy:
     Attributes:
         smoothing: share of every target that is spread evenly over all classes (Szegedy et al. 2016,
             arXiv:1512.00567), in [0, 1).
+        weights: (classes,) of what a target has of each class, on the device; None: 1. The mean is that of PyTorch for
+            indices: the pictures weigh what their classes do, and the sum is divided by the sum of these weights. For
+            shares, where PyTorch divides by the pictures, it is the same here: an index is the share 1.
     """
 
     smoothing: float = 0.0
+    weights: Tensor | None = field(default=None, compare=False)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return it.
@@ -33,7 +37,10 @@ class CrossEntropy:
             outputs: (N, classes).
             targets: (N,) class indices, or (N, classes) shares.
         """
-        return cross_entropy(outputs, targets, label_smoothing=self.smoothing)
+        if self.weights is None or targets.ndim == 1:
+            return cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing)
+        total = cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing, reduction="sum")
+        return total / (targets @ self.weights).sum()
 
 
 @dataclass(frozen=True)
@@ -42,9 +49,11 @@ class BinaryCrossEntropy:
 
     Attributes:
         smoothing: share of every target that is spread evenly over the two, in [0, 1).
+        weights: (labels,) of the presence of each label, on the device; its absence weighs 1. None: 1.
     """
 
     smoothing: float = 0.0
+    weights: Tensor | None = field(default=None, compare=False)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return it.
@@ -55,17 +64,20 @@ class BinaryCrossEntropy:
         """
         if self.smoothing:
             targets = targets * (1 - self.smoothing) + self.smoothing / 2
-        return binary_cross_entropy_with_logits(outputs, targets)
+        return binary_cross_entropy_with_logits(outputs, targets, pos_weight=self.weights)
 
 
-def make_loss(task: Task, *, smoothing: float = 0.0, regression: str = "mse") -> LossFunction:
+def make_loss(
+    task: Task, *, smoothing: float = 0.0, regression: str = "mse", weights: Tensor | None = None
+) -> LossFunction:
     """Return the loss of a task.
 
     Args:
         task: what the targets are.
         smoothing: share of every target that is spread, of classes and labels.
         regression: a name of `REGRESSION_LOSSES`.
+        weights: (K,) of classes or labels; None: 1.
     """
     if task == "regress":
         return REGRESSION_LOSSES[regression]
-    return BinaryCrossEntropy(smoothing) if task == "multilabel" else CrossEntropy(smoothing)
+    return (BinaryCrossEntropy if task == "multilabel" else CrossEntropy)(smoothing, weights)

@@ -15,7 +15,7 @@ from augment.config import Aug
 from augment.experiment import EXPERIMENT
 from augment.params import Choice, Param, settings
 from augment.registry import COMMON, OPS
-from augment.sources import SOURCES
+from augment.sources import SOURCES, Source
 from trainer.callback import in_order, loop_text
 from trainer.callbacks import CALLBACKS, Interrupt, ParamScheduler, parse_callbacks
 from trainer.config import Fit
@@ -59,10 +59,13 @@ def help_text(groups: Sequence[str]) -> str:
     lines += _section("fit", optimizer, head="fit: the optimizer")
     lines += _section("fit.stages.<stage>", settings(Stage), head="fit.stages.<stage>: sizes that change over epochs")
     lines += _section("aug", settings(Aug))
+    shared = settings(Source)
+    lines += _section("data", shared, head="data: what every source takes besides its own")
     for title, registry in (("data", SOURCES), ("model", MODELS), ("callbacks", CALLBACKS)):
         for name, cls in registry.items():
             prefix = f"callbacks.{name}" if title == "callbacks" else title
-            lines += _section(prefix, settings(cls), head=f"{title}={name}  {_first_line(cls.__doc__)}")
+            own = {name: param for name, param in settings(cls).items() if shared.get(name) is not param}
+            lines += _section(prefix, own, head=f"{title}={name}  {_first_line(cls.__doc__)}")
     lines += ["aug.train.<step>, aug.val.<step>: the ops", *_common_rows()]
     for op in OPS.values():
         lines.append(f"  {op.name} ({op.kind})  {_first_line(op.doc)}")

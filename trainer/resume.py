@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from augment.errors import UserError
-from augment.sources import load_dataset
+from augment.params import settings
+from augment.sources import Source, load_dataset
 from trainer.checkpoint import LAST, load
 from trainer.config import Config
 from trainer.run import CONFIG_FILE, make_train_loader
@@ -29,6 +30,10 @@ def check_resume(config: Config) -> None:
         raise UserError(
             f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
         )
+    file = Path(config.fit.resume) / CONFIG_FILE
+    saved = OmegaConf.load(file) if file.is_file() else None
+    if isinstance(saved, DictConfig):
+        _check_part(config.data, saved)
     check_loader_state(state["loader"], make_train_loader(config, load_dataset(config.data).train))
     with torch.device("meta"):
         network = config.model.untrained().build(len(load_dataset(config.data).classes), config.aug.size)
@@ -38,8 +43,7 @@ def check_resume(config: Config) -> None:
             f"fit.resume={config.fit.resume}: its model had other weights ({differing}). Allowed: the model and the "
             "classes of that run."
         )
-    file = Path(config.fit.resume) / CONFIG_FILE
-    optimizer = OmegaConf.select(OmegaConf.load(file), "fit.optimizer") if file.is_file() else None
+    optimizer = OmegaConf.select(saved, "fit.optimizer") if isinstance(saved, DictConfig) else None
     if optimizer not in (None, config.fit.optimizer):
         raise UserError(f"fit.optimizer: {config.fit.optimizer}, but the run to go on with had {optimizer}.")
     groups = config.fit.make_optimizer(network).param_groups
@@ -48,6 +52,17 @@ def check_resume(config: Config) -> None:
             f"fit.resume={config.fit.resume}: its optimizer sorted the parameters in another way. Allowed: "
             "weight_decay, decay_norms and layer_decay of that run; one of version 0.2 had fit.decay_norms=true."
         )
+
+
+def _check_part(source: Source, saved: DictConfig) -> None:
+    """Check that the same pictures are used, as often and with the same weights."""
+    for name, param in settings(Source).items():
+        was = OmegaConf.select(saved, f"data.{name}", default=param.default)
+        now = getattr(source, name)
+        if was != now:
+            raise UserError(
+                f"data.{name}: {param.show(now)}, but the run to go on with had {param.show(was)}. Allowed: the same."
+            )
 
 
 def _differing(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from nvidia.dali import backend
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from augment.balance import describe_balance, loss_weights
 from augment.dataset import Split
 from augment.files import installed_version, write_json
 from augment.graph import Placement
@@ -172,18 +173,23 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     torch.manual_seed(config.seed)
     regression = config.fit.regression_loss
     # One for both splits; a run that is gone on with keeps what was chosen.
-    files, threads = (*dataset.train.files, *dataset.val.files), config.fit.cpu_threads()
+    train, threads = dataset.train, config.fit.cpu_threads()
+    files = (*train.files[: train.pictures], *dataset.val.files)
     placement = place(config.aug, files, device, threads=threads, trial=config.fit.resume is None)
     train_loader = make_train_loader(config, dataset.train, placement)
     if config.fit.resume is None:
         train_loader.prepare()  # while the model is built
+    weights = None
+    if config.data.balance == "weights":
+        weights = torch.tensor(loss_weights(dataset), dtype=torch.float32, device=device)
+    smoothing = config.fit.label_smoothing
     learner = Learner(
         config.model.build(len(dataset.classes), config.aug.size),
         train_loader,
         make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
         optimizer=config.fit.make_optimizer,
         epochs=config.fit.epochs,
-        loss_function=make_loss(dataset.task, smoothing=config.fit.label_smoothing, regression=regression),
+        loss_function=make_loss(dataset.task, smoothing=smoothing, regression=regression, weights=weights),
         val_loss_function=make_loss(dataset.task, regression=regression),
         callbacks=callbacks,
         device=device,
@@ -259,8 +265,12 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
         )
     if reason := train_loader.placement.reason:
         console.print(reason, highlight=False, soft_wrap=True)
+    if balance := describe_balance(dataset, config.data.balance):
+        log.info(balance)
+        console.print(balance, highlight=False, soft_wrap=True)
     console.print(
-        f"{config.resolved['data']['source']}: {len(dataset.train)} + {len(dataset.val)} pictures, "
+        f"{', '.join(filter(None, (config.resolved['data']['source'], config.data.part)))}: "
+        f"{dataset.train.pictures} + {len(dataset.val)} pictures, "
         f"{JUDGING[dataset.task].counted(len(dataset.classes))}; "
         f"{config.resolved['model'].get('name', config.resolved['model']['kind'])}: "
         f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {_device_name(learner.device)}; {folder}",

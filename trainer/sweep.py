@@ -1,4 +1,4 @@
-"""The end of a sweep: a table of all its jobs, the best first, and means over seeds; printed and written down."""
+"""The end of a sweep: a table of all its jobs, the best first, and means over seeds and folds; also written down."""
 
 import json
 import math
@@ -60,7 +60,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Mean:
-    """What jobs that differ in their seed alone reach in their last epoch.
+    """What jobs that differ in their seed, or fold of cross-validation, alone reach in their last epoch.
+
+    Of folds the interval is a little too narrow: they share training pictures, so that their scores are not
+    independent, and no estimate of the variance is right for all (Bengio and Grandvalet 2004).
 
     Attributes:
         name: what else the sweep varies.
@@ -125,7 +128,7 @@ def print_table(folder: Path, console: Console) -> bool:
     jobs = read_jobs(folder)
     varied = _varied(jobs)
     means = _over_seeds(jobs, varied)
-    tables = [_job_table(jobs, varied), *([_mean_table(means, _score(jobs))] if means else [])]
+    tables = [_job_table(jobs, varied), *([_mean_table(means, _score(jobs), varied)] if means else [])]
     for title, rows in tables:
         table = Table(title=title, title_justify="left")
         for name in rows[0]:
@@ -144,6 +147,9 @@ def print_table(folder: Path, console: Console) -> bool:
 Rows = tuple[str, list[list[str]]]
 _WORDS = ("job", "what it varies", "status")
 
+# Overrides that repeat an experiment, and what they go over.
+_REPEATED = {"seed=": "seeds", "data.fold=": "folds"}
+
 
 def _job_table(jobs: Sequence[Job], varied: set[str]) -> Rows:
     key = _score(jobs)
@@ -155,12 +161,13 @@ def _job_table(jobs: Sequence[Job], varied: set[str]) -> Rows:
     return f"{len(jobs)} jobs, the best last epoch first", rows
 
 
-def _mean_table(means: Sequence[Mean], score: str) -> Rows:
+def _mean_table(means: Sequence[Mean], score: str, varied: set[str]) -> Rows:
     rows = [["what it varies", "n", "mean", "std", "95 % interval of the mean"]]
     for row in means:
         low, high = row.interval()
         rows.append([row.name, str(len(row.scores)), f"{row.mean:.4f}", f"{row.std:.4f}", f"{low:.4f}..{high:.4f}"])
-    return f"last {score} over seeds", rows
+    over = [name for key, name in _REPEATED.items() if any(override.startswith(key) for override in varied)]
+    return f"last {score} over {' and '.join(over) or 'seeds'}", rows
 
 
 def _markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
@@ -180,11 +187,11 @@ def _kept(job: Job, varied: set[str]) -> list[str]:
 
 
 def _over_seeds(jobs: Sequence[Job], varied: set[str]) -> list[Mean]:
-    """Return the means over jobs that differ in their seed alone, the best first; none for single seeds."""
+    """Return the means over jobs that differ in their seed or fold alone, the best first; none for single ones."""
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for job in jobs:
         if job.last is not None and job.status == "finished":
-            groups[" ".join(o for o in _kept(job, varied) if not o.startswith("seed="))].append(job.last)
+            groups[" ".join(o for o in _kept(job, varied) if not o.startswith(tuple(_REPEATED)))].append(job.last)
     means = [Mean(name, tuple(scores)) for name, scores in groups.items() if len(scores) > 1]
     sign = 1 if smaller_is_better(_score(jobs)) else -1
     return sorted(means, key=lambda row: sign * row.mean)

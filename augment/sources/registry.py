@@ -1,22 +1,48 @@
 """What a source is, and the registry by which the `data` section of the configuration names it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from augment.balance import check_balance, oversample
 from augment.dataset import Dataset
-from augment.params import Count, Flag, Text, parse_named
+from augment.errors import UserError
+from augment.params import Choice, Count, Flag, Number, Text, parse_named, setting, settings
+from augment.subset import take_fold, take_fraction
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Base of all sources. A source is hashable, and two equal ones give the same dataset."""
+    """Base of all sources. A source is hashable, and two equal ones give the same dataset.
+
+    What it declares every source has. A source need not know of it: `load_dataset` takes care.
+    """
+
+    fraction: float = setting(
+        Number(default=1, within=(0, 1), above=0, doc="share of the training pictures to learn from, of each class")
+    )
+    folds: int | None = setting(
+        Count(optional=True, within=(2, 1000), doc="cross-validation: cut train into so many; val is left aside")
+    )
+    fold: int | None = setting(
+        Count(optional=True, within=(0, 999), doc="cross-validation: which fold is scored on, from 0")
+    )
+    split_seed: int = setting(
+        Count(default=0, within=(0, 2**31 - 1), doc="seed of what fraction, folds and balance choose; seed has no part")
+    )
+    balance: str = setting(
+        Choice(
+            default="none",
+            options=("none", "oversample", "weights"),
+            doc="classes of unequal size: repeat pictures of small ones in an epoch, or weigh classes in training",
+        )
+    )
 
     def load(self) -> Dataset:
-        """Prepare what is missing and list the files of both splits.
+        """Prepare what is missing and list the files of both splits, all of them.
 
         Raises:
             UserError: what is there cannot be used, or cannot be had.
@@ -30,6 +56,12 @@ class Source:
             UserError: the lists themselves cannot be used.
         """
         return self.load()
+
+    @property
+    def part(self) -> str:
+        """What is taken of the pictures, for people: "fold 0 of 5, fraction 0.1"; empty if it is all."""
+        parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
+        return ", ".join([*parts, *([f"fraction {self.fraction:g}"] if self.fraction < 1 else [])])
 
 
 S = TypeVar("S", bound=type[Source])
@@ -66,12 +98,38 @@ def parse_data(given: object, key: str = "data") -> Source:
     Raises:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
-    return parse_named(_SOURCES, given, key, "source")
+    source = parse_named(_SOURCES, given, key, "source")
+    if source.folds is None and source.fold is not None:
+        raise UserError(f"{key}.fold={source.fold}: of how many? Allowed: null, or with {key}.folds=K.")
+    if source.folds is not None and (source.fold is None or source.fold >= source.folds):
+        wrong = f"{key}.fold={source.fold}: no such one of {source.folds} folds, which count from 0"
+        was = f"{key}.fold: missing" if source.fold is None else wrong
+        raise UserError(f"{was}. Allowed: 0 to {source.folds - 1}, or -m '{key}.fold=range({source.folds})' for all.")
+    return source
 
 
 def load_dataset(source: Source) -> Dataset:
-    """Load a source's dataset, once in a process for each folder that relative paths begin at."""
-    return _load(source, Path.cwd())
+    """Load a source's dataset, once in a process for each folder that relative paths begin at.
+
+    Of what the source has, the fold is taken first, then the fraction; classes are balanced last.
+
+    Raises:
+        UserError: as `Source.load`, or classes that cannot be cut or balanced as asked.
+    """
+    return _select(source, Path.cwd())
+
+
+@cache
+def _select(source: Source, folder: Path) -> Dataset:
+    # The jobs of a sweep over folds share what is listed and checked.
+    whole: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
+    dataset = _load(replace(source, **whole), folder)
+    check_balance(dataset, source.balance)
+    if source.folds is not None and source.fold is not None:
+        dataset = take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
+    if source.fraction < 1:
+        dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
+    return oversample(dataset, source.split_seed) if source.balance == "oversample" else dataset
 
 
 @cache

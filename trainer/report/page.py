@@ -163,14 +163,18 @@ def _model(record: Record) -> str:
 
 
 def _source(record: Record) -> str:
-    return str(record.config.resolved["data"]["source"]) if record.config else "unknown"
+    if record.config is None:
+        return "unknown"
+    return ", ".join(filter(None, (record.config.resolved["data"]["source"], record.config.data.part)))
 
 
 def _sizes(record: Record) -> str:
     classes = record.judging.counted(len(record.classes)) if record.classes else ""
     if record.dataset is None:
         return classes
-    return f"{len(record.dataset.train):,} + {len(record.dataset.val):,} pictures, {classes}"
+    train, val = record.dataset.train, record.dataset.val
+    samples = f" (repeated to {len(train):,})" if train.repeated else ""
+    return f"{train.pictures:,}{samples} + {len(val):,} pictures, {classes}"
 
 
 def _device(record: Record) -> str:
