@@ -123,6 +123,11 @@ def recipe_rows(recipes: Sequence[tuple[str, Aug]]) -> list[Row]:
     return [Row(name, f"{name}, fused", partial(_recipe, aug)) for name, aug in recipes]
 
 
+def recipe_stream(setup: Setup) -> Stream:
+    """Return the recipe's stream, as it trains."""
+    return _recipe(setup.aug, setup)
+
+
 def _recipe(aug: Aug, setup: Setup) -> Stream:
     return Stream(_loader(setup, aug))
 

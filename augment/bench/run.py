@@ -98,7 +98,7 @@ def measure(rows: Sequence[Row], setup: Setup, rounds: int, seconds: float, prog
     streams: dict[str, Stream] = {}
     memory: dict[str, int | None] = {}
     timings: dict[str, list[Timing]] = {row.name: [] for row in able}
-    _read(setup.files[: setup.photos])
+    read_all(setup.files[: setup.photos])
     with ExitStack() as stack:
         for row in able:
             progress.update(bar, description=f"warming up: {row.title}")
@@ -179,7 +179,7 @@ def _gpu_memory() -> int | None:
     return total - free
 
 
-def _read(files: Sequence[Picture]) -> None:
+def read_all(files: Sequence[Picture]) -> None:
     """Read every file once: no row shall be the one that waits for the disk."""
     for file in files:
         bytes(read_encoded(file))
@@ -199,13 +199,19 @@ def _settings(options: Options, setup: Setup, files: Sequence[Picture]) -> dict[
         "threads": options.threads,
         "workers": options.workers,
         "half": options.half,
-        "photos": _describe(files),
+        "photos": describe(files),
         "hardware": hardware(),
-        "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in _PACKAGES}},
+        "versions": versions(),
     }
 
 
-def _describe(files: Sequence[Picture]) -> dict[str, Any]:
+def versions() -> dict[str, Any]:
+    """Return the versions of what is measured."""
+    return {"python": platform.python_version(), **{name: installed_version(name) for name in _PACKAGES}}
+
+
+def describe(files: Sequence[Picture]) -> dict[str, Any]:
+    """Return how many pictures these are, and how large in the mean."""
     sizes = []
     for file in files[:: -(-len(files) // 500)]:
         with open_picture(file) as image:

@@ -1,0 +1,132 @@
+"""The same pictures in every form that a source reads."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from augment.dataset import Dataset, Split
+from augment.errors import UserError
+from augment.records.conversion import Options, convert
+from augment.records.protobuf import VARINT, field, varint
+from augment.records.writers import CLASSES_FILE, FORMATS
+from augment.sources import parse_data
+from augment.stored import open_picture, read_encoded
+
+# Pictures in a file or a transaction, where the writer is one of ours.
+_PART = 4096
+
+
+def write_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> dict[str, Any]:
+    """Write a dataset of classes for a source.
+
+    Args:
+        source: name of the source, one of `SOURCES`.
+        dataset: what is written, of both splits.
+        folder: where to; it must not hold anything.
+        jobs: processes, where there can be several.
+
+    Returns:
+        The `data` section that reads it.
+
+    Raises:
+        UserError: these pictures cannot be written so.
+    """
+    folder.mkdir(parents=True)
+    if source in FORMATS:
+        convert(dataset, folder, Options(source), jobs=jobs)
+    else:
+        (folder / CLASSES_FILE).write_text("".join(f"{name}\n" for name in dataset.classes))
+        for name, split in (("train", dataset.train), ("val", dataset.val)):
+            _WRITERS[source](split, folder / name)
+    settings = {"train": f"{folder}/train{_ENDINGS[source]}", "val": f"{folder}/val{_ENDINGS[source]}"}
+    if source == "folder":
+        return {"source": source, "root": str(folder)}
+    if source == "numpy":
+        settings |= {f"{name}_targets": f"{folder}/{name}.targets.npy" for name in ("train", "val")}
+    if source in ("tfrecord", "recordio", "lmdb", "parquet"):
+        settings["dir"] = str(folder / "index")
+    return {"source": source, "classes": str(folder / CLASSES_FILE), **settings}
+
+
+def load_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> Dataset:
+    """Write the train pictures of a dataset for a source, and load them as the source has them.
+
+    Raises:
+        UserError: as `write_as`.
+    """
+    # Nobody reads val: a picture of each class is enough.
+    some = {target: picture for picture, target in zip(dataset.val.files, dataset.val.targets, strict=True)}
+    few = replace(dataset, val=Split(tuple(some.values()), tuple(some)))
+    loaded = parse_data(write_as(source, few, folder, jobs)).load()
+    assert len(loaded.train) == len(dataset.train)
+    return loaded
+
+
+def _write_list(split: Split, path: Path) -> None:
+    for picture in split.files:
+        if not isinstance(picture, Path):
+            raise UserError("the pictures are no files of their own")
+    lines = (f'"{file}" {target}\n' for file, target in zip(split.files, split.targets, strict=True))
+    path.with_suffix(".txt").write_text("".join(lines))
+
+
+def _write_lmdb(split: Split, path: Path) -> None:
+    import lmdb
+
+    size = sum(len(read_encoded(picture)) for picture in split.files)
+    with lmdb.open(str(path), map_size=4 * size + 2**24) as base:
+        for number, (picture, target) in enumerate(_samples(split)):
+            # Caffe's Datum: 4 the data, 5 the label, 7 whether the data are encoded.
+            label, encoded = varint(5 << 3 | VARINT) + varint(target), varint(7 << 3 | VARINT) + varint(1)
+            with base.begin(write=True) as transaction:
+                transaction.put(b"%08d" % number, field(4, picture) + label + encoded)
+
+
+def _write_parquet(split: Split, path: Path) -> None:
+    samples = list(_samples(split))
+    for number, start in enumerate(range(0, len(samples), _PART)):
+        part = samples[start : start + _PART]
+        table = pa.table({"image": [picture for picture, _ in part], "label": [target for _, target in part]})
+        parquet.write_table(table, f"{path}-{number:05}.parquet")
+
+
+def _write_numpy(split: Split, path: Path) -> None:
+    pictures = []
+    for file in split.files:
+        with open_picture(file) as image:
+            pictures.append(np.asarray(image.convert("RGB")))
+        if pictures[-1].shape != pictures[0].shape:
+            raise UserError("the pictures have several sizes")
+    np.save(path.with_suffix(".npy"), np.stack(pictures))
+    np.save(path.with_suffix(".targets.npy"), np.array(split.targets))
+
+
+def _samples(split: Split) -> Iterator[tuple[bytes, int]]:
+    for picture, target in zip(split.files, split.targets, strict=True):
+        assert isinstance(target, int)  # others are refused before
+        yield bytes(read_encoded(picture)), target
+
+
+_WRITERS: Mapping[str, Callable[[Split, Path], None]] = MappingProxyType(
+    {"filelist": _write_list, "lmdb": _write_lmdb, "parquet": _write_parquet, "numpy": _write_numpy}
+)
+
+_ENDINGS = {
+    "folder": "",
+    "filelist": ".txt",
+    "webdataset": "-*.tar",
+    "tfrecord": "-*.tfrecord",
+    "recordio": "-*.rec",
+    "lmdb": "",
+    "parquet": "-*.parquet",
+    "numpy": ".npy",
+}
+
+# The sources that are compared, the one that the others are measured by first.
+SOURCES: Sequence[str] = tuple(_ENDINGS)
