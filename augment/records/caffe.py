@@ -59,6 +59,8 @@ def index_datums(file: RecordFile, advance: Advance) -> Index:
     spans: list[tuple[int, int]] = []
     labels: list[list[int | float | str]] = []
     keys = bytearray()
+    if file.size == 0:
+        raise UserError("is empty (0 bytes).")
     try:
         with _environment(file, os.getpid()).begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
@@ -74,7 +76,8 @@ def index_datums(file: RecordFile, advance: Advance) -> Index:
                 )  # proto2 leaves no 0 out, others do
                 advance(len(value))
     except lmdb.Error as error:
-        raise UserError(f"is no LMDB database that can be read: {first_line(error)}.") from None
+        why = first_line(error).removeprefix(f"{file.path}: ")
+        raise UserError(f"is no LMDB database that can be read: {why}.") from None
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}.") from None
     return Index.of(spans, labels, bytes(keys))

@@ -16,6 +16,7 @@ from augment.errors import UserError
 from augment.files import write_whole
 from augment.labels import Label, pack
 from augment.progress import progress_bar
+from augment.records.kinds import told_by_content
 from augment.records.spans import RecordFile
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,8 @@ def load_indexes(
                 try:
                     index = build(file, advance)
                 except UserError as error:
-                    raise UserError(f"{path}: {error}") from None
+                    hint = told_by_content(path) if str(error).startswith("is no ") else ""
+                    raise UserError(f"{path}: {error}{hint}") from None
                 _write(place, file, index)
             yield file, index
 

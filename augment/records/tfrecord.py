@@ -24,6 +24,10 @@ _BYTES, _FLOATS, _INTS = 1, 2, 3
 _KINDS = {_BYTES: "bytes", _FLOATS: "floats", _INTS: "whole numbers"}
 
 
+class _WrongFeatureError(ValueError):
+    """A feature of an Example that can be read holds something else."""
+
+
 def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, label: str = LABEL) -> Index:
     """Go through a file.
 
@@ -47,14 +51,16 @@ def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, la
         for start, stop in _records(buffer):
             try:
                 features = _features(buffer, start, stop, wanted)
-                for name in (image, label):
+                for key, name in (("data.image", image), ("data.label", label)):
                     if name.encode() not in features:
                         there = [found.decode(errors="replace") for found in _features(buffer, start, stop)]
-                        raise UserError(f"record {len(spans)} has no feature '{name}'.{suggest(name, there)}")
+                        raise UserError(f"record {len(labels)} has no feature '{name}' ({key}).{suggest(name, there)}")
                 spans.append(_picture(buffer, *features[image.encode()], image))
                 labels.append(_labels(buffer, *features[label.encode()], label))
+            except _WrongFeatureError as error:
+                raise UserError(f"record {len(labels)}: {error}.") from None
             except ValueError as error:
-                raise UserError(f"record {len(spans)} is no tf.train.Example that can be read: {error}.") from None
+                raise UserError(f"record {len(labels)} is no tf.train.Example that can be read: {error}.") from None
             advance(stop - start + _HEAD + _CHECKSUM.size)
         if masked_crc(bytes(buffer[start:stop])) != _CHECKSUM.unpack_from(buffer, stop)[0]:
             raise UserError(f"the last record, number {len(spans) - 1}, is damaged: its checksum is another.")
@@ -73,8 +79,7 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
             != _CHECKSUM.unpack_from(buffer, place + _LENGTH.size)[0]
         ):
             if place == 0:
-                packed = " It is compressed: unpack it first." if bytes(buffer[:2]) == b"\x1f\x8b" else ""
-                raise UserError(f"is no TFRecord file.{packed}")
+                raise UserError("is no TFRecord file.")
             raise UserError(f"is damaged behind record {count - 1}, at byte {place:,}.")
         stop = start + (_LENGTH.unpack_from(buffer, place)[0] if whole else 0)
         place = stop + _CHECKSUM.size
@@ -112,10 +117,11 @@ def _nested(buffer: memoryview, start: int, stop: int, *numbers: int) -> Iterato
 def _picture(buffer: memoryview, start: int, stop: int, name: str) -> tuple[int, int]:
     kinds = list(_nested(buffer, start, stop, _BYTES, _FLOATS, _INTS))
     if [kind for kind, _, _ in kinds] != [_BYTES]:
-        raise ValueError(f"feature '{name}' holds {_KINDS[kinds[0][0]] if kinds else 'nothing'}, and no bytes")
+        holds = _KINDS[kinds[0][0]] if kinds else "nothing"
+        raise _WrongFeatureError(f"feature '{name}' (data.image) holds {holds}; allowed are bytes")
     values = list(_nested(buffer, *kinds[0][1:], 1))
     if len(values) != 1:
-        raise ValueError(f"feature '{name}' holds {len(values)} pictures; allowed is one")
+        raise _WrongFeatureError(f"feature '{name}' (data.image) holds {len(values)} pictures; allowed is one")
     _, begin, end = values[0]
     return begin, end - begin
 
@@ -135,8 +141,8 @@ def _labels(buffer: memoryview, start: int, stop: int, name: str) -> list[int | 
                     one, value = read_varint(buffer, value, value_end)
                     labels.append(signed(one))
             else:
-                raise ValueError(
-                    f"feature '{name}' holds {_KINDS[kind]}; allowed are whole numbers, or bytes for names"
+                raise _WrongFeatureError(
+                    f"feature '{name}' (data.label) holds {_KINDS[kind]}; allowed are whole numbers, or bytes for names"
                 )
     return labels
 

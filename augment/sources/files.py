@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import ClassVar, cast, get_args
 
 from augment.check import require_readable
-from augment.dataset import Dataset, Task
+from augment.dataset import Dataset, Split, Task
 from augment.errors import UserError
 from augment.filelist import Lines, read_list
+from augment.files import near_file
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
 from augment.labels import read_names
 from augment.params import Choice, Flag, Text, Texts, setting
 from augment.sample import make_sample
 from augment.scenes import make_scenes
+from augment.sources.leak import warn_of_leak
 from augment.sources.registry import DATA_DIR, LABEL_OFFSET, SKIP_BAD, Source, source
 from augment.targets import understand
 
@@ -58,7 +60,10 @@ class Folder(Source):
     def load(self) -> Dataset:
         """List the folder and check every file; the result of the check is kept below outputs/."""
         root = Path(self.root)
-        return check_files(scan_folder(root), root, skip_bad=self.skip_bad)
+        dataset = scan_folder(root)
+        learned, scored = (_folders(split) for split in (dataset.train, dataset.val))
+        warn_of_leak(learned, scored, "folders")
+        return check_files(dataset, root, skip_bad=self.skip_bad)
 
 
 @source("filelist")
@@ -100,6 +105,7 @@ class FileList(Source):
         classes = None if self.classes is None else read_names(self.classes)
         found = understand(train, val, task=task, classes=classes, offset=self.label_offset)
         dataset = found.of(self._files(train), self._files(val))
+        warn_of_leak(dataset.train.files, dataset.val.files, "pictures")
         return check_files(dataset, train.file, skip_bad=self.skip_bad)
 
     def _files(self, lines: Lines) -> tuple[Path, ...]:
@@ -110,7 +116,8 @@ class FileList(Source):
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             raise lines.error(
                 lines.lines[missing[0]],
-                f"there is no {files[missing[0]]}{more}. They are relative to data.root, or the list's folder.",
+                f"there is no {files[missing[0]]}{more}.{near_file(files[missing[0]])} "
+                "Paths are relative to data.root, or the list's folder.",
             )
         return files
 
@@ -140,6 +147,11 @@ class Imagewoof(Imagenette):
     """Imagewoof, ten breeds of dogs in ImageNet (Howard 2019), downloaded once; its checksums are not known here."""
 
     archives: ClassVar[Mapping[str, Archive]] = IMAGEWOOF
+
+
+def _folders(split: Split) -> list[Path]:
+    """Return the folders that pictures lie in, behind all links."""
+    return [folder.resolve() for folder in dict.fromkeys(file.parent for file in split.files if isinstance(file, Path))]
 
 
 def check_files(dataset: Dataset, about: Path, *, skip_bad: bool) -> Dataset:

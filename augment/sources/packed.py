@@ -14,6 +14,7 @@ from augment.errors import UserError
 from augment.labels import Label, Labeled, Labels, pack, read_names, understand_labels
 from augment.params import Text, setting
 from augment.shards import find_shards
+from augment.sources.leak import warn_of_leak
 from augment.sources.registry import CLASSES, DATA_DIR, LABEL_OFFSET, MULTILABEL, SKIP_BAD, Source, source
 from augment.webdataset import check_shards, read_shards
 
@@ -40,6 +41,8 @@ class WebDataset(Source):
         names = read_names(self.classes) if self.classes else None
         # Both patterns first: what is missing shall not be found out after the shards of train were listed.
         splits = {key: find_shards(p, key) for key, p in (("data.train", self.train), ("data.val", self.val))}
+        learned, scored = ([file.resolve() for file in files] for files in splits.values())
+        warn_of_leak(learned, scored)
         folder = Path(DATA_DIR) / "shards"
         train, val = (read_shards(files, self.label, folder, key) for key, files in splits.items())
         labeled = (_labeled(key, *split) for key, split in zip(splits, (train, val), strict=True))
@@ -69,6 +72,7 @@ class Arrays(Source):
     def load(self) -> Dataset:
         """Map the arrays."""
         names = read_names(self.classes) if self.classes else None
+        warn_of_leak([Path(self.train).expanduser().resolve()], [Path(self.val).expanduser().resolve()])
         train, labels = read_arrays(self.train, self.train_targets, "data.train")
         val, val_labels = read_arrays(self.val, self.val_targets, "data.val")
         both = (_labeled("data.train", train, labels), _labeled("data.val", val, val_labels))

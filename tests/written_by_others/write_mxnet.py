@@ -1,4 +1,7 @@
-"""Files that MXNet writes, and its im2rec.py: Python 3.8, pip install mxnet==1.9.1 numpy==1.23.5 opencv-python-headless."""
+"""Files that MXNet and its im2rec.py write.
+
+Python 3.8: pip install mxnet==1.9.1 numpy==1.23.5 opencv-python-headless pillow.
+"""
 
 import struct
 import subprocess
@@ -45,7 +48,9 @@ def im2rec(folder):
     split = [line.split("\t") for line in lines]
     rows = [f"{row[0]}\t{labels}\t{row[-1]}\n" for row, labels in zip(split, several)]
     (folder / "labels.lst").write_text("".join(rows))
-    subprocess.run([*tool, "--pass-through", "--pack-label", str(folder / "labels"), str(folder / "photos")], check=True)
+    subprocess.run(
+        [*tool, "--pass-through", "--pack-label", str(folder / "labels"), str(folder / "photos")], check=True
+    )
     for name in ("im2rec", "labels"):
         for ending in ("lst", "rec", "idx"):
             (OUT / f"{name}.{ending}").write_bytes((folder / f"{name}.{ending}").read_bytes())
