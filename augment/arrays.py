@@ -101,7 +101,9 @@ def _open(file: Path, what: str) -> NDArray[Any]:
             raise UserError(f"{what}: holds several arrays. Allowed: a .npy file, as numpy.save writes it.")
         if mark != _MARK[: len(_ZIP)]:
             empty = " It is empty (0 bytes)." if not mark else ""
-            raise UserError(f"{what}: is no .npy file, as numpy.save writes it.{empty or told_by_content(file)}")
+            raise UserError(
+                f"{what}: is no .npy file, as numpy.save writes it.{empty or told_by_content(file, 'numpy')}"
+            )
         array = np.load(file, mmap_mode="r")
     except OSError as error:
         raise UserError(f"{what}: cannot be read: {error.strerror or error}.") from None

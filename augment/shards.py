@@ -8,6 +8,7 @@ from pathlib import Path
 from augment.errors import UserError
 from augment.files import near_file
 
+_INDEXES = {".idx", ".index", ".lst"}  # which lie beside files of records
 _MATCHES = re.compile(r"[*?\[]")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -75,6 +76,7 @@ def expand_braces(pattern: str, key: str = "") -> list[str]:
 
 
 def _files_in(folder: Path) -> Path:
-    """Return a pattern of the files in a folder that have its most frequent ending."""
-    endings = Counter(file.suffix for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    """Return a pattern of the files in a folder that have its most frequent ending, other than that of indexes."""
+    files = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
+    endings = Counter(file.suffix for file in files if file.suffix not in _INDEXES)
     return folder / f"*{endings.most_common(1)[0][0] if endings else ''}"

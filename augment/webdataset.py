@@ -225,7 +225,7 @@ def _why_no_tar(file: Path, error: tarfile.TarError) -> str:
         return "is cut short: a file in it is longer than the rest of it"
     if file.stat().st_size < _BLOCK:
         return f"is no tar file, or cut short within its first {_BLOCK} bytes"
-    return f"is no tar file ({first_line(error)}).{told_by_content(file)}".rstrip(".")
+    return f"is no tar file ({first_line(error)}).{told_by_content(file, 'webdataset')}".rstrip(".")
 
 
 _Members = dict[str, tarfile.TarInfo]

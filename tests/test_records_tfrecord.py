@@ -111,7 +111,11 @@ def test_the_checksum_is_that_of_the_specification() -> None:
         pytest.param(
             lambda data: data[:5], "is cut short: it ends at byte 5, within record 0", id="in the first length"
         ),
-        pytest.param(lambda data: data[:-2] + b"\0\0", "the last record, number 2, is damaged", id="checksum"),
+        pytest.param(
+            lambda data: data[:-2] + b"\0\0",
+            r"record 2, at byte .*, is damaged: its checksum is another",
+            id="checksum",
+        ),
         pytest.param(lambda data: b"\1" + data[1:], "is no TFRecord file", id="another file"),
         pytest.param(lambda data: data + bytes(16), "is damaged behind record 2", id="zeros at the end"),
         pytest.param(lambda _: b"", "is empty", id="empty"),
@@ -127,7 +131,11 @@ def test_damage_is_named(by_hand: Path, damage: "partial[bytes]", message: str) 
 @pytest.mark.parametrize(
     ("image", "label", "message"),
     [
-        ("images", "label", "record 0 has no feature 'images' (data.image). Did you mean 'image'. Allowed: image, label, width."),
+        (
+            "images",
+            "label",
+            "record 0 has no feature 'images' (data.image). Did you mean 'image'. Allowed: image, label, width.",
+        ),
         ("image", "width", "record 0: feature 'width' (data.label) holds floats; allowed are whole numbers"),
         ("label", "label", "record 0: feature 'label' (data.image) holds whole numbers; allowed are bytes"),
     ],

@@ -81,7 +81,7 @@ def load_indexes(
 
     Args:
         paths: the files.
-        kind: the format, and the settings that an index depends on.
+        kind: the source's name, and the settings that an index depends on.
         cache: folder below which indexes are kept.
         build: goes through a file.
         is_whole: whether what an index is about besides the file is still there.
@@ -109,7 +109,7 @@ def load_indexes(
                 try:
                     index = build(file, advance)
                 except UserError as error:
-                    hint = told_by_content(path) if str(error).startswith("is no ") else ""
+                    hint = told_by_content(path, kind.split()[0].lower()) if str(error).startswith("is no ") else ""
                     raise UserError(f"{path}: {error}{hint}") from None
                 _write(place, file, index)
             yield file, index

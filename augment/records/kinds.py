@@ -20,13 +20,25 @@ _TAR = 257, b"ustar"
 _LMDB = 16, b"\xde\xc0\xef\xbe"  # behind the header of its first page
 
 
-def told_by_content(file: Path) -> str:
-    """Return a sentence, after a blank, about what a file is instead; "" if that is not known."""
+def told_by_content(file: Path, asked: str) -> str:
+    """Return a sentence, after a blank, about what a file is instead of that which was asked for.
+
+    Args:
+        file: the file.
+        asked: name of the source that it was given to.
+
+    Returns:
+        The sentence, "" if nothing is known or the file seems to be of that source.
+    """
     try:
         with file.open("rb") as stream:
-            head = stream.read(512)
+            told = _told(stream.read(512))
     except OSError:
         return ""
+    return "" if f"data={asked} " in told else told
+
+
+def _told(head: bytes) -> str:
     for beginning, what in _BEGINNINGS:
         if head.startswith(beginning):
             return f" {what}"

@@ -31,8 +31,7 @@ class _WrongFeatureError(ValueError):
 def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, label: str = LABEL) -> Index:
     """Go through a file.
 
-    The checksums of all lengths are compared, and that of the bytes of the last record, which is the one that a writer
-    was at when it was stopped. Those of all bytes would take reading the whole file.
+    All checksums are compared, which takes reading the whole file: so does the check of its pictures, that comes next.
 
     Args:
         file: the file.
@@ -47,8 +46,11 @@ def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, la
     labels: list[list[int | float | str]] = []
     wanted = {image.encode(), label.encode()}
     with mapped(file) as buffer:
-        start = stop = 0
         for start, stop in _records(buffer):
+            if masked_crc(bytes(buffer[start:stop])) != _CHECKSUM.unpack_from(buffer, stop)[0]:
+                raise UserError(
+                    f"record {len(labels)}, at byte {start - _HEAD:,}, is damaged: its checksum is another."
+                )
             try:
                 features = _features(buffer, start, stop, wanted)
                 for key, name in (("data.image", image), ("data.label", label)):
@@ -62,8 +64,6 @@ def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, la
             except ValueError as error:
                 raise UserError(f"record {len(labels)} is no tf.train.Example that can be read: {error}.") from None
             advance(stop - start + _HEAD + _CHECKSUM.size)
-        if masked_crc(bytes(buffer[start:stop])) != _CHECKSUM.unpack_from(buffer, stop)[0]:
-            raise UserError(f"the last record, number {len(spans) - 1}, is damaged: its checksum is another.")
     return Index.of(spans, labels)
 
 

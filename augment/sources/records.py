@@ -169,7 +169,9 @@ class Lmdb(Records):
         if not folder.exists():
             raise UserError(f"{given}: there is no folder {folder}.{near_file(folder)}")
         if not folder.is_dir():
-            raise UserError(f"{given}: is a file. Allowed: a folder with data.mdb in it.{told_by_content(folder)}")
+            raise UserError(
+                f"{given}: is a file. Allowed: a folder with data.mdb in it.{told_by_content(folder, 'lmdb')}"
+            )
         if not (folder / "data.mdb").exists():
             others = sorted(str(file.parent) for file in folder.glob("*/data.mdb"))
             hint = f" Did you mean {folder}/* or one of these: {', '.join(others[:5])}?" if others else ""
