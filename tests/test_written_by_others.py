@@ -137,9 +137,32 @@ def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("source", "files", "settings", "message"),
-    [],
-)
+    [
+        ("tfrecord", "tensorflow/gzip.tfrecord", {}, "is no TFRecord file. It is compressed (gzip): unpack it first."),
+        ("tfrecord", "tensorflow/floats.tfrecord", {"image": "image", "label": "label"},
+         "record 0: feature 'label' (data.label) holds floats; allowed are whole numbers, or bytes for names."),
+        ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_row"},
+         "no feature 'image_row' (data.image). Did you mean 'image_raw'? Allowed: depth, image_raw, label, weight."),
+        ("tfrecord", "tensorflow/train-00000-of-00002", {"label": "image/object/number"},
+         "train-00000-of-00002/0 has no label (4 pictures have none or several)."),
+        ("tfrecord", "mxnet/images.rec", {}, "is no TFRecord file. It is RecordIO: data=recordio reads it."),
+        ("tfrecord", "parquet/hub.parquet", {}, "is no TFRecord file. It is a parquet file: data=parquet reads it."),
+        ("recordio", "tfrecord/train.tfrecord", {}, "is no RecordIO file. It is a TFRecord file: data=tfrecord reads"),
+        ("recordio", "lmdb/raw/data.mdb", {}, "is no RecordIO file. It is an LMDB database: data=lmdb reads it."),
+        ("recordio", "mxnet/im2rec.lst", {}, "is no RecordIO file. It is text, as lists and the indexes of other"),
+        ("recordio", "originals/1.jpg", {}, "is no RecordIO file. It is a picture: data=folder or data=filelist"),
+        ("parquet", "webdataset/gnu.tar", {}, "It is a tar file: data=webdataset reads it."),
+        ("parquet", "parquet/paths.parquet", {}, "row 0 has no picture in column 'image', only its path, originals/0.png"),
+        ("webdataset", "webdataset/gnu.tar.gz", {}, "is compressed, so that no picture can be read by itself"),
+        ("webdataset", "webdataset/dots.tar", {}, "What files have up to the first dot is one sample."),
+        ("webdataset", "webdataset/endings.tar", {}, "there is no 0.cls or 0.json, only x/0.class.txt, x/0.txt."),
+        ("webdataset", "parquet/polars.parquet", {}, "is no tar file (invalid header). It is a parquet file: data=parquet"),
+        ("lmdb", "lmdb", {}, "there is no data.mdb in it, so it is no LMDB database. Did you mean"),
+        ("lmdb", "mxnet/images.rec", {}, "is a file. Allowed: a folder with data.mdb in it. It is RecordIO"),
+    ],
+)  # fmt: skip
 def test_what_is_not_read_is_said(source: str, files: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         load(source, files, settings)
     assert message in str(caught.value)
+    assert str(caught.value).startswith("data.train")

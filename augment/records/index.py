@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 Advance = Callable[[int], object]
 Build = Callable[[RecordFile, Advance], "Index"]
 
-_VERSION = 1  # raise it when what an index holds changes
+_VERSION = 2  # raise it when what an index holds changes
 _STEP = 2**23  # bytes
 _PROGRESS_FROM = 256 * 2**20  # bytes: below that it takes a second
 
