@@ -137,9 +137,10 @@ def _listed(path: Path, extents: dict[int, int]) -> list[int] | None:
         if len(words) < 2 or not (words[-1].isascii() and words[-1].isdigit()):
             raise UserError(f"its index {path.name}, line {number}, is '{line}'. Allowed: a key, a tab and a number.")
         if int(words[-1]) not in places:
+            cut = "the file is cut short, or the index" if int(words[-1]) > max(places, default=0) else "it"
             raise UserError(
                 f"its index {path.name}, line {number}, says byte {words[-1]}, where no record begins: "
-                f"it belongs to another file. {_DO_WITHOUT}"
+                f"{cut} belongs to another file. {_DO_WITHOUT}"
             )
         order.append(places[int(words[-1])])
     if len(set(order)) < len(order):

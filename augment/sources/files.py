@@ -7,6 +7,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import ClassVar, cast, get_args
 
+import numpy as np
+
 from augment.check import require_readable
 from augment.dataset import Dataset, Split, Task
 from augment.errors import UserError
@@ -14,7 +16,7 @@ from augment.filelist import Lines, read_list
 from augment.files import near_file
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
-from augment.labels import read_names
+from augment.labels import note_missing, read_names
 from augment.params import Choice, Flag, Text, Texts, setting
 from augment.sample import make_sample
 from augment.scenes import make_scenes
@@ -63,6 +65,8 @@ class Folder(Source):
         dataset = scan_folder(root)
         learned, scored = (_folders(split) for split in (dataset.train, dataset.val))
         warn_of_leak(learned, scored, "folders")
+        train, val = (np.array(split.targets) for split in (dataset.train, dataset.val))
+        note_missing(dataset.classes, train, val, offset=0)
         return check_files(dataset, root, skip_bad=self.skip_bad)
 
 
