@@ -125,7 +125,9 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "in a header": (lambda data: data[:7], "is cut short: it ends at byte 7, within record 0"),
         "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
         "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
-        "a checksum": (lambda data: flip(data, len(data) // 2 + 40), r"record [23], at byte .*: its checksum is another"),
+        "a checksum": (lambda data: flip(data, len(data) // 2 + 40), "record [23], at .*: its checksum is another"),
+        "between records": (
+            lambda data: data[: first_end(data)], "has 1 records and .* lists 6 and .*: the"),
         "a length": (lambda data: flip(data, 3), "is no TFRecord file"),
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
@@ -152,6 +154,11 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "in the footer": (lambda data: data[:-1], "is no parquet file that can be read: it is cut short"),
     },
 }  # fmt: skip
+
+
+def first_end(data: bytes) -> int:
+    """Where the first record of a TFRecord file ends."""
+    return 16 + int(struct.unpack_from("<Q", data)[0])
 
 
 def flip(data: bytes, place: int) -> bytes:
@@ -323,8 +330,9 @@ def test_pictures_that_are_learned_and_scored_are_pointed_out(
     [
         (lambda _: b"no picture", "is no picture that DALI decodes; allowed: JPEG, PNG"),
         (lambda whole: whole[:-200], "is broken: "),
+        (lambda whole: b"", "is empty (0 bytes)"),
     ],
-    ids=["none", "cut"],
+    ids=["none", "cut", "empty"],
 )
 def test_a_picture_that_does_not_decode_is_named_or_left_out(
     source: str, damage: Callable[[bytes], bytes], message: str, samples: list[Sample], caplog: pytest.LogCaptureFixture

@@ -94,9 +94,11 @@ def test_pictures_that_are_gone_are_noticed(tmp_path: Path) -> None:
             {"image": [b"1"], "label": [0.5]},
             "column 'label' (data.label) holds double; allowed: whole numbers, text, or lists",
         ),
-        ({"image": [b"1", None], "label": [0, 0]}, "row 1 has no picture in column 'image'"),
         ({"image": [b"1", b"2"], "label": [0, None]}, "row 1 has no label in column 'label'"),
-        ({"image": [{"bytes": None, "path": "a.jpg"}, {"bytes": b"1", "path": ""}], "label": [0, 0]}, "row 0 has no"),
+        (
+            {"image": [{"bytes": b"1", "path": ""}, {"bytes": None, "path": "a.jpg"}], "label": [0, 0]},
+            "row 1 has no picture in column 'image', only its path, a.jpg",
+        ),
     ],
 )
 def test_wrong_columns_and_empty_rows_are_named(columns: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -114,9 +114,9 @@ def _parse(value: memoryview) -> tuple[dict[int, int], tuple[int, int]]:
             place = begin, end
         elif number == _FLOAT_DATA:
             raise ValueError("it holds floats (float_data); allowed are encoded pictures and bytes")
-    if place is None or place[0] == place[1]:
+    if place is None:
         raise ValueError("it has no data")
-    if not _is_encoded(numbers, place) and numbers.get(_CHANNELS) not in (1, 3):
+    if place[0] < place[1] and not _is_encoded(numbers, place) and numbers.get(_CHANNELS) not in (1, 3):
         raise ValueError(f"it has {numbers.get(_CHANNELS)} channels; allowed are 1 and 3")
     return numbers, place
 
@@ -129,7 +129,7 @@ def _is_encoded(numbers: dict[int, int], place: tuple[int, int]) -> bool:
 
 def _encoded(value: memoryview, numbers: dict[int, int], place: tuple[int, int]) -> bytes:
     data = value[slice(*place)]
-    if _is_encoded(numbers, place):
+    if not data or _is_encoded(numbers, place):  # an empty one is a picture that cannot be decoded
         return bytes(data)
     channels, height, width = numbers[_CHANNELS], numbers[_HEIGHT], numbers[_WIDTH]
     pixels = np.frombuffer(data, np.uint8).reshape(channels, height, width)

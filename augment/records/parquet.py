@@ -39,7 +39,8 @@ def unpack_table(
         place: says where the pictures go.
 
     Raises:
-        UserError: no parquet file, a column that is not there or of another type, an empty row, or no room.
+        UserError: no parquet file, a column that is not there or of another type, a path in place of a picture, a row
+            without a label, or no room.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -114,10 +115,9 @@ def _copy(table: Any, file: RecordFile, advance: Advance, image: str, label: str
                 column = batch.column(image)
                 begin = len(lengths)
                 for picture in _pictures(column):
-                    if not picture:
-                        only = _only_path(column[len(lengths) - begin].as_py())
-                        raise UserError(f"row {len(lengths)} has no picture in column '{image}'{only}.")
-                    lengths.append(stream.write(picture))
+                    if not picture:  # an empty one is a picture that cannot be decoded, of which the check tells
+                        _refuse_path(column[len(lengths) - begin].as_py(), f"row {len(lengths)}", image)
+                    lengths.append(stream.write(picture or b""))
                 for value in batch.column(label).to_pylist():
                     if value is None:
                         raise UserError(f"row {len(labels)} has no label in column '{label}'.")
@@ -135,10 +135,14 @@ def _pictures(column: Any) -> list[bytes | None]:
     return found
 
 
-def _only_path(cell: object) -> str:
-    """Say that a cell of the hub's form says where a picture is, but not what it is."""
+def _refuse_path(cell: object, row: str, image: str) -> None:
+    """Raise if a cell of the hub's form says where a picture is, but not what it is."""
     path = cell.get("path") if isinstance(cell, Mapping) else None
-    return f", only its path, {path}; write the table anew with the bytes of the pictures in it" if path else ""
+    if path:
+        raise UserError(
+            f"{row} has no picture in column '{image}', only its path, {path}. "
+            "Write the table anew with the bytes of the pictures in it."
+        )
 
 
 def _why(file: RecordFile, error: BaseException) -> str:

@@ -19,6 +19,9 @@ IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
 
+# Of indexes, a line "offset length" for each record: those of DALI's tool, and of the package tfrecord.
+_LISTINGS = (".idx", ".index")
+
 # Number of the field of a Feature that holds its values, and what these are.
 _BYTES, _FLOATS, _INTS = 1, 2, 3
 _KINDS = {_BYTES: "bytes", _FLOATS: "floats", _INTS: "whole numbers"}
@@ -64,7 +67,28 @@ def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, la
             except ValueError as error:
                 raise UserError(f"record {len(labels)} is no tf.train.Example that can be read: {error}.") from None
             advance(stop - start + _HEAD + _CHECKSUM.size)
+    _require_listed(file, len(labels))
     return Index.of(spans, labels)
+
+
+def _require_listed(file: RecordFile, count: int) -> None:
+    """Compare a file with the index that a tool wrote beside it, if there is one.
+
+    Only it tells of a file that was cut short between two records, for the format has no mark of its end.
+    """
+    for ending in _LISTINGS:
+        listing = file.path.with_name(f"{file.path.name}{ending}")
+        try:
+            *_, last = lines = listing.read_text().splitlines()
+            offset, length = map(int, last.split())
+        except (OSError, ValueError):
+            continue  # none, or of another kind: nothing here depends on it
+        if (len(lines), offset + length) != (count, file.size):
+            raise UserError(
+                f"has {count:,} records and {file.size:,} bytes, but its index {listing.name} lists {len(lines):,} and "
+                f"{offset + length:,}: the file is cut short, or the index is that of another. Remove it, and it is "
+                "done without."
+            )
 
 
 def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
