@@ -288,6 +288,7 @@ def test_a_class_that_train_lacks_is_refused(source: str, samples: list[Sample])
         ("tfrecord", {"image": "image/encode"}, "record 0 has no feature 'image/encode' (data.image). Did you mean "
          "'image/encoded'? Allowed: image/class/label, image/class/text, image/encoded."),
         ("tfrecord", {"label": "image/class/lable"}, "has no feature 'image/class/lable' (data.label). Did you"),
+        ("tfrecord", {"label": "label"}, "has no feature 'label' (data.label). Did you mean 'image/class/label'?"),
         ("parquet", {"image": "imge"}, "there is no column 'imge' (data.image). Did you mean 'image'? Allowed: image"),
         ("parquet", {"label": "lable"}, "there is no column 'lable' (data.label). Did you mean 'label'?"),
         ("webdataset", {"label": "class"}, "there is no 00.class, only 00.cls. data.label says where labels are: cls, "

@@ -6,7 +6,7 @@ tensorflow/core/example/example.proto and feature.proto.
 """
 
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from augment.errors import UserError, suggest
@@ -59,7 +59,7 @@ def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, la
                 for key, name in (("data.image", image), ("data.label", label)):
                     if name.encode() not in features:
                         there = [found.decode(errors="replace") for found in _features(buffer, start, stop)]
-                        raise UserError(f"record {len(labels)} has no feature '{name}' ({key}).{suggest(name, there)}")
+                        raise UserError(f"record {len(labels)} has no feature '{name}' ({key}).{_suggest(name, there)}")
                 spans.append(_picture(buffer, *features[image.encode()], image))
                 labels.append(_labels(buffer, *features[label.encode()], label))
             except _WrongFeatureError as error:
@@ -89,6 +89,12 @@ def _require_listed(file: RecordFile, count: int) -> None:
                 f"{offset + length:,}: the file is cut short, or the index is that of another. Remove it, and it is "
                 "done without."
             )
+
+
+def _suggest(name: str, there: Sequence[str]) -> str:
+    """As `suggest`, but a part of a name is near too: label for image/class/label."""
+    parts = [other for other in there if other in name.split("/") or name in other.split("/")]
+    return f" Did you mean '{parts[0]}'? Allowed: {', '.join(sorted(there))}." if parts else suggest(name, there)
 
 
 def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
