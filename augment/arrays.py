@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.errors import UserError, first_line
+from augment.files import near_file
+from augment.records.kinds import told_by_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], 
     if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or 0 in pictures.shape:
         raise UserError(
             f"{key}={file}: is {pictures.shape} {pictures.dtype}. "
-            "Allowed: pictures of one size, (N, height, width, 3) uint8, RGB."
+            f"Allowed: pictures of one size, (N, height, width, 3) uint8, RGB.{_advice(pictures)}"
         )
     labels = _open(Path(targets).expanduser(), f"{key}_targets={targets}")
     if labels.shape != (len(pictures),) or labels.dtype.kind not in "iu":
@@ -67,19 +69,46 @@ def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], 
     return [ArrayPicture(path, index) for index in range(len(pictures))], labels.astype(np.int64)
 
 
+_MARK, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
+
+
 @lru_cache(64)
 def _mapped_array(file: Path) -> NDArray[Any]:
     array: NDArray[Any] = np.load(file, mmap_mode="r")
     return np.asarray(array)  # indexing a memmap costs ten times as much
 
 
+def _advice(array: NDArray[Any]) -> str:
+    """Say how an array becomes one that is allowed, if that is plain."""
+    if array.ndim == 4 and array.shape[1] == 3 and array.dtype == np.uint8:
+        return " With the channels in the second place: array.transpose(0, 2, 3, 1)."
+    if array.ndim == 3 and array.dtype == np.uint8:
+        return " Gray pictures: array[..., None].repeat(3, -1)."
+    if array.ndim == 4 and array.shape[3] == 3 and array.dtype.kind == "f":
+        return " Of floats in 0..1: (255 * array).round().astype('uint8')."
+    return ""
+
+
 def _open(file: Path, what: str) -> NDArray[Any]:
+    if not file.exists():
+        raise UserError(f"{what}: there is no file {file}.{near_file(file)} Allowed: one .npy file.")
+    if file.is_dir():
+        raise UserError(f"{what}: is a folder. Allowed: one .npy file.")
     try:
+        with file.open("rb") as stream:
+            mark = stream.read(len(_ZIP))
+        if mark == _ZIP:
+            raise UserError(f"{what}: holds several arrays. Allowed: a .npy file, as numpy.save writes it.")
+        if mark != _MARK[: len(_ZIP)]:
+            empty = " It is empty (0 bytes)." if not mark else ""
+            raise UserError(
+                f"{what}: is no .npy file, as numpy.save writes it.{empty or told_by_content(file, 'numpy')}"
+            )
         array = np.load(file, mmap_mode="r")
     except OSError as error:
         raise UserError(f"{what}: cannot be read: {error.strerror or error}.") from None
     except (ValueError, EOFError) as error:
-        raise UserError(f"{what}: is no whole .npy file ({first_line(error)}).") from None
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"{what}: holds several arrays. Allowed: a .npy file, as numpy.save writes it.")
+        if "object" in str(error):
+            raise UserError(f"{what}: holds Python's objects. Allowed: an array of numbers.") from None
+        raise UserError(f"{what}: is cut short or damaged ({first_line(error)}).") from None
     return np.asarray(array)

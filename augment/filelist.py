@@ -12,6 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from augment.errors import UserError, suggest
+from augment.files import near_file
 
 # Endings of lists that are CSV with a header; all others are lines of words.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -72,6 +73,9 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
     Raises:
         UserError: there is no such file, it is empty or not as it should be.
     """
+    if file.is_dir() or not file.exists():
+        what = f"{file} is a folder." if file.is_dir() else f"there is no file {file}.{near_file(file)}"
+        raise UserError(f"{key}: {what} Allowed: a list of pictures, as text or CSV.")
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:

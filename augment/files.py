@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
@@ -48,6 +49,15 @@ def _finite(values: object) -> object:
     if isinstance(values, list | tuple):
         return [_finite(value) for value in values]
     return values
+
+
+def near_file(path: Path) -> str:
+    """Return the tail of a message that something is missing: the nearest name in its folder, if one is near."""
+    if not path.parent.is_dir():
+        return near_file(path.parent) if "*" in str(path.parent) else f" There is no folder {path.parent} either."
+    names = sorted(other.name for other in path.parent.iterdir() if not other.name.startswith("."))
+    near = get_close_matches(path.name, names, n=1, cutoff=0.5)
+    return f" Did you mean {path.with_name(near[0])}?" if near else ""
 
 
 def installed_version(package: str) -> str | None:

@@ -203,7 +203,7 @@ def understand_labels(
         found = [_by_name(split, names) for split in splits]
     else:
         names, found = _by_number(splits, names, offset, task)
-    _note_missing(names, found[0], found[1], offset)
+    note_missing(names, found[0], found[1], offset)
     if task == "classify":
         return Targets(task, names, tuple(found[0].tolist()), tuple(found[1].tolist()))
     hot = [_hot(of, split.labels.counts, len(names)) for of, split in zip(found, splits, strict=True)]
@@ -314,8 +314,14 @@ def _hot(targets: NDArray[np.int64], counts: NDArray[np.int64], classes: int) ->
     return tuple(rows)
 
 
-def _note_missing(names: Sequence[str], train: NDArray[np.int64], val: NDArray[np.int64], offset: int) -> None:
+def note_missing(names: Sequence[str], train: NDArray[np.int64], val: NDArray[np.int64], offset: int) -> None:
     """Say in the log which classes have no pictures.
+
+    Args:
+        names: of all classes.
+        train: (N,) classes of the pictures to learn from.
+        val: (M,) those of the pictures to be scored on.
+        offset: number that people know the first class by.
 
     Raises:
         UserError: both splits have classes, but none is in both.

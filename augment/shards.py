@@ -1,12 +1,15 @@
 """Which files a pattern names: train-{000..009}.tar or train-*.tar, and several of them with commas within braces."""
 
 import re
-from difflib import get_close_matches
+from collections import Counter
 from glob import glob
 from pathlib import Path
 
 from augment.errors import UserError
+from augment.files import near_file
 
+_INDEXES = {".idx", ".index", ".lst"}  # which lie beside files of records
+_MATCHES = re.compile(r"[*?\[]")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -22,20 +25,25 @@ def find_shards(pattern: str, key: str) -> list[Path]:
     """
     found: list[Path] = []
     for name in expand_braces(str(Path(pattern).expanduser()), f"{key}={pattern}"):
-        if re.search(r"[*?\[]", name) and not Path(name).exists():
+        if _MATCHES.search(name) and not Path(name).exists():
             matches = [Path(match) for match in sorted(glob(name, recursive=True)) if Path(match).is_file()]
             if not matches:
-                raise UserError(f"{key}={pattern}: no file is named so.{_near(Path(name))}")
+                raise UserError(f"{key}={pattern}: no file is named so.{near_file(Path(name))}")
             found += matches
         elif Path(name).is_dir():
-            raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, as {name}/train-*.tar.")
+            raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, as {_files_in(Path(name))}.")
         elif not Path(name).is_file():
-            raise UserError(f"{key}={pattern}: there is no file {name}.{_near(Path(name))}")
+            raise UserError(f"{key}={pattern}: there is no file {name}.{near_file(Path(name))}")
         else:
             found.append(Path(name))
     if twice := [file for file in found if found.count(file) > 1] if len(set(found)) < len(found) else []:
         raise UserError(f"{key}={pattern}: names {twice[0]} twice. Allowed: each file once.")
     return found
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for others: it has braces, or * ? [ and is not itself the name of something."""
+    return "{" in name or "}" in name or bool(_MATCHES.search(name) and not Path(name).expanduser().exists())
 
 
 def expand_braces(pattern: str, key: str = "") -> list[str]:
@@ -67,9 +75,8 @@ def expand_braces(pattern: str, key: str = "") -> list[str]:
     return [f"{pattern[:start]}{part}{tail}" for part in middle for tail in rest]
 
 
-def _near(name: Path) -> str:
-    if not name.parent.is_dir():
-        return "" if "*" in str(name.parent) else f" There is no folder {name.parent} either."
-    names = sorted(path.name for path in name.parent.iterdir() if not path.name.startswith("."))
-    near = get_close_matches(name.name, names, n=1, cutoff=0.5)
-    return f" Did you mean {name.with_name(near[0])}?" if near else ""
+def _files_in(folder: Path) -> Path:
+    """Return a pattern of the files in a folder that have its most frequent ending, other than that of indexes."""
+    files = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
+    endings = Counter(file.suffix for file in files if file.suffix not in _INDEXES)
+    return folder / f"*{endings.most_common(1)[0][0] if endings else ''}"

@@ -1,5 +1,6 @@
 """From words in lists to targets: a class, labels or numbers for each picture."""
 
+import logging
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from augment.dataset import Target, Task
 from augment.errors import UserError
 from augment.filelist import Line, Lines
 from augment.labels import Label, Labeled, Targets, pack, understand_labels
+
+logger = logging.getLogger(__name__)
 
 
 def understand(
@@ -62,6 +65,12 @@ def _task(train: Lines, val: Lines, *, known: bool) -> Task:
     words = [word for lines in (train, val) for line in lines.lines for word in line.words]
     numbers = [_number(word) for word in words]
     if not known and words and None not in numbers and not all(map(_is_whole, words)):
+        fractions = [word for word in words if not _is_whole(word)]
+        if len(fractions) < len(words) / 2:
+            logger.warning(
+                "%d of %d labels have a fraction, as %s, so all are numbers to predict; data.task=classify if they are "
+                "classes, data.task=regress if not", len(fractions), len(words), fractions[0],
+            )  # fmt: skip
         return "regress"
     several = any(len(line.words) > 1 for lines in (train, val) for line in lines.lines)
     return "multilabel" if several else "classify"

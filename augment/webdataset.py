@@ -8,10 +8,11 @@ import json
 import logging
 import os
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from augment.files import write_whole
 from augment.folder import EXTENSIONS
 from augment.labels import Label
 from augment.progress import progress_bar
+from augment.records.kinds import told_by_content
 from augment.stored import mapped, read_ahead
 
 logger = logging.getLogger(__name__)
@@ -83,9 +85,16 @@ def read_shards(
     mapped.cache_clear()  # a shard may be another one since it was mapped
     pictures: list[Member] = []
     labels: list[Sequence[Label]] = []
+
+    def rows_of(file: Path) -> list[_Row]:
+        try:
+            return _rows_of(file, label, folder)
+        except UserError as error:
+            raise UserError(f"{key}: {error}") from None
+
     with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:
         task = progress.add_task(f"Listing the shards of {key}", total=len(files))
-        for file, rows in zip(files, pool.map(lambda file: _rows_of(file, label, folder), files), strict=True):
+        for file, rows in zip(files, pool.map(rows_of, files), strict=True):
             pictures += [Member(file, name, start, size) for name, start, size, _ in rows]
             labels += [row[3] if isinstance(row[3], list) else (row[3],) for row in rows]
             progress.advance(task)
@@ -165,8 +174,10 @@ def index_shard(file: Path, label: str | None) -> list[_Row]:
         listed = ", ".join(member.name for member in members.values())
         if len(found) != 1:
             what = "more than one picture" if found else "no picture"
+            # People who count with a dot, photo.1.jpg, made one sample of all, for webdataset's own readers too.
+            dots = " What files have up to the first dot is one sample." if any("." in name for name in members) else ""
             raise UserError(
-                f"{file}: sample {key} has {what}: {listed}. "
+                f"{file}: sample {key} has {what}: {listed}.{dots} "
                 f"Allowed: one, with one of the endings {', '.join(sorted(EXTENSIONS))}."
             )
         picture = members[found[0]]
@@ -212,7 +223,9 @@ def _why_no_tar(file: Path, error: tarfile.TarError) -> str:
         return "is compressed, so that no picture can be read by itself; unpack it: the pictures are compressed already"
     if "unexpected end" in str(error):
         return "is cut short: a file in it is longer than the rest of it"
-    return f"is no tar file ({first_line(error)})"
+    if file.stat().st_size < _BLOCK:
+        return f"is no tar file, or cut short within its first {_BLOCK} bytes"
+    return f"is no tar file ({first_line(error)}).{told_by_content(file, 'webdataset')}".rstrip(".")
 
 
 _Members = dict[str, tarfile.TarInfo]
@@ -236,11 +249,12 @@ def _label_reader(file: Path, label: str | None) -> Callable[[str, _Members], _F
                 return _from_json(content, path, f"{file}/{member.name}") if path else _from_text(content, member, file)
         stem = picture.rpartition("/")[2].partition(".")[0]
         wanted = " or ".join(f"{stem}.{ending}" for ending, _ in ways)
-        others = ", ".join(member.name for name, member in members.items() if member.name != picture)
+        others = {name: member.name for name, member in members.items() if member.name != picture}
         raise UserError(
             f"{file}: {picture} has no label: there is no {wanted}"
-            + (f", only {others}" if others else "")
+            + (f", only {', '.join(others.values())}" if others else "")
             + ". data.label says where labels are: cls, another ending, or json.FIELD."
+            + _near(label or "cls", others)
         )
 
     return read
@@ -264,7 +278,10 @@ def _from_json(content: bytes, path: str, where: str) -> _Found:
     for field in path.split("."):
         if not isinstance(value, dict) or field not in value:
             there = f"; there is {', '.join(map(str, value))}" if isinstance(value, dict) else ""
-            raise UserError(f"{where}: has no field {path}{there}. data.label=json.FIELD says which one is the label.")
+            near = _near(field, value) if isinstance(value, dict) else ""
+            raise UserError(
+                f"{where}: has no field {path}{there}. data.label=json.FIELD says which one is the label.{near}"
+            )
         value = value[field]
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, bool) or not isinstance(one, int | str) or one == "":
@@ -273,6 +290,11 @@ def _from_json(content: bytes, path: str, where: str) -> _Found:
             )
     found: _Found = value
     return found
+
+
+def _near(name: str, allowed: Iterable[str]) -> str:
+    near = get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 def _number_or_name(text: str) -> Label:

@@ -161,7 +161,7 @@ def test_what_is_wrong_with_columns_is_said(text: str, settings: dict[str, objec
 
 
 def test_no_such_list(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^data.val: .*none.txt cannot be read: No such file or directory.$"):
+    with pytest.raises(UserError, match=r"^data.val: .*there is no file .*none.txt. Allowed: a list of pictures"):
         read_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
     (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
     with pytest.raises(UserError, match=r"^data.val: .*latin.txt is no text in UTF-8"):

@@ -78,13 +78,27 @@ def test_pictures_that_are_gone_are_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"img": [b"1"], "label": [0]}, "there is no column 'image'. Did you mean 'img'. Allowed: img, label."),
-        ({"image": [b"1"], "labels": [0]}, "there is no column 'label'. Did you mean 'labels'. Allowed: image, labels"),
-        ({"image": ["text"], "label": [0]}, "column 'image' holds string; allowed: binary, or a struct with bytes"),
-        ({"image": [b"1"], "label": [0.5]}, "column 'label' holds double; allowed: whole numbers, text, or lists"),
-        ({"image": [b"1", None], "label": [0, 0]}, "row 1 has no picture in column 'image'"),
+        (
+            {"img": [b"1"], "label": [0]},
+            "there is no column 'image' (data.image). Did you mean 'img'. Allowed: img, label.",
+        ),
+        (
+            {"image": [b"1"], "labels": [0]},
+            "there is no column 'label' (data.label). Did you mean 'labels'. Allowed: image, labels",
+        ),
+        (
+            {"image": ["text"], "label": [0]},
+            "column 'image' (data.image) holds string; allowed: binary, or a struct with bytes",
+        ),
+        (
+            {"image": [b"1"], "label": [0.5]},
+            "column 'label' (data.label) holds double; allowed: whole numbers, text, or lists",
+        ),
         ({"image": [b"1", b"2"], "label": [0, None]}, "row 1 has no label in column 'label'"),
-        ({"image": [{"bytes": None, "path": "a.jpg"}, {"bytes": b"1", "path": ""}], "label": [0, 0]}, "row 0 has no"),
+        (
+            {"image": [{"bytes": b"1", "path": ""}, {"bytes": None, "path": "a.jpg"}], "label": [0, 0]},
+            "row 1 has no picture in column 'image', only its path, a.jpg",
+        ),
     ],
 )
 def test_wrong_columns_and_empty_rows_are_named(columns: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -111,10 +111,13 @@ def test_the_checksum_is_that_of_the_specification() -> None:
         pytest.param(
             lambda data: data[:5], "is cut short: it ends at byte 5, within record 0", id="in the first length"
         ),
-        pytest.param(lambda data: data[:-2] + b"\0\0", "the last record, number 2, is damaged", id="checksum"),
+        pytest.param(
+            lambda data: data[:-2] + b"\0\0",
+            r"record 2, at byte .*, is damaged: its checksum is another",
+            id="checksum",
+        ),
         pytest.param(lambda data: b"\1" + data[1:], "is no TFRecord file", id="another file"),
         pytest.param(lambda data: data + bytes(16), "is damaged behind record 2", id="zeros at the end"),
-        pytest.param(lambda _: b"\x1f\x8b\x08" + bytes(20), "is compressed: unpack it first", id="gzip"),
         pytest.param(lambda _: b"", "is empty", id="empty"),
         pytest.param(lambda _: framed(b"\x0a\xff"), "record 0 is no tf.train.Example", id="no message"),
     ],
@@ -128,9 +131,13 @@ def test_damage_is_named(by_hand: Path, damage: "partial[bytes]", message: str) 
 @pytest.mark.parametrize(
     ("image", "label", "message"),
     [
-        ("images", "label", "record 0 has no feature 'images'. Did you mean 'image'. Allowed: image, label, width."),
-        ("image", "width", "feature 'width' holds floats; allowed are whole numbers"),
-        ("label", "label", "feature 'label' holds whole numbers, and no bytes"),
+        (
+            "images",
+            "label",
+            "record 0 has no feature 'images' (data.image). Did you mean 'image'. Allowed: image, label, width.",
+        ),
+        ("image", "width", "record 0: feature 'width' (data.label) holds floats; allowed are whole numbers"),
+        ("label", "label", "record 0: feature 'label' (data.image) holds whole numbers; allowed are bytes"),
     ],
 )
 def test_a_wrong_feature_is_named_with_those_there_are(by_hand: Path, image: str, label: str, message: str) -> None:

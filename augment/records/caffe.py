@@ -59,6 +59,8 @@ def index_datums(file: RecordFile, advance: Advance) -> Index:
     spans: list[tuple[int, int]] = []
     labels: list[list[int | float | str]] = []
     keys = bytearray()
+    if file.size == 0:
+        raise UserError("is empty (0 bytes).")
     try:
         with _environment(file, os.getpid()).begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
@@ -74,7 +76,8 @@ def index_datums(file: RecordFile, advance: Advance) -> Index:
                 )  # proto2 leaves no 0 out, others do
                 advance(len(value))
     except lmdb.Error as error:
-        raise UserError(f"is no LMDB database that can be read: {first_line(error)}.") from None
+        why = first_line(error).removeprefix(f"{file.path}: ")
+        raise UserError(f"is no LMDB database that can be read: {why}.") from None
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}.") from None
     return Index.of(spans, labels, bytes(keys))
@@ -111,9 +114,9 @@ def _parse(value: memoryview) -> tuple[dict[int, int], tuple[int, int]]:
             place = begin, end
         elif number == _FLOAT_DATA:
             raise ValueError("it holds floats (float_data); allowed are encoded pictures and bytes")
-    if place is None or place[0] == place[1]:
+    if place is None:
         raise ValueError("it has no data")
-    if not _is_encoded(numbers, place) and numbers.get(_CHANNELS) not in (1, 3):
+    if place[0] < place[1] and not _is_encoded(numbers, place) and numbers.get(_CHANNELS) not in (1, 3):
         raise ValueError(f"it has {numbers.get(_CHANNELS)} channels; allowed are 1 and 3")
     return numbers, place
 
@@ -126,7 +129,7 @@ def _is_encoded(numbers: dict[int, int], place: tuple[int, int]) -> bool:
 
 def _encoded(value: memoryview, numbers: dict[int, int], place: tuple[int, int]) -> bytes:
     data = value[slice(*place)]
-    if _is_encoded(numbers, place):
+    if not data or _is_encoded(numbers, place):  # an empty one is a picture that cannot be decoded
         return bytes(data)
     channels, height, width = numbers[_CHANNELS], numbers[_HEIGHT], numbers[_WIDTH]
     pixels = np.frombuffer(data, np.uint8).reshape(channels, height, width)

@@ -16,6 +16,7 @@ from augment.errors import UserError
 from augment.files import write_whole
 from augment.labels import Label, pack
 from augment.progress import progress_bar
+from augment.records.kinds import told_by_content
 from augment.records.spans import RecordFile
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 Advance = Callable[[int], object]
 Build = Callable[[RecordFile, Advance], "Index"]
 
-_VERSION = 1  # raise it when what an index holds changes
+_VERSION = 2  # raise it when what an index holds changes
 _STEP = 2**23  # bytes
 _PROGRESS_FROM = 256 * 2**20  # bytes: below that it takes a second
 
@@ -80,7 +81,7 @@ def load_indexes(
 
     Args:
         paths: the files.
-        kind: the format, and the settings that an index depends on.
+        kind: the source's name, and the settings that an index depends on.
         cache: folder below which indexes are kept.
         build: goes through a file.
         is_whole: whether what an index is about besides the file is still there.
@@ -108,7 +109,8 @@ def load_indexes(
                 try:
                     index = build(file, advance)
                 except UserError as error:
-                    raise UserError(f"{path}: {error}") from None
+                    hint = told_by_content(path, kind.split()[0].lower()) if str(error).startswith("is no ") else ""
+                    raise UserError(f"{path}: {error}{hint}") from None
                 _write(place, file, index)
             yield file, index
 

@@ -19,6 +19,8 @@ from augment.errors import UserError, first_line, suggest
 from augment.records.index import Advance, Index
 from augment.records.spans import RecordFile
 
+_MARK = b"PAR1"  # at both ends of a file
+_LONGEST_TYPE = 60
 _ROWS = 64  # that are Python's at a time
 
 
@@ -37,7 +39,8 @@ def unpack_table(
         place: says where the pictures go.
 
     Raises:
-        UserError: no parquet file, a column that is not there or of another type, an empty row, or no room.
+        UserError: no parquet file, a column that is not there or of another type, a path in place of a picture, a row
+            without a label, or no room.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -45,14 +48,16 @@ def unpack_table(
     try:
         with parquet.ParquetFile(file.path, pre_buffer=False, buffer_size=2**20) as table:
             schema = table.schema_arrow
-            for name in (image, label):
+            for key, name in (("data.image", image), ("data.label", label)):
                 if name not in schema.names:
-                    raise UserError(f"there is no column '{name}'.{suggest(name, schema.names)}")
+                    raise UserError(f"there is no column '{name}' ({key}).{suggest(name, schema.names)}")
+            if not table.metadata.num_rows:
+                raise UserError("holds no rows.")
             _check_types(pa, schema, image, label)
             names = json.dumps(_class_names(schema.metadata or {}, label)).encode()
             return _copy(table, file, advance, image, label, place(file), names)
     except pa.ArrowException as error:
-        raise UserError(f"is no parquet file that can be read: {first_line(error)}.") from None
+        raise UserError(f"is no parquet file that can be read: {_why(file, error)}.") from None
     except OSError as error:
         raise UserError(
             f"cannot be read, or its pictures not be kept: {error.strerror or first_line(error)}."
@@ -76,7 +81,10 @@ def _check_types(pa: Any, schema: Any, image: str, label: str) -> None:
     if types.is_struct(kind) and "bytes" in [kind.field(i).name for i in range(kind.num_fields)]:
         kind = kind.field("bytes").type
     if not (types.is_binary(kind) or types.is_large_binary(kind)):
-        raise UserError(f"column '{image}' holds {schema.field(image).type}; allowed: binary, or a struct with bytes.")
+        raise UserError(
+            f"column '{image}' (data.image) holds {_short(schema.field(image).type)}; "
+            "allowed: binary, or a struct with bytes."
+        )
     kind = schema.field(label).type
     if types.is_list(kind) or types.is_large_list(kind):
         kind = kind.value_type
@@ -84,7 +92,8 @@ def _check_types(pa: Any, schema: Any, image: str, label: str) -> None:
         kind = kind.value_type
     if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
         raise UserError(
-            f"column '{label}' holds {schema.field(label).type}; allowed: whole numbers, text, or lists of these."
+            f"column '{label}' (data.label) holds {_short(schema.field(label).type)}; "
+            "allowed: whole numbers, text, or lists of these."
         )
 
 
@@ -103,10 +112,12 @@ def _copy(table: Any, file: RecordFile, advance: Advance, image: str, label: str
     try:
         with part.open("wb") as stream:
             for batch in table.iter_batches(_ROWS, columns=[image, label]):
-                for picture in _pictures(batch.column(image)):
-                    if not picture:
-                        raise UserError(f"row {len(lengths)} has no picture in column '{image}'.")
-                    lengths.append(stream.write(picture))
+                column = batch.column(image)
+                begin = len(lengths)
+                for picture in _pictures(column):
+                    if not picture:  # an empty one is a picture that cannot be decoded, of which the check tells
+                        _refuse_path(column[len(lengths) - begin].as_py(), f"row {len(lengths)}", image)
+                    lengths.append(stream.write(picture or b""))
                 for value in batch.column(label).to_pylist():
                     if value is None:
                         raise UserError(f"row {len(labels)} has no label in column '{label}'.")
@@ -122,6 +133,31 @@ def _copy(table: Any, file: RecordFile, advance: Advance, image: str, label: str
 def _pictures(column: Any) -> list[bytes | None]:
     found: list[bytes | None] = (column.field("bytes") if hasattr(column, "field") else column).to_pylist()
     return found
+
+
+def _refuse_path(cell: object, row: str, image: str) -> None:
+    """Raise if a cell of the hub's form says where a picture is, but not what it is."""
+    path = cell.get("path") if isinstance(cell, Mapping) else None
+    if path:
+        raise UserError(
+            f"{row} has no picture in column '{image}', only its path, {path}. "
+            "Write the table anew with the bytes of the pictures in it."
+        )
+
+
+def _why(file: RecordFile, error: BaseException) -> str:
+    """Return what is wrong with a file that the library does not open."""
+    with file.path.open("rb") as stream:
+        begins = stream.read(len(_MARK)) == _MARK
+        stream.seek(max(file.size - len(_MARK), 0))
+        ends = stream.read() == _MARK
+    return "it is cut short" if begins and not ends else first_line(error).rstrip(".")
+
+
+def _short(kind: object) -> str:
+    """Return a type as people can read it: that of a struct with many fields has no end."""
+    text = str(kind)
+    return text if len(text) <= _LONGEST_TYPE else f"{text[:_LONGEST_TYPE]}..."
 
 
 def _class_names(metadata: Mapping[bytes, bytes], label: str) -> list[str] | None:

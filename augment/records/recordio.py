@@ -21,6 +21,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _MAX_LENGTH = 2**29 - 1
+_DO_WITHOUT = "Remove it, and it is done without."
 
 
 def index_records(file: RecordFile, advance: Advance) -> Index:
@@ -44,16 +45,27 @@ def index_records(file: RecordFile, advance: Advance) -> Index:
     order = _listed(file.path.with_suffix(".idx"), extents)
     if order is not None:
         spans, labels = [spans[place] for place in order], [labels[place] for place in order]
-    return Index.of(spans, labels, listing_state(file.path))
+    left_out = len(extents) - len(spans)
+    return Index.of(spans, labels, listing_state(file.path) + (b" %d" % left_out if left_out else b""))
 
 
 def listing_state(path: Path) -> bytes:
-    """Return what tells whether the .idx beside a file has changed; it is the index's keys."""
+    """Return what tells whether the .idx beside a file has changed; the index's keys begin with it."""
     try:
         stat = path.with_suffix(".idx").stat()
     except FileNotFoundError:
         return b""
     return f"{stat.st_size} {stat.st_mtime_ns}".encode()
+
+
+def is_current(path: Path, index: Index) -> bool:
+    """Whether the .idx beside a file is the one that its index was made by."""
+    return index.keys.tobytes().split()[:2] == listing_state(path).split()
+
+
+def left_out(index: Index) -> int:
+    """Return how many records of a file the .idx beside it does not list."""
+    return int(index.keys.tobytes().split()[2] if index.keys.tobytes().count(b" ") == 2 else 0)
 
 
 def unpack(extent: bytes) -> bytes | memoryview:
@@ -110,18 +122,30 @@ def _listed(path: Path, extents: dict[int, int]) -> list[int] | None:
     """Return the places of the records that an index lists, None if there is no index."""
     if not path.exists():
         return None
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise UserError(f"its index {path.name} cannot be read: {error.strerror}. {_DO_WITHOUT}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"its index {path.name} is no text. {_DO_WITHOUT}") from None
+    if not lines:
+        raise UserError(f"its index {path.name} is empty. {_DO_WITHOUT}")
     places = {start: place for place, start in enumerate(extents)}
     order: list[int] = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         words = line.split()
-        if len(words) < 2 or not words[-1].isdigit():
+        if len(words) < 2 or not (words[-1].isascii() and words[-1].isdigit()):
             raise UserError(f"its index {path.name}, line {number}, is '{line}'. Allowed: a key, a tab and a number.")
         if int(words[-1]) not in places:
+            cut = "the file is cut short, or the index" if int(words[-1]) > max(places, default=0) else "it"
             raise UserError(
                 f"its index {path.name}, line {number}, says byte {words[-1]}, where no record begins: "
-                "it belongs to another file. Remove it, and it is done without."
+                f"{cut} belongs to another file. {_DO_WITHOUT}"
             )
         order.append(places[int(words[-1])])
+    if len(set(order)) < len(order):
+        twice = next(number for number, place in enumerate(order, start=1) if place in order[: number - 1])
+        raise UserError(f"its index {path.name}, line {twice}, lists a record again. Allowed: each once. {_DO_WITHOUT}")
     return order
 
 

@@ -6,7 +6,7 @@ tensorflow/core/example/example.proto and feature.proto.
 """
 
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from augment.errors import UserError, suggest
@@ -19,16 +19,22 @@ IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
 
+# Of indexes, a line "offset length" for each record: those of DALI's tool, and of the package tfrecord.
+_LISTINGS = (".idx", ".index")
+
 # Number of the field of a Feature that holds its values, and what these are.
 _BYTES, _FLOATS, _INTS = 1, 2, 3
 _KINDS = {_BYTES: "bytes", _FLOATS: "floats", _INTS: "whole numbers"}
 
 
+class _WrongFeatureError(ValueError):
+    """A feature of an Example that can be read holds something else."""
+
+
 def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, label: str = LABEL) -> Index:
     """Go through a file.
 
-    The checksums of all lengths are compared, and that of the bytes of the last record, which is the one that a writer
-    was at when it was stopped. Those of all bytes would take reading the whole file.
+    All checksums are compared, which takes reading the whole file: so does the check of its pictures, that comes next.
 
     Args:
         file: the file.
@@ -43,22 +49,52 @@ def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, la
     labels: list[list[int | float | str]] = []
     wanted = {image.encode(), label.encode()}
     with mapped(file) as buffer:
-        start = stop = 0
         for start, stop in _records(buffer):
+            if masked_crc(bytes(buffer[start:stop])) != _CHECKSUM.unpack_from(buffer, stop)[0]:
+                raise UserError(
+                    f"record {len(labels)}, at byte {start - _HEAD:,}, is damaged: its checksum is another."
+                )
             try:
                 features = _features(buffer, start, stop, wanted)
-                for name in (image, label):
+                for key, name in (("data.image", image), ("data.label", label)):
                     if name.encode() not in features:
                         there = [found.decode(errors="replace") for found in _features(buffer, start, stop)]
-                        raise UserError(f"record {len(spans)} has no feature '{name}'.{suggest(name, there)}")
+                        raise UserError(f"record {len(labels)} has no feature '{name}' ({key}).{_suggest(name, there)}")
                 spans.append(_picture(buffer, *features[image.encode()], image))
                 labels.append(_labels(buffer, *features[label.encode()], label))
+            except _WrongFeatureError as error:
+                raise UserError(f"record {len(labels)}: {error}.") from None
             except ValueError as error:
-                raise UserError(f"record {len(spans)} is no tf.train.Example that can be read: {error}.") from None
+                raise UserError(f"record {len(labels)} is no tf.train.Example that can be read: {error}.") from None
             advance(stop - start + _HEAD + _CHECKSUM.size)
-        if masked_crc(bytes(buffer[start:stop])) != _CHECKSUM.unpack_from(buffer, stop)[0]:
-            raise UserError(f"the last record, number {len(spans) - 1}, is damaged: its checksum is another.")
+    _require_listed(file, len(labels))
     return Index.of(spans, labels)
+
+
+def _require_listed(file: RecordFile, count: int) -> None:
+    """Compare a file with the index that a tool wrote beside it, if there is one.
+
+    Only it tells of a file that was cut short between two records, for the format has no mark of its end.
+    """
+    for ending in _LISTINGS:
+        listing = file.path.with_name(f"{file.path.name}{ending}")
+        try:
+            *_, last = lines = listing.read_text().splitlines()
+            offset, length = map(int, last.split())
+        except (OSError, ValueError):
+            continue  # none, or of another kind: nothing here depends on it
+        if (len(lines), offset + length) != (count, file.size):
+            raise UserError(
+                f"has {count:,} records and {file.size:,} bytes, but its index {listing.name} lists {len(lines):,} and "
+                f"{offset + length:,}: the file is cut short, or the index is that of another. Remove it, and it is "
+                "done without."
+            )
+
+
+def _suggest(name: str, there: Sequence[str]) -> str:
+    """As `suggest`, but a part of a name is near too: label for image/class/label."""
+    parts = [other for other in there if other in name.split("/") or name in other.split("/")]
+    return f" Did you mean '{parts[0]}'? Allowed: {', '.join(sorted(there))}." if parts else suggest(name, there)
 
 
 def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
@@ -73,8 +109,7 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
             != _CHECKSUM.unpack_from(buffer, place + _LENGTH.size)[0]
         ):
             if place == 0:
-                packed = " It is compressed: unpack it first." if bytes(buffer[:2]) == b"\x1f\x8b" else ""
-                raise UserError(f"is no TFRecord file.{packed}")
+                raise UserError("is no TFRecord file.")
             raise UserError(f"is damaged behind record {count - 1}, at byte {place:,}.")
         stop = start + (_LENGTH.unpack_from(buffer, place)[0] if whole else 0)
         place = stop + _CHECKSUM.size
@@ -112,10 +147,11 @@ def _nested(buffer: memoryview, start: int, stop: int, *numbers: int) -> Iterato
 def _picture(buffer: memoryview, start: int, stop: int, name: str) -> tuple[int, int]:
     kinds = list(_nested(buffer, start, stop, _BYTES, _FLOATS, _INTS))
     if [kind for kind, _, _ in kinds] != [_BYTES]:
-        raise ValueError(f"feature '{name}' holds {_KINDS[kinds[0][0]] if kinds else 'nothing'}, and no bytes")
+        holds = _KINDS[kinds[0][0]] if kinds else "nothing"
+        raise _WrongFeatureError(f"feature '{name}' (data.image) holds {holds}; allowed are bytes")
     values = list(_nested(buffer, *kinds[0][1:], 1))
     if len(values) != 1:
-        raise ValueError(f"feature '{name}' holds {len(values)} pictures; allowed is one")
+        raise _WrongFeatureError(f"feature '{name}' (data.image) holds {len(values)} pictures; allowed is one")
     _, begin, end = values[0]
     return begin, end - begin
 
@@ -135,8 +171,8 @@ def _labels(buffer: memoryview, start: int, stop: int, name: str) -> list[int | 
                     one, value = read_varint(buffer, value, value_end)
                     labels.append(signed(one))
             else:
-                raise ValueError(
-                    f"feature '{name}' holds {_KINDS[kind]}; allowed are whole numbers, or bytes for names"
+                raise _WrongFeatureError(
+                    f"feature '{name}' (data.label) holds {_KINDS[kind]}; allowed are whole numbers, or bytes for names"
                 )
     return labels
 

@@ -7,16 +7,20 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import ClassVar, cast, get_args
 
+import numpy as np
+
 from augment.check import require_readable
-from augment.dataset import Dataset, Task
+from augment.dataset import Dataset, Split, Task
 from augment.errors import UserError
 from augment.filelist import Lines, read_list
+from augment.files import near_file
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
-from augment.labels import read_names
+from augment.labels import note_missing, read_names
 from augment.params import Choice, Flag, Text, Texts, setting
 from augment.sample import make_sample
 from augment.scenes import make_scenes
+from augment.sources.leak import warn_of_leak
 from augment.sources.registry import DATA_DIR, LABEL_OFFSET, SKIP_BAD, Source, source
 from augment.targets import understand
 
@@ -57,7 +61,12 @@ class Folder(Source):
 
     def load(self) -> Dataset:
         """List the folder and check every file; the result of the check is kept below outputs/."""
-        return check_files(self.unchecked(), Path(self.root), skip_bad=self.skip_bad)
+        dataset = self.unchecked()
+        learned, scored = (_folders(split) for split in (dataset.train, dataset.val))
+        warn_of_leak(learned, scored, "folders")
+        train, val = (np.array(split.targets) for split in (dataset.train, dataset.val))
+        note_missing(dataset.classes, train, val, offset=0)
+        return check_files(dataset, Path(self.root), skip_bad=self.skip_bad)
 
     def unchecked(self) -> Dataset:
         """List the folder."""
@@ -94,6 +103,7 @@ class FileList(Source):
     def load(self) -> Dataset:
         """Read both lists and check every file; the result of the check is kept below outputs/."""
         dataset = self._read(allow_missing=self.skip_bad)
+        warn_of_leak(dataset.train.files, dataset.val.files, "pictures")
         return check_files(dataset, Path(self.train).expanduser(), skip_bad=self.skip_bad)
 
     def unchecked(self) -> Dataset:
@@ -120,7 +130,8 @@ class FileList(Source):
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             raise lines.error(
                 lines.lines[missing[0]],
-                f"there is no {files[missing[0]]}{more}. They are relative to data.root, or the list's folder.",
+                f"there is no {files[missing[0]]}{more}.{near_file(files[missing[0]])} "
+                "Paths are relative to data.root, or the list's folder.",
             )
         return files
 
@@ -150,6 +161,11 @@ class Imagewoof(Imagenette):
     """Imagewoof, ten breeds of dogs in ImageNet (Howard 2019), downloaded once; its checksums are not known here."""
 
     archives: ClassVar[Mapping[str, Archive]] = IMAGEWOOF
+
+
+def _folders(split: Split) -> list[Path]:
+    """Return the folders that pictures lie in, behind all links."""
+    return [folder.resolve() for folder in dict.fromkeys(file.parent for file in split.files if isinstance(file, Path))]
 
 
 def check_files(dataset: Dataset, about: Path, *, skip_bad: bool) -> Dataset:

@@ -14,6 +14,7 @@ from augment.errors import UserError
 from augment.labels import Label, Labeled, Labels, pack, read_names, understand_labels
 from augment.params import Text, setting
 from augment.shards import find_shards
+from augment.sources.leak import warn_of_leak
 from augment.sources.registry import CLASSES, DATA_DIR, LABEL_OFFSET, MULTILABEL, SKIP_BAD, Source, source
 from augment.webdataset import check_shards, read_shards
 
@@ -40,6 +41,7 @@ class WebDataset(Source):
         dataset = self.unchecked()
         check = partial(check_shards, skip_bad=self.skip_bad, folder=Path(DATA_DIR) / "shards")
         train, val = self._shards().values()
+        warn_of_leak((file.resolve() for file in train), (file.resolve() for file in val))
         return replace(dataset, train=check(dataset.train, "train", train), val=check(dataset.val, "val", val))
 
     def unchecked(self) -> Dataset:
@@ -72,6 +74,7 @@ class Arrays(Source):
     def load(self) -> Dataset:
         """Map the arrays."""
         names = read_names(self.classes) if self.classes else None
+        warn_of_leak([Path(self.train).expanduser().resolve()], [Path(self.val).expanduser().resolve()])
         train, labels = read_arrays(self.train, self.train_targets, "data.train")
         val, val_labels = read_arrays(self.val, self.val_targets, "data.val")
         both = (_labeled("data.train", train, labels), _labeled("data.val", val, val_labels))

@@ -1,5 +1,6 @@
 """The sources whose pictures lie in files of records."""
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,18 +11,22 @@ from pathlib import Path
 from augment.check import CACHE_VERSION, require_readable
 from augment.dataset import Dataset, Split, Stored, Task
 from augment.errors import UserError
-from augment.files import write_whole
+from augment.files import near_file, write_whole
 from augment.labels import Labeled, Labels, join, read_names, understand_labels
 from augment.params import Text, setting
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
+from augment.records.kinds import told_by_content
 from augment.records.parquet import class_names, is_kept, unpack_table
-from augment.records.recordio import index_records, listing_state, unpack
+from augment.records.recordio import index_records, is_current, left_out, unpack
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
-from augment.shards import find_shards
+from augment.shards import find_shards, is_pattern
+from augment.sources.leak import warn_of_leak
 from augment.sources.registry import DATA_DIR, LABEL_OFFSET, MULTILABEL, SKIP_BAD, Source, source
 from augment.stored import name_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,8 @@ class Records(Source):
         names = read_names(self.classes) if self.classes else None
         # Both patterns first: what is missing shall not be found out after the files of train were indexed.
         found = {key: self._find(pattern, key) for key, pattern in (("data.train", self.train), ("data.val", self.val))}
+        learned, scored = ([path.resolve() for path in paths] for paths in found.values())
+        warn_of_leak(learned, scored)
         (train, train_labels), (val, val_labels) = (self._split(key, paths) for key, paths in found.items())
         task: Task | None = "multilabel" if self.multilabel else None
         targets = understand_labels(train_labels, val_labels, classes=names, offset=self.label_offset, task=task)
@@ -137,10 +144,15 @@ class RecordIO(Records):
         return index_records
 
     def _pictures(self, file: RecordFile, index: Index) -> list[Stored]:
+        if count := left_out(index):
+            logger.warning(
+                "%s: its index %s lists %d of %d records; without it, all are taken",
+                file.path, file.path.with_suffix(".idx").name, len(index.spans), len(index.spans) + count,
+            )  # fmt: skip
         return _spans(file, index, unpack)
 
     def _is_whole(self, file: RecordFile, index: Index) -> bool:
-        return index.keys.tobytes() == listing_state(file.path)
+        return is_current(file.path, index)
 
 
 @source("lmdb")
@@ -149,7 +161,25 @@ class Lmdb(Records):
     """Caffe's LMDB folders of Datum: encoded pictures, or pixels in blue, green, red."""
 
     def _find(self, pattern: str, key: str) -> list[Path]:
-        return find_shards(pattern if pattern.endswith(".mdb") else f"{pattern}/data.mdb", key)
+        if pattern.endswith(".mdb"):
+            return find_shards(pattern, key)
+        folder = Path(pattern).expanduser()
+        if not is_pattern(pattern):
+            self._require_database(folder, f"{key}={pattern}")
+        return find_shards(f"{pattern}/data.mdb", key)
+
+    def _require_database(self, folder: Path, given: str) -> None:
+        """Raise, with what is probably meant, unless there is a database in a folder."""
+        if not folder.exists():
+            raise UserError(f"{given}: there is no folder {folder}.{near_file(folder)}")
+        if not folder.is_dir():
+            raise UserError(
+                f"{given}: is a file. Allowed: a folder with data.mdb in it.{told_by_content(folder, 'lmdb')}"
+            )
+        if not (folder / "data.mdb").exists():
+            others = sorted(str(file.parent) for file in folder.glob("*/data.mdb"))
+            hint = f" Did you mean {folder}/* or one of these: {', '.join(others[:5])}?" if others else ""
+            raise UserError(f"{given}: there is no data.mdb in it, so it is no LMDB database.{hint}")
 
     def _build(self) -> Build:
         return index_datums
