@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.errors import UserError, first_line
+from augment.stored import as_ppm
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,7 @@ class ArrayPicture:
 
     def read(self) -> bytes:
         """Return the picture as PPM, which is its pixels behind a header."""
-        pixels = self.read_pixels()
-        return b"P6\n%d %d\n255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
+        return as_ppm(self.read_pixels())
 
 
 def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], NDArray[Any]]:

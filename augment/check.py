@@ -166,17 +166,17 @@ def _judge(file: Picture) -> tuple[str, str | None]:
         if is_raw(file):
             return "", None
         if not isinstance(file, Path):
-            return "", _find_fault(BytesIO(file.read()))
+            return "", find_fault(BytesIO(file.read()))
         with file.open("rb") as stream:
-            return _state(os.fstat(stream.fileno())), _find_fault(stream)
+            return _state(os.fstat(stream.fileno())), find_fault(stream)
     except OSError as error:
         return "", f"cannot be read: {error.strerror or error}"
     except MemoryError:
         return "", "needs more memory to decode than there is"
 
 
-def _find_fault(stream: BinaryIO) -> str | None:
-    """Return what is wrong with an encoded picture, None if nothing is.
+def find_fault(stream: BinaryIO) -> str | None:
+    """Return what is wrong with an encoded picture, None if nothing is; see `check_files`.
 
     Raises:
         OSError: the file could not be read; says nothing about its content.
@@ -189,6 +189,8 @@ def _find_fault(stream: BinaryIO) -> str | None:
         return _refuse(image) or _prove_whole(image, stream)
     except UnidentifiedImageError:
         return _describe(head)
+    except Image.DecompressionBombError:  # Pillow's own limit, where it was not taken away
+        return f"claims more than {MAX_PIXELS:,} pixels"
     except _DECODER_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
