@@ -28,7 +28,7 @@ class Named:
     Attributes:
         key: of the setting that names it, "data.train".
         name: of a function, class or object: "module.name".
-        options: arguments of the function or class, as JSON.
+        options: arguments of the function or class, as JSON: a mapping for each setting that has some, by its key.
         workers: processes that read; 0: a thread of this one.
     """
 
@@ -48,15 +48,15 @@ class Named:
         Raises:
             UserError: there is no such object, it raises, or gives something else.
         """
-        options: Mapping[str, Any] = json.loads(self.options)
+        options: Mapping[str, Mapping[str, Any]] = json.loads(self.options)
         found = find_object(self.name, self.key)
         if _is_sequence(found) and not isinstance(found, type):
-            if options:
-                raise UserError(f"{self.key}_options: {self.name} is no function. Allowed: none.")
+            if any(options.values()):
+                raise UserError(f"{next(filter(options.get, options))}: {self.what} is no function. Allowed: none.")
             return self._checked(found)
         if not callable(found):
             raise UserError(f"{self.what}: is {describe(found)}. Allowed: a function, a class, a Dataset or a list.")
-        return self._checked(call(found, options, self.what, f"{self.key}_options"))
+        return self._checked(call(found, options, self.what))
 
     def _checked(self, found: Any) -> Sequence[object]:
         from torch.utils.data import DataLoader, IterableDataset  # only who has one waits for PyTorch
@@ -130,14 +130,13 @@ def find_object(name: str, key: str) -> Any:
     return found
 
 
-def call(function: Any, options: Mapping[str, Any], what: str, key: str) -> Any:
+def call(function: Any, options: Mapping[str, Mapping[str, Any]], what: str) -> Any:
     """Call a user's function, or make an object of their class.
 
     Args:
         function: what is called.
-        options: its keyword arguments.
+        options: its keyword arguments, by the key of the setting that holds them; later ones win.
         what: it is called in messages, "data.train=my_data.train".
-        key: of the mapping of its arguments, for messages.
 
     Raises:
         UserError: it takes other arguments, or raises.
@@ -147,9 +146,9 @@ def call(function: Any, options: Mapping[str, Any], what: str, key: str) -> Any:
     except (TypeError, ValueError):  # written in C, some of these do not tell
         signature = None
     if signature is not None:
-        _check_options(signature, options, what, key)
+        _check_options(signature, options, what)
     try:
-        return function(**options)
+        return function(**{name: value for given in options.values() for name, value in given.items()})
     except UserError:
         raise
     except Exception as error:
@@ -234,16 +233,17 @@ def _suggest(name: str, found: Any) -> str:
     return f" Did you mean '{near[0]}'?" if near else ""
 
 
-def _check_options(signature: inspect.Signature, options: Mapping[str, Any], what: str, key: str) -> None:
+def _check_options(signature: inspect.Signature, options: Mapping[str, Mapping[str, Any]], what: str) -> None:
     params = signature.parameters.values()
     named = {p.name: p for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    known = {(key, name) for key, given in options.items() for name in given}
     if not any(p.kind == p.VAR_KEYWORD for p in params):
-        for name in options:
+        for key, name in sorted(known):
             if name not in named:
                 raise UserError(f"{key}.{name}: {what} takes no such argument.{suggest(name, named)}")
-    missing = [name for name, p in named.items() if p.default is p.empty and name not in options]
+    missing = [name for name, p in named.items() if p.default is p.empty and name not in {n for _, n in known}]
     if missing:
-        raise UserError(f"{key}.{missing[0]}: missing, for {what} needs it: {signature}.")
+        raise UserError(f"{next(iter(options))}.{missing[0]}: missing, for {what} needs it: {signature}.")
 
 
 def _is_sequence(found: object) -> bool:

@@ -67,5 +67,6 @@ class Own(Source):
         )
 
     def _named(self, split: str) -> Named:
-        options = {**(self.options or {}), **(getattr(self, f"{split}_options") or {})}
-        return Named(f"data.{split}", getattr(self, split), json.dumps(options, sort_keys=True), self.workers)
+        keys = ("options", f"{split}_options")
+        options = {f"data.{key}": getattr(self, key) or {} for key in keys}
+        return Named(f"data.{split}", getattr(self, split), json.dumps(options), self.workers)
