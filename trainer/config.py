@@ -77,6 +77,13 @@ class Fit(OptimizerSettings):
     regression_loss: str = setting(
         Choice(default="mse", options=tuple(REGRESSION_LOSSES), doc="what is minimized where numbers are predicted")
     )
+    standardize: bool = setting(
+        Flag(
+            default=True,
+            doc="where numbers are predicted: learn them in standard deviations from the mean of the train split, in "
+            "which their loss is; everything else is in their own units",
+        )
+    )
     limit_batches: int | None = setting(
         Count(optional=True, within=(1, 10**9), doc="batches of each pass at most, to try things out")
     )

@@ -34,6 +34,7 @@ from trainer.losses import make_loss
 from trainer.models import count_parameters
 from trainer.recorder import Recorder
 from trainer.stages import Prepare, StagedLoader
+from trainer.standardize import Standard, check_same
 from trainer.tasks import JUDGING, best_row, task_of
 from trainer.warm_up import warm_up
 
@@ -177,14 +178,21 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     train_loader = make_train_loader(config, dataset.train, placement)
     if config.fit.resume is None:
         train_loader.prepare()  # while the model is built
+    network = config.model.build(len(dataset.classes), config.aug.size)
+    losses = [make_loss(dataset.task, smoothing=s, regression=regression) for s in (config.fit.label_smoothing, 0.0)]
+    if dataset.task == "regress" and config.fit.standardize:
+        standard = Standard.of(dataset.train.targets)
+        standard.put_into(network)
+        log.info("learned in standard deviations from the mean: %s", standard.told(dataset.classes))
+        losses = [standard.loss(loss, device) for loss in losses]
     learner = Learner(
-        config.model.build(len(dataset.classes), config.aug.size),
+        network,
         train_loader,
         make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
         optimizer=config.fit.make_optimizer,
         epochs=config.fit.epochs,
-        loss_function=make_loss(dataset.task, smoothing=config.fit.label_smoothing, regression=regression),
-        val_loss_function=make_loss(dataset.task, regression=regression),
+        loss_function=losses[0],
+        val_loss_function=losses[1],
         callbacks=callbacks,
         device=device,
         bf16=config.fit.precision == "bf16",
@@ -273,7 +281,9 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
 def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
     if run is None:
         return Position()
-    position = learner.load_state_dict(load(Path(run) / LAST, learner.device))
+    state = load(Path(run) / LAST, learner.device)
+    check_same(learner.model, state["model"])
+    position = learner.load_state_dict(state)
     if isinstance(learner.train_loader, Loader | StagedLoader) and isinstance(learner.val_loader, Loader):
         learner.val_loader.placement = learner.train_loader.placement  # which has gone back to what was chosen then
     if (Path(run) / BEST).is_file():

@@ -43,7 +43,11 @@ class Own(Source):
     task: str | None = setting(TASK)
     targets: tuple[str, ...] = setting(TARGETS)
     workers: int = setting(
-        Count(default=0, within=(0, 1024), doc="processes that read items, each with its own Dataset; 0: a thread")
+        Count(
+            default=0,
+            within=(0, 1024),
+            doc="processes that read items of each split, each with a Dataset of its own; 0: a thread",
+        )
     )
     skip_bad: bool = setting(SKIP_BAD)
 
