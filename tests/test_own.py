@@ -123,16 +123,20 @@ def written(code: str, **settings: Any) -> Dataset:
     return load("mine.train", **settings)
 
 
-def make(split: Split, **options: Any) -> Loader:
-    return Loader(FIXED, split, batch_size=2, seed=3, device=CPU, raw=True, **options)
+def make(split: Split, *, device: torch.device = CPU, **options: Any) -> Loader:
+    return Loader(FIXED, split, batch_size=2, seed=3, device=device, raw=True, **options)
+
+
+def samples(loader: Loader) -> list[tuple[Any, bytes]]:
+    return [
+        (target, pixels.cpu().numpy().tobytes())
+        for batch in loader
+        for target, pixels in zip(batch.targets.tolist(), batch.images, strict=True)
+    ]
 
 
 def epoch(split: Split, **options: Any) -> list[tuple[Any, bytes]]:
-    return [
-        (target, pixels.numpy().tobytes())
-        for batch in make(split, **options)
-        for target, pixels in zip(batch.targets.tolist(), batch.images, strict=True)
-    ]
+    return samples(make(split, **options))
 
 
 def folder_split() -> Split:
@@ -152,15 +156,16 @@ GIVEN = [
 
 
 @pytest.mark.parametrize(("name", "settings"), GIVEN)
-def test_an_epoch_has_the_same_pixels_and_targets_as_of_a_folder(name: str, settings: Any) -> None:
-    split, expected = load(name, **settings).train, Counter(epoch(folder_split()))
+def test_an_epoch_has_the_same_pixels_and_targets_as_of_a_folder(
+    name: str, settings: Any, device: torch.device
+) -> None:
+    split, expected = load(name, **settings).train, Counter(epoch(folder_split(), device=device))
     assert len(expected) == 7
-    loader = make(split)
-    orders = [[(t, p.numpy().tobytes()) for b in loader for t, p in zip(b.targets.tolist(), b.images, strict=True)]
-              for _ in range(2)]  # fmt: skip
+    loader = make(split, device=device)
+    orders = [samples(loader), samples(loader)]
     assert [Counter(order) for order in orders] == [expected, expected]
     assert orders[0] != orders[1]
-    ranks = [epoch(split, shard=Shard(rank, 3)) for rank in range(3)]
+    ranks = [epoch(split, shard=Shard(rank, 3), device=device) for rank in range(3)]
     assert sum(map(Counter, ranks), Counter()) == expected
 
 
@@ -267,6 +272,32 @@ def test_targets_that_are_transformed_are_not_those_of_the_attribute() -> None:
     assert written(code).train.targets == (0, 2, 1, 1, 0, 2, 0)
     code = code.replace("2 - target", "target if index == 0 else 2 - target")
     assert written(code.replace("= None", "= True")).train.targets == (2, 2, 1, 1, 0, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("known", "items", "reads"),
+    [
+        ("[0.1, 0.7, 2.5]", "torch.tensor([0.1, 0.7, 2.5])", 1),  # the items in float32, which rounds
+        ("torch.tensor([[1, 0], [1, 1], [0, 1]])", "[[1, 0], [1, 1], [0, 1]]", 1),
+        ("['a', 'b', 'b']", "['a', 'b', 'b']", 1),
+        ("['a', 'b', 'b']", "[0, 1, 1]", 4),
+        ("[0, 1]", "[0, 1, 1]", 4),
+    ],
+)
+def test_known_targets_are_compared_with_an_item(known: str, items: str, reads: int) -> None:
+    code = f"""
+        from my_data import *
+
+        class train:
+            targets, items, calls = {known}, {items}, 0
+            def __len__(self):
+                return 3
+            def __getitem__(self, index):
+                train.calls += 1
+                return FILES[index], self.items[index]
+    """
+    written(code)
+    assert importlib.import_module("mine").train.calls == 2 * reads  # of train and of val
 
 
 def test_arguments_of_both_and_of_one() -> None:
