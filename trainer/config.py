@@ -75,7 +75,12 @@ class Fit(OptimizerSettings):
         Number(default=0, within=(0, 0.999), doc="share of every target that is spread over all classes, in training")
     )
     regression_loss: str = setting(
-        Choice(default="mse", options=tuple(REGRESSION_LOSSES), doc="what is minimized where numbers are predicted")
+        Choice(
+            default="huber",
+            options=tuple(REGRESSION_LOSSES),
+            doc="what is minimized where numbers are predicted; huber: squares of errors up to 1, which bear a higher "
+            "lr than mse does",
+        )
     )
     standardize: bool = setting(
         Flag(
