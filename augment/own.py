@@ -14,11 +14,9 @@ from augment.named import Named
 from augment.own_targets import OwnTargets, class_names, known_targets, same_target, understand_own
 from augment.pixels import as_path
 from augment.progress import progress_bar
+from augment.sources.registry import DATA_DIR
 
 logger = logging.getLogger(__name__)
-
-# Where the verdicts on files are kept.
-_CHECKED = "outputs/data"
 
 _SHOWN_FROM = 1000  # items from which on a bar is shown
 
@@ -100,5 +98,5 @@ def _check(split: Split, name: str, items: Items, *, skip_bad: bool) -> Split:
     if not (files or skip_bad or isinstance(items.sequence, list | tuple)):
         return split
     digest = blake2b(f"{Path.cwd()} {items.named}".encode(), digest_size=6).hexdigest()
-    cache = Path(_CHECKED) / f"checked-{digest}.json" if files else None
+    cache = Path(DATA_DIR) / f"checked-{digest}.json" if files else None
     return require_readable(split, name, skip_bad=skip_bad, cache=cache)
