@@ -56,9 +56,8 @@ class Own(Source):
 
     def load(self) -> Dataset:
         """Call both, and learn the targets: those that a Dataset has beforehand, or else by reading every item once."""
-        from augment.own import (
-            read_own,  # it takes PyTorch, for which a program that reads other pictures need not wait
-        )
+        # Not at the top: it takes PyTorch, for which a program that reads other pictures should not wait.
+        from augment.own import read_own
 
         return read_own(
             self._named("train"),
