@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from augment.errors import UserError, first_line
 from augment.files import near_file
 from augment.records.kinds import told_by_content
+from augment.stored import as_ppm
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,15 @@ class ArrayPicture:
 
     def read(self) -> bytes:
         """Return the picture as PPM, which is its pixels behind a header."""
-        pixels = self.read_pixels()
-        return b"P6\n%d %d\n255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
+        return as_ppm(self.read_pixels())
 
 
-def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], NDArray[np.int64]]:
-    """Return the pictures and labels, (N,), of a split.
+def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], NDArray[Any]]:
+    """Return the pictures and the targets, (N,) or (N, K), of a split.
 
     Args:
         file: a .npy file, (N, height, width, 3) uint8.
-        targets: a .npy file, (N,) whole numbers.
+        targets: a .npy file, (N,) or (N, K) numbers.
         key: key path of `file`; that of `targets` is the same with "_targets".
 
     Raises:
@@ -60,13 +60,14 @@ def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], 
             f"{key}={file}: is {pictures.shape} {pictures.dtype}. "
             f"Allowed: pictures of one size, (N, height, width, 3) uint8, RGB.{_advice(pictures)}"
         )
-    labels = _open(Path(targets).expanduser(), f"{key}_targets={targets}")
-    if labels.shape != (len(pictures),) or labels.dtype.kind not in "iu":
+    found = _open(Path(targets).expanduser(), f"{key}_targets={targets}")
+    rows = found.ndim in (1, 2) and len(found) == len(pictures) and found.size > 0
+    if not rows or found.dtype.kind not in "biuf":
         raise UserError(
-            f"{key}_targets={targets}: is {labels.shape} {labels.dtype}. "
-            f"Allowed: a whole number for each picture, ({len(pictures)},)."
+            f"{key}_targets={targets}: is {found.shape} {found.dtype}. Allowed: a number for each picture, "
+            f"({len(pictures)},), or several, ({len(pictures)}, K)."
         )
-    return [ArrayPicture(path, index) for index in range(len(pictures))], labels.astype(np.int64)
+    return [ArrayPicture(path, index) for index in range(len(pictures))], np.array(found)
 
 
 _MARK, _ZIP = b"\x93NUMPY", b"PK\x03\x04"

@@ -176,7 +176,7 @@ def _judge(file: Picture) -> tuple[str, str | None]:
 
 
 def find_fault(stream: BinaryIO) -> str | None:
-    """Return what is wrong with an encoded picture, None if nothing is.
+    """Return what is wrong with an encoded picture, None if nothing is; see `check_files`.
 
     Raises:
         OSError: the file could not be read; says nothing about its content.
@@ -189,6 +189,8 @@ def find_fault(stream: BinaryIO) -> str | None:
         return _refuse(image) or _prove_whole(image, stream)
     except UnidentifiedImageError:
         return _describe(head)
+    except Image.DecompressionBombError:  # Pillow's own limit, where it was not taken away
+        return f"claims more than {MAX_PIXELS:,} pixels"
     except DECODER_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise

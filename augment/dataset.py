@@ -12,6 +12,7 @@ class Stored(Protocol):
     """An encoded picture that lies in a larger file; hashable, and picklable without what it holds.
 
     It may have a method `expect() -> None` too: `read` will be called soon, and what it needs can be fetched by then.
+    Or `begin() -> concurrent.futures.Future`, which reads in the background what `read`, or `read_pixels`, returns.
     """
 
     @property

@@ -1,12 +1,14 @@
 """Pictures from larger files as DALI's external_source asks for them, in the order of DALI's own reader of files."""
 
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, Future
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.dataset import Picture
+from augment.errors import UserError
 from augment.sampler import derive_seed
 from augment.stored import are_raw, is_raw, read_encoded
 
@@ -50,7 +52,9 @@ class PictureFeed:
         self._raw = are_raw(pictures)
         # As DALI is to take a picture: bytes or pixels.
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
-        self._expects = all(hasattr(kind, "expect") for kind in set(map(type, pictures)))
+        kinds = set(map(type, pictures))
+        self._expects, self._begins = (all(hasattr(kind, how) for kind in kinds) for how in ("expect", "begin"))
+        self._begun: dict[int, dict[int, Future[NDArray[np.uint8] | bytes]]] = {}
         self._orders: dict[int, NDArray[np.int32]] = {}
 
     def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
@@ -60,7 +64,8 @@ class PictureFeed:
             # Else this thread, which is that of training, waits for the disk, picture by picture.
             for index in self.indices(info.iteration + _AHEAD).tolist():
                 self._pictures[index].expect()
-        return [self.load(index) for index in indices.tolist()], indices[:, None]
+        load = self._wait(info.iteration).__getitem__ if self._begins else self.load
+        return [load(index) for index in indices.tolist()], indices[:, None]
 
     def indices(self, iteration: int) -> NDArray[np.int32]:
         """Return which pictures are in the batch of that number, (batch_size,)."""
@@ -76,6 +81,25 @@ class PictureFeed:
             assert is_raw(picture)
             return np.ascontiguousarray(picture.read_pixels())
         return np.frombuffer(read_encoded(picture), np.uint8)
+
+    def _wait(self, iteration: int) -> dict[int, NDArray[np.uint8]]:
+        """Return the pictures of a batch that are read in the background, by their places; begin the next batches.
+
+        Raises:
+            UserError: a process that reads them was killed.
+        """
+        for number in range(iteration, iteration + _AHEAD + 1):
+            if number not in self._begun:
+                places = dict.fromkeys(self.indices(number).tolist())
+                self._begun[number] = {place: self._pictures[place].begin() for place in places}
+        try:
+            found = {place: future.result() for place, future in self._begun.pop(iteration).items()}
+        except BrokenExecutor:
+            raise UserError(
+                "data.workers: a process that reads pictures was killed, most likely for want of memory. "
+                "Allowed: fewer."
+            ) from None
+        return {n: np.frombuffer(f, np.uint8) if isinstance(f, bytes) else f for n, f in found.items()}
 
     def _order_of(self, epoch: int) -> NDArray[np.int32]:
         """Return the indices of this rank's pictures in an epoch, in order."""

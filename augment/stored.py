@@ -8,6 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from augment.dataset import Picture, Raw
@@ -33,6 +35,11 @@ def read_encoded(picture: Picture) -> bytes | memoryview:
         OSError: they cannot be read.
     """
     return picture.read_bytes() if isinstance(picture, Path) else picture.read()
+
+
+def as_ppm(pixels: NDArray[np.uint8]) -> bytes:
+    """Return a picture, (height, width, 3), as PPM, which is its pixels behind a header."""
+    return b"P6\n%d %d\n255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def understand(
     if task == "regress":
         first = train.lines[0]
         numbers = _Rows(lambda lines, line: _numbers(lines, line, first))
-        return Targets(task, train.columns or _number_names(len(first.words)), numbers.of(train), numbers.of(val))
+        return Targets(task, train.columns or number_names(len(first.words)), numbers.of(train), numbers.of(val))
     if train.columns:
         if task != "multilabel":
             raise UserError("data.targets: several columns of labels. Allowed: data.task=multilabel or regress.")
@@ -132,5 +132,6 @@ def _is_whole(word: str) -> bool:
     return word.removeprefix("-").isdecimal()
 
 
-def _number_names(count: int) -> tuple[str, ...]:
+def number_names(count: int) -> tuple[str, ...]:
+    """Return names for the numbers of a picture where nobody has given any."""
     return ("target",) if count == 1 else tuple(f"target_{place}" for place in range(1, count + 1))

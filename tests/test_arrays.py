@@ -15,7 +15,7 @@ from augment.stored import open_picture, read_encoded
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
 
 
-def load(folder: Path, pictures: Any = PIXELS, targets: Any = (0, 1, 0), **settings: Any) -> Any:
+def load(folder: Path, pictures: Any = PIXELS, targets: Any = (0, 1, 0), /, **settings: Any) -> Any:
     np.save(folder / "x.npy", pictures)
     np.save(folder / "y.npy", np.array(targets))
     given = {"train": "x.npy", "train_targets": "y.npy", "val": "x.npy", "val_targets": "y.npy"}
@@ -47,7 +47,9 @@ def test_encoded_they_are_the_same(tmp_path: Path) -> None:
         (PIXELS.astype(np.float32), (0, 1, 0), r"is \(3, 5, 4, 3\) float32"),
         (PIXELS[:0], (0, 1, 0), r"is \(0, 5, 4, 3\) uint8"),
         (PIXELS, (0, 1), r"data\.train_targets=.*y\.npy: is \(2,\) int64.*\(3,\)"),
-        (PIXELS, (0.5, 1, 0), r"y\.npy: is \(3,\) float64"),
+        (PIXELS, np.zeros((3, 0)), r"y\.npy: is \(3, 0\) float64.*\(3,\), or several, \(3, K\)"),
+        (PIXELS, np.zeros((3, 1, 1)), r"y\.npy: is \(3, 1, 1\) float64"),
+        (PIXELS, np.array(["a", "b", "c"]), r"y\.npy: is \(3,\) <U1"),
         (PIXELS, (0, -2, 0), r"^data\.train: x\.npy\[1\] has the label -2, which is out of range"),
     ],
 )
@@ -79,3 +81,15 @@ def test_files_that_are_missing_cut_or_no_arrays(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             parse_data({**settings, "train": str(tmp_path / name)}).load()
+
+
+def test_rows_of_numbers_and_of_labels(tmp_path: Path) -> None:
+    ages = load(tmp_path, PIXELS, [[20.5, 1], [30, 2], [40, 3]], targets=["age", "height"])
+    assert (ages.task, ages.classes) == ("regress", ("age", "height"))
+    assert ages.train.targets == ((20.5, 1.0), (30.0, 2.0), (40.0, 3.0))
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    flags = load(tmp_path, PIXELS, [[0, 1], [1, 1], [0, 0]], classes=str(tmp_path / "names.txt"), multilabel=True)
+    assert (flags.task, flags.classes) == ("multilabel", ("cat", "dog"))
+    assert flags.val.targets == ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+    with pytest.raises(UserError, match=r"^data\.task=regress: but data.multilabel=true"):
+        load(tmp_path, PIXELS, (0, 1, 0), task="regress", multilabel=True)

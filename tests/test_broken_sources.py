@@ -37,6 +37,11 @@ ALL = ("folder", *ENDINGS)
 
 
 @pytest.fixture(autouse=True)
+def forget_loaded() -> None:
+    for cached in ("_load", "_select"):
+        load_dataset.__globals__[cached].cache_clear()
+
+
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("three.txt").write_text("a\nb\nc\n")
@@ -318,8 +323,7 @@ def test_pictures_that_are_learned_and_scored_are_pointed_out(
         Path("link").symlink_to(settings["train"])  # by another name, but not of a list
         settings["val"] = settings["train"] if source == "filelist" else "link"
         settings |= {"val_targets": settings["train_targets"]} if source == "numpy" else {}
-    for cached in ("_load", "_select"):
-        load_dataset.__globals__[cached].cache_clear()
+    forget_loaded()
     load(source, settings)
     assert re.search(
         r"data\.val: (\d) of \1 (files|folders|pictures) are in train too, as .*: the model is", caplog.text
@@ -383,14 +387,12 @@ def test_an_mxnet_index_of_fewer_records_is_pointed_out_each_time(
     whole = index.read_text()
     index.write_text("".join(whole.splitlines(keepends=True)[:4]))
     for _ in range(2):
-        for cached in ("_load", "_select"):
-        load_dataset.__globals__[cached].cache_clear()
+        forget_loaded()
         caplog.clear()
         assert len(load("recordio", settings).train) == 4
         assert "train.rec: its index train.idx lists 4 of 6 records; without it, all are taken" in caplog.text
     index.unlink()
-    for cached in ("_load", "_select"):
-        load_dataset.__globals__[cached].cache_clear()
+    forget_loaded()
     caplog.clear()
     assert len(load("recordio", settings).train) == 6
     assert not caplog.records
@@ -412,8 +414,7 @@ def test_an_index_that_is_missing_is_made_behind_a_bar(
     for index in Path("outputs/data/index").glob("*.npz"):
         index.unlink()
     monkeypatch.setattr("augment.records.index._PROGRESS_FROM", 1)
-    for cached in ("_load", "_select"):
-        load_dataset.__globals__[cached].cache_clear()
+    forget_loaded()
     assert load(source, settings).train.targets == (0, 1, 2, 0, 1, 2)
     assert "Indexing MB" in stream.getvalue()
 

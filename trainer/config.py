@@ -75,7 +75,19 @@ class Fit(OptimizerSettings):
         Number(default=0, within=(0, 0.999), doc="share of every target that is spread over all classes, in training")
     )
     regression_loss: str = setting(
-        Choice(default="mse", options=tuple(REGRESSION_LOSSES), doc="what is minimized where numbers are predicted")
+        Choice(
+            default="huber",
+            options=tuple(REGRESSION_LOSSES),
+            doc="what is minimized where numbers are predicted; huber: squares of errors up to 1, which bear a higher "
+            "lr than mse does",
+        )
+    )
+    standardize: bool = setting(
+        Flag(
+            default=True,
+            doc="where numbers are predicted: learn them in standard deviations from the mean of the train split, in "
+            "which their loss is; everything else is in their own units",
+        )
     )
     limit_batches: int | None = setting(
         Count(optional=True, within=(1, 10**9), doc="batches of each pass at most, to try things out")

@@ -14,9 +14,10 @@ import torch
 from nvidia.dali import backend
 from omegaconf import OmegaConf
 from rich.console import Console
+from torch import nn
 
 from augment.balance import describe_balance, loss_weights
-from augment.dataset import Split
+from augment.dataset import Dataset, Split
 from augment.files import installed_version, write_json
 from augment.graph import Placement
 from augment.loader import Loader
@@ -31,10 +32,11 @@ from trainer.dashboard import Wandb
 from trainer.early_stopping import EarlyStopping
 from trainer.graphs import runner
 from trainer.learner import Learner, Position
-from trainer.losses import make_loss
+from trainer.losses import LossFunction, make_loss
 from trainer.models import count_parameters
 from trainer.recorder import Recorder
 from trainer.stages import Prepare, StagedLoader
+from trainer.standardize import Standard, check_same
 from trainer.tasks import JUDGING, best_row, task_of
 from trainer.warm_up import warm_up
 
@@ -171,7 +173,6 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     dataset, device = load_dataset(config.data), config.fit.torch_device()
     _set_precision(device, config.fit.precision)
     torch.manual_seed(config.seed)
-    regression = config.fit.regression_loss
     # One for both splits; a run that is gone on with keeps what was chosen.
     train, threads = dataset.train, config.fit.cpu_threads()
     files = (*train.files[: train.pictures], *dataset.val.files)
@@ -179,18 +180,16 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     train_loader = make_train_loader(config, dataset.train, placement)
     if config.fit.resume is None:
         train_loader.prepare()  # while the model is built
-    weights = None
-    if config.data.balance == "weights":
-        weights = torch.tensor(loss_weights(dataset), dtype=torch.float32, device=device)
-    smoothing = config.fit.label_smoothing
+    network = config.model.build(len(dataset.classes), config.aug.size)
+    loss, val_loss = _make_losses(config, dataset, network, device)
     learner = Learner(
-        config.model.build(len(dataset.classes), config.aug.size),
+        network,
         train_loader,
         make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
         optimizer=config.fit.make_optimizer,
         epochs=config.fit.epochs,
-        loss_function=make_loss(dataset.task, smoothing=smoothing, regression=regression, weights=weights),
-        val_loss_function=make_loss(dataset.task, regression=regression),
+        loss_function=loss,
+        val_loss_function=val_loss,
         callbacks=callbacks,
         device=device,
         bf16=config.fit.precision == "bf16",
@@ -207,6 +206,24 @@ def make_learner(config: Config, folder: Path | None, *, callbacks: tuple[Any, .
     if device.type == "cuda" and not config.fit.compile:
         _warm_up(learner, config)
     return learner
+
+
+def _make_losses(config: Config, dataset: Dataset, network: nn.Module, device: torch.device) -> list[LossFunction]:
+    """Return the losses of training and of validation, and give the model the scale of numbers that it predicts."""
+    weights = None
+    if config.data.balance == "weights":
+        weights = torch.tensor(loss_weights(dataset), dtype=torch.float32, device=device)
+    smoothing, regression = config.fit.label_smoothing, config.fit.regression_loss
+    losses: list[LossFunction] = [
+        make_loss(dataset.task, smoothing=smoothing, regression=regression, weights=weights),
+        make_loss(dataset.task, regression=regression),
+    ]
+    if dataset.task == "regress" and config.fit.standardize:
+        standard = Standard.of(dataset.train.targets)
+        standard.put_into(network)
+        log.info("learned in standard deviations from the mean: %s", standard.told(dataset.classes))
+        losses = [standard.loss(loss, device) for loss in losses]
+    return losses
 
 
 def _warm_up(learner: Learner, config: Config) -> None:
@@ -283,7 +300,9 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
 def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
     if run is None:
         return Position()
-    position = learner.load_state_dict(load(Path(run) / LAST, learner.device))
+    state = load(Path(run) / LAST, learner.device)
+    check_same(learner.model, state["model"])
+    position = learner.load_state_dict(state)
     if isinstance(learner.train_loader, Loader | StagedLoader) and isinstance(learner.val_loader, Loader):
         learner.val_loader.placement = learner.train_loader.placement  # which has gone back to what was chosen then
     if (Path(run) / BEST).is_file():

@@ -17,6 +17,7 @@ from trainer.config import Config, parse_config
 from trainer.learner import Learner
 from trainer.losses import make_loss
 from trainer.run import CONFIG_FILE, make_loader
+from trainer.standardize import Standard
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,11 @@ class Trained:
             callbacks: what takes the outputs.
             what: what is going on, beside the progress bar.
         """
-        fit = self.config.fit
+        fit, device = self.config.fit, self.config.fit.torch_device()
+        loss, standard = (
+            make_loss(self.task, regression=fit.regression_loss),
+            Standard.in_state(self.network.state_dict()),
+        )
         loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=len(self.classes))
         with Bar(what, len(loader)) as bar:
             learner = Learner(
@@ -53,12 +58,12 @@ class Trained:
                 optimizer=fit.make_optimizer,
                 epochs=1,
                 callbacks=[*callbacks, bar],
-                device=fit.torch_device(),
+                device=device,
                 bf16=fit.precision == "bf16",
                 tta=fit.tta,
                 classes=self.classes,
                 task=self.task,
-                loss_function=make_loss(self.task, regression=fit.regression_loss),
+                loss_function=standard.loss(loss, device) if standard else loss,
             )
             learner.validate()
 
@@ -78,6 +83,8 @@ def load_trained(run: Path, overrides: Sequence[str] = (), *, tta: str | None = 
     best = load(run / BEST)
     classes = tuple(best["classes"])
     network = config.model.untrained().build(len(classes), config.aug.size)
+    if standard := Standard.in_state(best["model"]):
+        standard.put_into(network)
     try:
         network.load_state_dict(best["model"])
     except RuntimeError as error:

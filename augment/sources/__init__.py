@@ -1,6 +1,7 @@
 """Where pictures come from: each source is declared once, as a dataclass of its settings that loads a dataset."""
 
 from augment.sources.files import FileList, Folder, Imagenette, Imagewoof, Sample, SampleMultilabel
+from augment.sources.own import Own
 from augment.sources.packed import Arrays, WebDataset
 from augment.sources.records import Lmdb, Parquet, RecordIO, TFRecord
 from augment.sources.registry import SOURCES, Source, load_dataset, parse_data, source
@@ -13,6 +14,7 @@ __all__ = [
     "Imagenette",
     "Imagewoof",
     "Lmdb",
+    "Own",
     "Parquet",
     "RecordIO",
     "Sample",

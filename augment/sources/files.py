@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar, cast, get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 
 from augment.check import require_readable
 from augment.dataset import Dataset, Split, Task
-from augment.errors import UserError
 from augment.filelist import Lines, read_list
 from augment.files import near_file
 from augment.folder import scan_folder
@@ -21,7 +20,7 @@ from augment.params import Choice, Flag, Text, Texts, setting
 from augment.sample import make_sample
 from augment.scenes import make_scenes
 from augment.sources.leak import warn_of_leak
-from augment.sources.registry import DATA_DIR, LABEL_OFFSET, SKIP_BAD, Source, source
+from augment.sources.registry import DATA_DIR, LABEL_OFFSET, SKIP_BAD, Source, source, task_given
 from augment.targets import understand
 
 
@@ -111,9 +110,7 @@ class FileList(Source):
         return self._read(allow_missing=True)
 
     def _read(self, *, allow_missing: bool) -> Dataset:
-        if self.multilabel and self.task not in (None, "multilabel"):
-            raise UserError(f"data.task={self.task}: but data.multilabel=true. Allowed: one of the two.")
-        task = "multilabel" if self.multilabel else cast(Task | None, self.task)
+        task = task_given(self.task, multilabel=self.multilabel)
         train, val = (
             read_list(f"data.{name}", Path(file).expanduser(), image=self.image, label=self.label, targets=self.targets)
             for name, file in (("train", self.train), ("val", self.val))

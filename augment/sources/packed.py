@@ -1,21 +1,30 @@
 """The sources whose pictures lie in tar shards and in arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from augment.arrays import read_arrays
 from augment.dataset import Dataset, Stored, Task
 from augment.errors import UserError
-from augment.labels import Label, Labeled, Labels, pack, read_names, understand_labels
+from augment.labels import Label, Labeled, pack, read_names, understand_labels
 from augment.params import Text, setting
+from augment.rows import Rows, understand_rows
 from augment.shards import find_shards
 from augment.sources.leak import warn_of_leak
-from augment.sources.registry import CLASSES, DATA_DIR, LABEL_OFFSET, MULTILABEL, SKIP_BAD, Source, source
+from augment.sources.registry import (
+    CLASSES,
+    DATA_DIR,
+    LABEL_OFFSET,
+    MULTILABEL,
+    SKIP_BAD,
+    TARGETS,
+    TASK,
+    Source,
+    source,
+    task_given,
+)
 from augment.webdataset import check_shards, read_shards
 
 
@@ -62,34 +71,40 @@ class WebDataset(Source):
 @source("numpy")
 @dataclass(frozen=True, kw_only=True)
 class Arrays(Source):
-    """Decoded pictures of one size in .npy files, (N, height, width, 3) uint8, and their labels, (N,)."""
+    """Decoded pictures of one size in .npy files, (N, height, width, 3) uint8, and their targets, (N,) or (N, K)."""
 
     train: str = setting(Text(required=True, doc="the pictures to learn from, a .npy file"))
-    train_targets: str = setting(Text(required=True, doc="their labels, a .npy file of whole numbers"))
+    train_targets: str = setting(
+        Text(required=True, doc="their targets, a .npy file: classes, or rows of 0 and 1 for labels, or of numbers")
+    )
     val: str = setting(Text(required=True, doc="the pictures to be scored on, a .npy file"))
-    val_targets: str = setting(Text(required=True, doc="their labels, a .npy file"))
+    val_targets: str = setting(Text(required=True, doc="their targets, a .npy file"))
     classes: str | None = setting(CLASSES)
     label_offset: int = setting(LABEL_OFFSET)
+    multilabel: bool = setting(MULTILABEL)
+    task: str | None = setting(TASK)
+    targets: tuple[str, ...] = setting(TARGETS)
 
     def load(self) -> Dataset:
         """Map the arrays."""
+        task = task_given(self.task, multilabel=self.multilabel)
         names = read_names(self.classes) if self.classes else None
         warn_of_leak([Path(self.train).expanduser().resolve()], [Path(self.val).expanduser().resolve()])
-        train, labels = read_arrays(self.train, self.train_targets, "data.train")
-        val, val_labels = read_arrays(self.val, self.val_targets, "data.val")
-        both = (_labeled("data.train", train, labels), _labeled("data.val", val, val_labels))
-        return understand_labels(*both, classes=names, offset=self.label_offset).of(train, val)
+        splits = {"train": (self.train, self.train_targets), "val": (self.val, self.val_targets)}
+        found = {name: read_arrays(*files, f"data.{name}") for name, files in splits.items()}
+        rows = (Rows(f"data.{name}", values, _namer(pictures)) for name, (pictures, values) in found.items())
+        targets = understand_rows(*rows, task=task, classes=names, offset=self.label_offset, targets=self.targets)
+        return targets.of(found["train"][0], found["val"][0])
 
 
-def _labeled(key: str, pictures: Sequence[Stored], labels: Sequence[Sequence[Label]] | NDArray[np.int64]) -> Labeled:
-    """Return the labels of pictures: some of each, or (N,) one of each."""
-
-    def name(place: int) -> str:
-        return pictures[place].name
-
-    if isinstance(labels, np.ndarray):
-        return Labeled(key, Labels(labels, np.ones(len(labels), np.int64)), name)
+def _labeled(key: str, pictures: Sequence[Stored], labels: Sequence[Sequence[Label]]) -> Labeled:
+    """Return the labels of pictures."""
+    name = _namer(pictures)
     try:
         return Labeled(key, pack(labels, name), name)
     except UserError as error:
         raise UserError(f"{key}: {error}") from None
+
+
+def _namer(pictures: Sequence[Stored]) -> Callable[[int], str]:
+    return lambda place: pictures[place].name

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 from augment.balance import check_balance, oversample
-from augment.dataset import Dataset
+from augment.dataset import Dataset, Task
 from augment.errors import UserError
-from augment.params import Choice, Count, Flag, Number, Text, parse_named, setting, settings
+from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.subset import take_fold, take_fraction
 
 
@@ -80,6 +80,19 @@ SKIP_BAD = Flag(default=False, doc="leave out pictures that cannot be decoded, i
 LABEL_OFFSET = Count(default=0, doc="label of the first class: 1 where labels are numbers that begin at 1")
 MULTILABEL = Flag(default=False, doc="a picture has any number of labels, also none; false: so if one has several")
 CLASSES = Text(optional=True, doc="file with a class name a line; null: the labels themselves")
+TASK = Choice(optional=True, options=get_args(Task), doc="what the targets are; null: told from them")
+TARGETS = Texts(default=(), doc="names of the numbers to predict, or with data.multilabel=true of the labels")
+
+
+def task_given(task: str | None, *, multilabel: bool) -> Task | None:
+    """Return the task that data.task and data.multilabel ask for; None: neither does.
+
+    Raises:
+        UserError: they ask for two.
+    """
+    if multilabel and task not in (None, "multilabel"):
+        raise UserError(f"data.task={task}: but data.multilabel=true. Allowed: one of the two.")
+    return "multilabel" if multilabel else cast(Task | None, task)
 
 
 def source(name: str) -> Callable[[S], S]:

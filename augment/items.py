@@ -1,0 +1,198 @@
+"""A user's own sequence of pictures with targets: its items, read one at a time and ahead of their use.
+
+Their code is never called twice at a time: a Dataset need not be safe against threads. It runs in a thread beside the
+one that trains, which Pillow's decoding does not hold up, for it lets go of the interpreter's lock, while Python of
+their own does; or in processes, each with a sequence of its own.
+"""
+
+import multiprocessing
+import os
+import signal
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from threading import Lock, Thread
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.check import find_fault
+from augment.errors import UserError
+from augment.named import Named, describe, described
+from augment.pixels import ALLOWED, Given, take
+from augment.stored import as_ppm
+
+
+class Items:
+    """The items of a user's sequence, pairs of a picture and its target.
+
+    In another process it is the sequence that is made there by the same name.
+
+    Args:
+        named: what makes it.
+
+    Raises:
+        UserError: nothing of that name does, or it fails.
+    """
+
+    def __init__(self, named: Named) -> None:
+        self.named = named
+        self.sequence = named.make()
+        self._lock = Lock()
+        self._readers: Executor | None = None
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return made, (self.named,)
+
+    def pair(self, index: int) -> tuple[object, object]:
+        """Return an item.
+
+        Raises:
+            UserError: it cannot be read, or is no pair.
+        """
+        try:
+            with self._lock:
+                item = self.sequence[index]
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{self.named.what}: item {index}: {described(error)}") from error
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise self.error(index, f"is {describe(item)}. Allowed: a pair, (picture, target).")
+        return item[0], item[1]
+
+    def given(self, index: int, *, decoded: bool | None = None) -> Given:
+        """Return a picture.
+
+        Args:
+            index: of the item.
+            decoded: whether it is to be; None: as it is.
+
+        Raises:
+            UserError: it is none, or of the other kind.
+        """
+        return self.given_of(self.pair(index)[0], index, decoded=decoded)
+
+    def given_of(self, picture: object, index: int, *, decoded: bool | None = None) -> Given:
+        """Return the picture that an item has; see `given`."""
+        found = take(picture)
+        if isinstance(found, str):
+            raise self.error(index, f"has for a picture {found}. Allowed: {ALLOWED}.")
+        if decoded is not None and found.decoded != decoded:
+            kinds = ("decoded", "encoded") if decoded else ("encoded", "decoded")
+            raise self.error(
+                index, f"has a picture that is {kinds[1]}; that of item 0 is {kinds[0]}. Allowed: all alike."
+            )
+        return found
+
+    def load(self, index: int, *, decoded: bool) -> NDArray[np.uint8] | bytes:
+        """Return a picture's pixels, (height, width, 3), or its bytes, which were looked at.
+
+        Raises:
+            UserError: there is no such picture, or it cannot be decoded.
+        """
+        found = self.given(index, decoded=decoded)
+        if found.pixels is not None:
+            return found.pixels
+        try:
+            encoded = found.read()
+        except OSError as error:
+            raise self.error(index, f"cannot be read: {error.strerror or error}: {found.path}.") from None
+        if fault := find_fault(BytesIO(encoded)):
+            where = f" ({found.path})" if found.path else ""
+            raise self.error(index, f"has a picture{where} that {fault}.")
+        return encoded
+
+    def begin(self, index: int, *, decoded: bool) -> "Future[NDArray[np.uint8] | bytes]":
+        """Have a picture loaded in the background; see `load`."""
+        if self._readers is None:
+            self._readers = self._make_readers()
+        whose = self.named if self.named.workers else self
+        return self._readers.submit(_load, whose, index, decoded)
+
+    def error(self, index: int, text: str) -> UserError:
+        """Return an error about an item."""
+        return UserError(f"{self.named.key}: item {index} of {self.named.name} {text}")
+
+    def _make_readers(self) -> Executor:
+        if not self.named.workers:
+            return ThreadPoolExecutor(1, "items")
+        # Processes of their own making: a copy of this one could hold a lock of a thread that it has not.
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self.named.workers, context, initializer=_start_worker)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPicture:
+    """An encoded picture of a user's sequence.
+
+    Attributes:
+        items: the sequence.
+        index: the item's place in it.
+    """
+
+    items: Items
+    index: int
+
+    @property
+    def name(self) -> str:
+        """Name of what makes the sequence and place, "my_data.train[17]"."""
+        return f"{self.items.named.name}[{self.index}]"
+
+    def read(self) -> bytes:
+        """Return the encoded picture.
+
+        Raises:
+            OSError: its file cannot be read.
+        """
+        return self.items.given(self.index, decoded=False).read()
+
+    def begin(self) -> "Future[NDArray[np.uint8] | bytes]":
+        """Have it read in the background."""
+        return self.items.begin(self.index, decoded=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedItem(ItemPicture):
+    """A picture of a user's sequence that comes decoded."""
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        """Return (height, width, 3)."""
+        pixels = self.items.given(self.index, decoded=True).pixels
+        assert pixels is not None
+        return pixels
+
+    def read(self) -> bytes:
+        """Return the picture as PPM."""
+        return as_ppm(self.read_pixels())
+
+    def begin(self) -> "Future[NDArray[np.uint8] | bytes]":
+        """Have it read in the background."""
+        return self.items.begin(self.index, decoded=True)
+
+
+@cache
+def made(named: Named) -> Items:
+    """Return the items of a sequence, made once in a process."""
+    return Items(named)
+
+
+def _load(whose: Items | Named, index: int, decoded: bool) -> NDArray[np.uint8] | bytes:
+    return (whose if isinstance(whose, Items) else made(whose)).load(index, decoded=decoded)
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
+    # One that was killed does not say good-bye, and its workers would wait for ever.
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,75 @@
+"""The source whose pictures come from a user's own code."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from augment.dataset import Dataset
+from augment.labels import read_names
+from augment.named import Named
+from augment.params import Count, Options, Text, setting
+from augment.sources.registry import (
+    LABEL_OFFSET,
+    MULTILABEL,
+    SKIP_BAD,
+    TARGETS,
+    TASK,
+    Source,
+    source,
+    task_given,
+)
+
+
+@source("own")
+@dataclass(frozen=True, kw_only=True)
+class Own(Source):
+    """Your own code: a function that returns pairs of a picture and its target, or a map-style torch Dataset."""
+
+    train: str = setting(
+        Text(required=True, doc="what to learn from: module.name of a function, Dataset class, Dataset or list")
+    )
+    val: str = setting(Text(required=True, doc="what to be scored on, likewise"))
+    options: Mapping[str, Any] | None = setting(Options(optional=True, doc="arguments of both, by name"))
+    train_options: Mapping[str, Any] | None = setting(Options(optional=True, doc="further arguments of data.train"))
+    val_options: Mapping[str, Any] | None = setting(Options(optional=True, doc="further arguments of data.val"))
+    classes: str | None = setting(
+        Text(
+            optional=True, doc="file with a class name a line; null: the Dataset's classes, else the labels themselves"
+        )
+    )
+    label_offset: int = setting(LABEL_OFFSET)
+    multilabel: bool = setting(MULTILABEL)
+    task: str | None = setting(TASK)
+    targets: tuple[str, ...] = setting(TARGETS)
+    workers: int = setting(
+        Count(
+            default=0,
+            within=(0, 1024),
+            doc="processes that read items of each split, each with a Dataset of its own; 0: a thread",
+        )
+    )
+    skip_bad: bool = setting(SKIP_BAD)
+
+    def __hash__(self) -> int:
+        return hash((self.train, self.val, self._named("train"), self._named("val")))
+
+    def load(self) -> Dataset:
+        """Call both, and learn the targets: those that a Dataset has beforehand, or else by reading every item once."""
+        # Not at the top: it takes PyTorch, for which a program that reads other pictures should not wait.
+        from augment.own import read_own
+
+        return read_own(
+            self._named("train"),
+            self._named("val"),
+            task=task_given(self.task, multilabel=self.multilabel),
+            classes=read_names(self.classes) if self.classes else None,
+            offset=self.label_offset,
+            targets=self.targets,
+            skip_bad=self.skip_bad,
+        )
+
+    def _named(self, split: str) -> Named:
+        keys = ("options", f"{split}_options")
+        options = {f"data.{key}": getattr(self, key) or {} for key in keys}
+        return Named(f"data.{split}", getattr(self, split), json.dumps(options), self.workers)

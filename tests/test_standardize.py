@@ -1,0 +1,174 @@
+"""Numbers of any size: learned in standard deviations from the mean, told as they are."""
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import draw_photo
+from fakes import needs_gpu
+from PIL import Image
+from rich.console import Console
+from torch import nn
+
+from augment.compose import compose
+from augment.errors import UserError
+from trainer import evaluate, predict
+from trainer.checkpoint import BEST, LAST, load
+from trainer.config import parse_config
+from trainer.losses import make_loss
+from trainer.recorder import read_metrics
+from trainer.report.page import render
+from trainer.report.record import read_record
+from trainer.run import make_learner, train
+from trainer.standardize import MEAN, STD, Standard
+from trainer.tta import average
+
+CPU = torch.device("cpu")
+QUICK = ["aug.size=16", "fit.batch_size=6", "fit.device=cpu", "fit.threads=1", "callbacks.progress_bar=null"]
+TARGETS = ((1990.0, -3.0, 5.0), (1992.0, -3.0, 7.0), (2000.0, -3.0, 0.0))
+
+
+def test_mean_and_deviation_by_hand() -> None:
+    standard = Standard.of(TARGETS)
+    assert standard.mean.tolist() == pytest.approx([1994, -3, 4])
+    assert standard.std.tolist() == pytest.approx([np.sqrt(56 / 3), 1, np.sqrt(26 / 3)])
+    assert Standard.of([(0.1,)] * 3).std.tolist() == [1.0]
+    assert Standard.of([(0.0,), (1e-9,)]).std.tolist() == pytest.approx([5e-10])
+    assert standard.told(("year", "x", "y")) == "year 1994 +- 4.32, x -3 +- 1, y 4 +- 2.944"
+
+
+@pytest.mark.parametrize("name", ["mse", "mae", "huber"])
+def test_the_loss_is_that_of_standardized_numbers(name: str) -> None:
+    standard, targets = Standard.of(TARGETS), torch.tensor(TARGETS)
+    raw = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    loss = make_loss("regress", regression=name)
+    outputs = raw * standard.std + standard.mean
+    expected = loss(raw, (targets - standard.mean) / standard.std)
+    assert standard.loss(loss, CPU)(outputs, targets).item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_a_network_says_numbers_as_they_are() -> None:
+    torch.manual_seed(0)
+    network, standard = nn.Linear(2, 3), Standard.of(TARGETS)
+    inputs = torch.randn(4, 2)
+    expected = network(inputs) * standard.std + standard.mean
+    standard.put_into(network)
+    for twin in (network, copy.deepcopy(network)):
+        assert torch.equal(twin(inputs), expected)
+        assert torch.equal(average(twin, inputs[:, None, None], "none", "regress").flatten(0, 2), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert network(inputs).dtype == torch.float32
+    found = Standard.in_state(network.state_dict())
+    assert found is not None
+    assert (found.mean.tolist(), found.std.tolist()) == (standard.mean.tolist(), standard.std.tolist())
+    assert Standard.in_state(nn.Linear(2, 3).state_dict()) is None
+    assert [name for name, _ in network.named_parameters()] == ["weight", "bias"]
+
+
+@pytest.fixture(scope="module")
+def ages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty-eight pictures, the lighter the older, and a second number that is a thousand times smaller."""
+    root = tmp_path_factory.mktemp("ages")
+    lines = ["picture,age,height"]
+    for index in range(48):
+        light = index / 48
+        Image.fromarray((draw_photo(24, 24, index) * (0.2 + 0.8 * light)).astype(np.uint8)).save(root / f"{index}.png")
+        lines.append(f"{index}.png,{90 * light:.1f},{0.01 + 0.05 * light:.4f}")
+    (root / "ages.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def configured(ages: Path, *settings: str) -> list[str]:
+    files = [f"data.{split}={ages / 'ages.csv'}" for split in ("train", "val")]
+    return ["data=filelist", *files, "data.targets=[age,height]", *QUICK, *settings]
+
+
+def fit(ages: Path, name: str, *settings: str) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ages)
+        train(parse_config(compose(configured(ages, *settings))), ages / name, console=Console(quiet=True))
+    return ages / name
+
+
+@pytest.fixture(scope="module")
+def run(ages: Path) -> Path:
+    return fit(ages, "run", "fit.epochs=3", "callbacks.ema.decay=0.5")
+
+
+def test_the_figures_of_a_run_are_in_their_own_units(run: Path, ages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ages)
+    best = load(run / BEST)
+    # Of the train split, in both checkpoints, and not touched by the average of the weights.
+    assert best["model"][MEAN].tolist() == pytest.approx([44.06, 0.0345], abs=0.01)
+    for state in (best["model"], load(run / LAST)["model"]):
+        assert state[STD].tolist() == pytest.approx([25.98, 0.01443], rel=0.01)
+    errors = best["samples"]["output"] - best["samples"]["target"]
+    assert best["row"]["val_mae"] == pytest.approx(errors.abs().mean().item(), rel=1e-4)
+    assert best["row"]["val_rmse"] == pytest.approx(errors.square().mean().sqrt().item(), rel=1e-4)
+    standardized = (errors / best["model"][STD]).abs()
+    huber = torch.where(standardized < 1, standardized.square() / 2, standardized - 0.5).mean().item()
+    assert best["row"]["val_loss"] == pytest.approx(huber, rel=1e-4)
+    assert evaluate.main([str(run)]) == 0
+    written = json.loads((run / "evaluation.json").read_text())
+    scores = {key: value for key, value in best["row"].items() if key.startswith("val_")}
+    assert {key: written[key] for key in scores} == pytest.approx(scores, rel=1e-4)
+    assert f"{best['row']['val_mae']:.4g}" in render(read_record(run))
+
+
+def test_predictions_need_no_data(run: Path, ages: Path, tmp_path: Path) -> None:
+    moved = run.rename(tmp_path / "moved")
+    try:
+        list_of_targets = (ages / "ages.csv").rename(tmp_path / "gone.csv")
+        (found,) = predict.predict(moved, [ages / "30.png"])
+    finally:
+        list_of_targets.rename(ages / "ages.csv")
+        moved.rename(run)
+    samples = load(run / BEST)["samples"]
+    expected = samples["output"][samples["index"].tolist().index(30)].tolist()
+    assert [value for _, value in found.numbers] == pytest.approx(expected, rel=1e-3)
+
+
+def test_numbers_of_any_size_are_learned(ages: Path) -> None:
+    """With the settings there are, the small number as well as the large one; as they are, the small one is lost."""
+    deviations = []
+    for on in ("true", "false"):
+        folder = fit(ages, f"learned-{on}", "fit.epochs=12", "callbacks.plots=null", f"fit.standardize={on}")
+        samples = load(folder / BEST)["samples"]
+        errors = (samples["output"] - samples["target"]).abs().mean(dim=0)
+        deviations.append((errors / torch.tensor([22.5, 0.0125])).tolist())  # over those of the mean alone
+    assert max(deviations[0]) < 0.5
+    assert max(deviations[1]) > 2
+
+
+@pytest.mark.parametrize(("before", "now"), [("false", "true"), ("true", "false")])
+def test_a_run_goes_on_as_it_began(before: str, now: str, ages: Path) -> None:
+    settings = ("callbacks.plots=null", "fit.limit_batches=2", f"fit.standardize={before}")
+    first = fit(ages, f"begun-{before}", "fit.epochs=1", *settings)
+    go_on = (f"fit.resume={first}", "fit.epochs=2", *settings)
+    assert len(read_metrics(fit(ages, f"resumed-{before}", *go_on))) == 2
+    with pytest.raises(UserError, match=rf"^fit\.standardize={now}: not that of the saved run\. Allowed: {before}"):
+        fit(ages, f"other-{before}", *go_on, f"fit.standardize={now}")
+
+
+@needs_gpu
+@pytest.mark.parametrize("settings", [[], ["fit.precision=bf16"], ["fit.graph=false"], ["fit.compile=true"]])
+def test_on_the_gpu_it_is_recorded_and_never_waits(settings: list[str], ages: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        config = parse_config(compose(configured(ages, "fit.device=cuda", "fit.epochs=12", *settings)))
+        learner = make_learner(config, None, callbacks=())
+        learner.fit()
+        learner.loss_function(learner.output.float(), learner.batch.targets)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            with torch.no_grad():
+                output = learner.model(learner.batch.images.to(next(learner.model.parameters()).dtype))
+                learner.loss_function(output.float(), learner.batch.targets)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert output.dtype == torch.float32
+        # Of the ages, that of the mean alone is 22.5.
+        assert (output - learner.batch.targets)[:, 0].abs().mean().item() < 0.7 * 22.5
