@@ -36,12 +36,12 @@ SHARDS = ("webdataset", "tfrecord", "recordio", "lmdb", "parquet")  # whose pict
 ALL = ("folder", *ENDINGS)
 
 
-@pytest.fixture(autouse=True)
 def forget_loaded() -> None:
     for cached in ("_load", "_select"):
         load_dataset.__globals__[cached].cache_clear()
 
 
+@pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("three.txt").write_text("a\nb\nc\n")
