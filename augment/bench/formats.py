@@ -47,11 +47,35 @@ def write_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> dict[str
     settings = {"train": f"{folder}/train{_ENDINGS[source]}", "val": f"{folder}/val{_ENDINGS[source]}"}
     if source == "folder":
         return {"source": source, "root": str(folder)}
+    if source == "own":
+        options = {f"{name}_options": {"listing": file} for name, file in settings.items()}
+        return {"source": source, "train": f"{__name__}.Encoded", "val": f"{__name__}.Encoded", **options}
     if source == "numpy":
         settings |= {f"{name}_targets": f"{folder}/{name}.targets.npy" for name in ("train", "val")}
     if source in ("tfrecord", "recordio", "lmdb", "parquet"):
         settings["dir"] = str(folder / "index")
     return {"source": source, "classes": str(folder / CLASSES_FILE), **settings}
+
+
+class Encoded:
+    """A map-style dataset of encoded pictures, as users write them.
+
+    Args:
+        listing: file of lines `"path" class`.
+    """
+
+    def __init__(self, listing: str) -> None:
+        lines = (line.rpartition(" ") for line in Path(listing).read_text().splitlines())
+        self._files, self.targets = [], []
+        for path, _, target in lines:
+            self._files.append(path.strip('"'))
+            self.targets.append(int(target))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        return Path(self._files[index]).read_bytes(), self.targets[index]
 
 
 def load_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> Dataset:
@@ -114,7 +138,7 @@ def _samples(split: Split) -> Iterator[tuple[bytes, int]]:
 
 
 _WRITERS: Mapping[str, Callable[[Split, Path], None]] = MappingProxyType(
-    {"filelist": _write_list, "lmdb": _write_lmdb, "parquet": _write_parquet, "numpy": _write_numpy}
+    {"filelist": _write_list, "own": _write_list, "lmdb": _write_lmdb, "parquet": _write_parquet, "numpy": _write_numpy}
 )
 
 _ENDINGS = {
@@ -126,6 +150,7 @@ _ENDINGS = {
     "lmdb": "",
     "parquet": "-*.parquet",
     "numpy": ".npy",
+    "own": ".txt",
 }
 
 # The sources that are compared, the one that the others are measured by first.
