@@ -12,6 +12,7 @@ from pathlib import Path
 
 from augment.command import Parser, one_of, readable_errors
 from augment.errors import UserError
+from augment.info.wording import number
 from augment.records.conversion import Options, convert
 from augment.records.manifest import Done, total_checksum
 from augment.records.writers import FORMATS
@@ -50,7 +51,7 @@ def _print(shards: Sequence[Done], out: Path, options: Options) -> None:
         kept = sum(shard.kept for shard in chosen)
         pictures = sum(shard.pictures for shard in chosen)
         sys.stdout.write(
-            f"{split}: {pictures:,} pictures in {len(chosen):,} shards"
+            f"{split}: {pictures:,} pictures in {number(len(chosen), 'shard', 'shards')}"
             + (f", {kept:,} of which were there already" if kept else "")
             + "\n"
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from augment.errors import UserError, suggest
 from augment.files import near_file
+from augment.folder import EXTENSIONS
 
 # Endings of lists that are CSV with a header; all others are lines of words.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -81,7 +82,7 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
     except OSError as error:
         raise UserError(f"{key}: {file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{key}: {file} is no text in UTF-8 (byte {error.start}).") from None
+        raise UserError(f"{key}: {file} is no text in UTF-8 (byte {error.start}). Save it as such.") from None
     columns = tuple(targets)
     separator = SEPARATORS.get(file.suffix.lower())
     if separator is None:
@@ -123,8 +124,14 @@ def _csv_lines(
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
     header = [name.strip() for name in next(reader, [])]
     if len(header) < 2:
-        raise UserError(f"{key}: {file} has no header with two columns or more, as path{separator}label.")
+        other = next((c for c in (";", "\t", ",", "|") if c in "".join(header)), None)
+        hint = f" Its first line has {other!r} in it, but columns are separated by {separator!r}." if other else ""
+        raise UserError(f"{key}: {file} has no header with two columns or more, as path{separator}label.{hint}")
     place = _column(key, file, header, "data.image", image, "path", 0)
+    if Path(header[place]).suffix.lower() in EXTENSIONS:
+        raise UserError(
+            f"{key}: line 1 of {file} is a picture, {header[place]}. Allowed: a header, as path{separator}label."
+        )
     names = targets or (label,)
     default = 1 if place == 0 else 0
     setting = "data.targets" if targets else "data.label"

@@ -1,5 +1,6 @@
 """Data that is written in other formats is the same data, whoever reads it, also after a run that was stopped."""
 
+import errno
 import json
 from collections import Counter
 from io import BytesIO
@@ -160,7 +161,7 @@ def test_no_room_is_said_before_anything_is_written(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(UserError, match=r"0\.0 GB are needed"):
+    with pytest.raises(UserError, match=r"\d MB are needed, and there is room for 0\.0"):
         convert(dataset, tmp_path / "out", Options("tfrecord"))
     assert not (tmp_path / "out").exists()
 
@@ -169,6 +170,17 @@ def test_pictures_with_several_labels_are_refused(pictures: Split, tmp_path: Pat
     several = Split(pictures.files, ((1.0, 0.0),) * len(pictures))
     with pytest.raises(UserError, match=r"^data: pictures with several labels are not written. Allowed: one class a"):
         convert(Dataset(("a", "b"), several, several, "multilabel"), tmp_path / "out", Options("tfrecord"))
+
+
+def test_a_folder_that_cannot_be_written_is_said(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UserError, match=r"^--out .*out: cannot be written: Read-only file system\.$"):
+        convert(dataset, tmp_path / "out", Options("tfrecord"))
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", " a"])

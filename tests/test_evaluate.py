@@ -19,6 +19,14 @@ def test_interval_and_classes_by_hand():
     assert score.per_class() == {"cat": (50, 50), "dog": (40, 50)}
 
 
+def test_unequal_classes_by_hand():
+    """Recall counts by class, those without pictures aside; nothing was taken for a bird."""
+    score = Score(0.5, 0.9, 0.0, torch.tensor([[90, 0, 0], [10, 0, 0], [0, 0, 0]]), ("cat", "dog", "bird"))
+    assert score.accuracy == 0.9
+    assert score.balanced_accuracy == 0.5
+    assert score.precisions() == pytest.approx({"cat": 0.9, "dog": math.nan, "bird": math.nan}, nan_ok=True)
+
+
 def test_all_right_still_leaves_a_doubt():
     low, high = Score(0.0, 1.0, 0.0, torch.tensor([[20]]), ("cat",)).interval
     assert low == pytest.approx(0.8389, abs=1e-4)

@@ -127,6 +127,7 @@ def whole(message: str, folder: Path, ending: str) -> str:
         ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: b.png has 2 labels. Allowed: one,"),
         ("a.png x\nb.png x x\n", "b.png x\n", {"task": "classify"}, "train:2: b.png has 2 labels."),
         ("a.png x\nz.png x\ny.png x\n", "b.png x\n", {}, "train:2: there is no {}/z.png (and 1 more)"),
+        ("a.png x\ne f.png 3\n", "b.png x\n", {}, "train:2: there is no {}/e. Did you mean 'e f.png'? A path with"),
         ("a.png x\n'b.png x\n", "b.png x\n", {}, "train:2: No closing quotation;"),
         ("# nothing\n", "b.png x\n", {}, "data.train: {}/train.txt lists no pictures."),
         ("a.png 1.5 2\nb.png 1\n", "b.png 1 1\n", {"task": "regress"}, "train:2: 1 numbers, but 2"),
@@ -153,6 +154,10 @@ def test_what_is_wrong_is_said(train: str, val: str, settings: dict[str, object]
         (CSV, {"targets": ["age"], "task": "classify"}, "data.targets: several columns of labels."),
         (CSV + "3,b.png,dog\n", {}, "train:4: 3 cells, but the header has 5;"),
         ("a.png\nb.png\n", {}, "data.train: {}/train.csv has no header with two columns or more"),
+        ("path;label\na.png;dog\n", {}, "data.train: {}/train.csv has no header with two columns or more, as "
+         "path,label. Its first line has ';' in it, but columns are separated by ','."),
+        ("a.png,dog\nb.png,cat\n", {}, "data.train: line 1 of {}/train.csv is a picture, a.png. Allowed: a"),
+        ("path,label\n.\\a.png,dog\n", {}, "train:2: there is no {}/.\\a.png. Did you mean {}/a.png? Folders are"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_columns_is_said(text: str, settings: dict[str, object], message: str, lists: Path) -> None:

@@ -68,6 +68,17 @@ class Score:
         """95 % interval of the accuracy (Wilson 1927): what another set of as many pictures might give."""
         return wilson_interval(int(self.confusion.diagonal().sum()), self.pictures)
 
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean over the classes that have pictures of the share of theirs that is right, their recall."""
+        shares = [right / total for right, total in self.per_class().values() if total]
+        return sum(shares) / len(shares)
+
+    def precisions(self) -> dict[str, float]:
+        """Return for each class which share of what was taken for it is right; NaN where nothing was."""
+        right, taken = self.confusion.diagonal(), self.confusion.sum(dim=0)
+        return dict(zip(self.classes, (right / taken).tolist(), strict=True))
+
     def per_class(self) -> dict[str, tuple[int, int]]:
         """Return for each class how many of its pictures are right, and how many there are."""
         right, total = self.confusion.diagonal().tolist(), self.confusion.sum(dim=1).tolist()
@@ -178,14 +189,17 @@ def _first_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
 def _report(score: Score, run: Path, folder: Path | None) -> None:
     low, high = score.interval
     console = Console()
-    table = Table("class", "right", "of", "accuracy")
+    table = Table("class", "right", "of", "recall", "precision")
+    precisions = score.precisions()
     for name, (right, total) in score.per_class().items():
-        table.add_row(name, str(right), str(total), f"{right / total:.4f}" if total else "")
+        precision = "" if math.isnan(precisions[name]) else f"{precisions[name]:.4f}"
+        table.add_row(Text(name), str(right), str(total), f"{right / total:.4f}" if total else "", precision)
     console.print(table)
     views = "" if score.tta == "none" else f", tta {score.tta}"
     console.print(
         f"val_accuracy {score.accuracy:.4f} (95 % interval {low:.4f} to {high:.4f}, {score.pictures} pictures), "
-        f"val_loss {score.loss:.4f}, calibration error {score.calibration_error:.4f}{views}",
+        f"balanced accuracy {score.balanced_accuracy:.4f}, val_loss {score.loss:.4f}, "
+        f"calibration error {score.calibration_error:.4f}{views}",
         highlight=False,
         soft_wrap=True,
     )
@@ -196,6 +210,7 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
         "tta": score.tta,
         "val_loss": score.loss,
         "val_accuracy": score.accuracy,
+        "balanced_accuracy": score.balanced_accuracy,
         "calibration_error": score.calibration_error,
         "interval": [low, high],
         "per_class": score.per_class(),

@@ -41,7 +41,9 @@ python -m augment.plan +aug=NAME [--against NAME]                               
 python -m augment.preview +aug=NAME | --op NAME|all                                   draw what they do
 python -m augment.bench +aug=NAME                                                     measure how fast they are
 python -m augment.export +aug=NAME                                                    take validation elsewhere
+python -m augment.info data=NAME ...                                                  say what a data set holds
 python -m augment.convert data=NAME ... --to FORMAT --out DIR                         write data in another format
+python -m augment.bench.sources data=NAME ...                                         measure its formats
 """
 
 

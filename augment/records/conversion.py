@@ -1,5 +1,6 @@
 """Write a data set in another format: shard by shard, in several processes, to be gone on with when it was stopped."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -89,7 +90,12 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
     known = read_manifest(out, settings)
     shards, expected = _cut(ordered, options)
     _check_room(out, expected if not known else 0)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written: {error.strerror}.") from None
     for left in out.glob(".*.part"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
     write_whole(out / CLASSES_FILE, "".join(f"{name}\n" for name in dataset.classes))
@@ -168,7 +174,7 @@ def _check_room(out: Path, expected: float) -> None:
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there).free
     if expected > free:
-        raise UserError(f"--out {out}: {expected / 1e9:.1f} GB are needed, and there is room for {free / 1e9:.1f}.")
+        raise UserError(f"--out {out}: {expected / 1e6:,.1f} MB are needed, and there is room for {free / 1e6:,.1f}.")
 
 
 _Task = tuple[Shard, Path, Options, tuple[str, ...], Done | None]

@@ -11,7 +11,7 @@ import numpy as np
 
 from augment.check import require_readable
 from augment.dataset import Dataset, Split, Task
-from augment.filelist import Lines, read_list
+from augment.filelist import SEPARATORS, Line, Lines, read_list
 from augment.files import near_file
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
@@ -116,8 +116,9 @@ class FileList(Source):
             for name, file in (("train", self.train), ("val", self.val))
         )
         classes = None if self.classes is None else read_names(self.classes)
-        found = understand(train, val, task=task, classes=classes, offset=self.label_offset)
-        return found.of(self._files(train, allow_missing), self._files(val, allow_missing))
+        # The files first: a path that is not what was meant, as one cut at a blank, has other words for labels too.
+        files = [self._files(lines, allow_missing) for lines in (train, val)]
+        return understand(train, val, task=task, classes=classes, offset=self.label_offset).of(*files)
 
     def _files(self, lines: Lines, allow_missing: bool) -> tuple[Path, ...]:
         folder = lines.file.parent if self.root is None else Path(self.root).expanduser()
@@ -127,10 +128,22 @@ class FileList(Source):
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             raise lines.error(
                 lines.lines[missing[0]],
-                f"there is no {files[missing[0]]}{more}.{near_file(files[missing[0]])} "
+                f"there is no {files[missing[0]]}{more}.{_meant(lines, lines.lines[missing[0]], folder)} "
                 "Paths are relative to data.root, or the list's folder.",
             )
         return files
+
+
+def _meant(lines: Lines, line: Line, folder: Path) -> str:
+    """Return the tail of a message that a picture is missing: what its path was meant to be."""
+    if (slashes := line.path.replace("\\", "/")) != line.path and (folder / slashes).exists():
+        return f" Did you mean {folder / slashes}? Folders are separated by /."
+    if lines.file.suffix.lower() not in SEPARATORS:
+        for count in range(1, len(line.words) + 1):
+            longer = " ".join((line.path, *line.words[:count]))
+            if (folder / longer).exists():
+                return f" Did you mean '{longer}'? A path with blanks is put in quotes."
+    return near_file(folder / line.path)
 
 
 @source("imagenette")
