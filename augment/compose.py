@@ -6,6 +6,7 @@ YAML says nothing here, where defaults live in the code; our own checks find eve
 taken care of: `aug.val.center_crop.scale=.9` works whether or not the YAML mentions the scale.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ TOP: dict[str, Param[Any]] = {
 
 # --- overrides ---
 
+# Where a value begins, or one of several that are swept.
+_HOME = re.compile(r"(?<=[=,])~/")
+
 
 def normalize(tokens: Sequence[str]) -> list[str]:
     """Give every override the plus signs that Hydra wants; flags pass through.
@@ -58,6 +62,7 @@ def normalize(tokens: Sequence[str]) -> list[str]:
 def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> str:
     if not _is_override(token):
         return token
+    token = _at_home(token)
     override = parse(token)
     bare = token.lstrip("+")
     if override.type == OverrideType.DEL or key_of(override).split(".")[0] == "hydra" or "/" in key_of(override):
@@ -65,6 +70,11 @@ def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> st
     if key_of(override) in groups and not isinstance(override.value(), dict):
         return bare if key_of(override) in defaults else f"+{bare}"
     return f"++{bare}"
+
+
+def _at_home(token: str) -> str:
+    """Expand the ~ of a folder, which the shell leaves alone behind a key and Hydra's grammar does not know."""
+    return _HOME.sub(lambda _: f"{Path.home()}/", token)
 
 
 def _is_override(token: str) -> bool:
@@ -78,7 +88,7 @@ def parse(token: str) -> Override:
         UserError: its grammar is not Hydra's.
     """
     try:
-        return OverridesParser.create().parse_override(token)
+        return OverridesParser.create().parse_override(_at_home(token))
     except HydraException as error:
         raise UserError(
             f"{token}: cannot be read ({first_line(error)}). Allowed: key=value, where a value with any of = , : [ ] "

@@ -91,6 +91,16 @@ def test_plus_signs(given: str, expected: str) -> None:
     assert normalize([given]) == [expected]
 
 
+def test_a_home_is_known_behind_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell expands a ~ in words that begin with one only, and Hydra refuses it."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert normalize(["data.root=~/a,~/c", "fit.resume='~/d'"]) == [
+        "++data.root=/home/me/a,/home/me/c",
+        "++fit.resume='~/d'",
+    ]
+    assert parse("fit.resume=~/d").value() == "/home/me/d"
+
+
 def test_many_at_once_keep_their_order() -> None:
     given = ["-m", "fit.lr=1", "+aug=imagenette", "~aug.train.flip", "seed=0,1"]
     assert normalize(given) == ["-m", "++fit.lr=1", "aug=imagenette", "~aug.train.flip", "++seed=0,1"]

@@ -48,6 +48,10 @@ def paths():
     return list(zip(map(str, FILES), TARGETS))
 
 
+def some_paths():
+    return paths()[:3]
+
+
 def encoded():
     for file, target in zip(FILES, TARGETS):
         yield file.read_bytes(), NAMES[target]
@@ -225,6 +229,16 @@ def test_they_are_converted(capsys: pytest.CaptureFixture[str]) -> None:
     dataset = parse_data({"source": "folder", "root": "out"}).load()
     assert dataset.classes == ("ant", "bee", "cow")
     assert Counter(epoch(dataset.val)) == Counter(epoch(folder_split()))
+
+
+def test_what_is_learned_and_scored_on_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    load(val="my_data.part")
+    load(options={"kind": "array"}, val_options={"kind": "bytes"})
+    assert "learns" not in caplog.text
+    load()
+    assert "data.val: is made as data.train is, by my_data.Photos with the same arguments" in caplog.text
+    load("my_data.paths", val="my_data.some_paths")
+    assert "3 of 3 pictures are in train too, as photos/0.png" in caplog.text
 
 
 # --- what is read when ---

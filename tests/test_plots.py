@@ -107,6 +107,15 @@ def test_history_marks_the_first_of_the_best_epochs() -> None:
     assert axes.get_title("left") == "Accuracy, best val 72.57% (epoch 3)"
 
 
+def test_history_marks_the_epoch_that_best_pt_is_of() -> None:
+    """Of numbers it is chosen by the loss, where another epoch may have the smallest mean error."""
+    rows = [{"epoch": epoch, "val_mae": mae, "val_loss": loss} for epoch, mae, loss in ((0, 15.9, 0.6), (1, 16.1, 0.5))]
+    axes = plots._history_figure(rows).axes[1]
+    marks = [line for line in axes.get_lines() if line.get_marker() == "o" and len(np.asarray(line.get_xdata())) == 1]
+    assert [(mark.get_xdata(), mark.get_ydata()) for mark in marks] == [([2], [16.1])]
+    assert axes.get_title("left") == "Mean absolute error, best val 16.1 (epoch 2 by val loss)"
+
+
 def test_history_shows_accuracy_in_percent() -> None:
     formatter = plots._history_figure(history(5)).axes[1].yaxis.get_major_formatter()
     assert [formatter(accuracy, 0) for accuracy in (0.0, 0.07, 0.125, 1.0)] == ["0%", "7%", "12.5%", "100%"]

@@ -133,6 +133,6 @@ def test_a_run_without_validation_has_no_best_epoch(
     recorder.rows = [{"epoch": 0, "train_loss": 1.0}]
     summary = run._summary(learner, "interrupted", tmp_path, 3.0)
     assert summary.best == {}
-    assert str(summary) == f"interrupted after 1 epochs: no val_accuracy, 3 s, in {tmp_path}"
+    assert str(summary) == f"interrupted after 1 epoch: no val_accuracy, 3 s, in {tmp_path}"
     recorder.rows += [{"epoch": 1, "val_accuracy": 0.5}, {"epoch": 2}]
     assert "best val_accuracy 0.5000 in epoch 2" in str(run._summary(learner, "interrupted", tmp_path, 3.0))

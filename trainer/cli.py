@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.text import Text
 
 from augment.command import INTERRUPTED, readable_errors
 from augment.compose import CONF, compose_jobs, group_names, normalize, plain_values, split_sweep
@@ -47,7 +48,9 @@ def _main(arguments: list[str]) -> int:
     statuses: list[str] = []
     errors: list[Exception] = []
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_job(statuses, errors))()
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
+            _job(statuses, errors, args.overrides)
+        )()
     finally:
         finished = [sweep.print_table(folder, Console()) for folder in sweep.STARTED if folder.is_dir()]
         sweep.STARTED.clear()
@@ -67,8 +70,14 @@ def _check_all(tokens: list[str], config_name: str, config_dir: str | None, *, m
         check_resume(config)
 
 
-def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunction":
-    """Return what Hydra runs; it raises nothing but KeyboardInterrupt, so that a sweep survives a failed job."""
+def _job(statuses: list[str], errors: list[Exception], given: Sequence[str]) -> "hydra.types.TaskFunction":
+    """Return what Hydra runs; it raises nothing but KeyboardInterrupt, so that a sweep survives a failed job.
+
+    Args:
+        statuses: takes how each job ended.
+        errors: takes what each failed of.
+        given: the overrides of the command line, of which a sweep varies some.
+    """
 
     def job(composed: DictConfig) -> None:
         info = HydraConfig.get()
@@ -76,7 +85,8 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
         folder = Path(info.runtime.output_dir)
         console = Console()
         if sweeping:
-            console.rule(f"job {info.job.num}: {info.job.override_dirname.replace('++', '')}", align="left")
+            varied = [override.lstrip("+") for override in info.overrides.task if override not in given]
+            console.rule(Text(f"job {info.job.num}: {' '.join(varied)}"), align="left")
         try:
             config = parse_config(plain_values(composed))
             summary = train(config, folder, console=console, group=folder.parent.name if sweeping else None)

@@ -122,14 +122,15 @@ def _history_figure(rows: Sequence[Mapping[str, float]]) -> Figure:
     if judging.share:
         right.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
     key = f"val_{judging.quantity}"
-    best = _best(rows, key)
-    if best is not None:
-        value = rows[best][key]
+    best = _best(rows, judging.monitor)  # by what best.pt is chosen too
+    value = None if best is None else rows[best].get(key)
+    if best is not None and value is not None:
         right.plot(epochs[best], value, "o", color=_BLUE, markersize=9, fillstyle="none")
         for axes in (left, right):
             axes.axvline(epochs[best], color=_GRAY, linewidth=1, linestyle=":", zorder=0)
         shown = f"{value:.2%}" if judging.share else f"{value:.4g}"
-        _set_title(right, f"{judging.title}, best val {shown} (epoch {epochs[best]:.0f})")
+        by = "" if key == judging.monitor else f" by {judging.monitor.replace('_', ' ')}"
+        _set_title(right, f"{judging.title}, best val {shown} (epoch {epochs[best]:.0f}{by})")
     return figure
 
 

@@ -85,7 +85,8 @@ class Summary:
         final = f", last {self.last[key]:.4f}" if key in self.last else ""
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
         took = f"{self.seconds:.0f} s, in {self.folder}"
-        return f"{self.status} after {self.epochs} epochs{early}: {score}{where}{final}, {took}"
+        epochs = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
+        return f"{self.status} after {epochs}{early}: {score}{where}{final}, {took}"
 
 
 def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
@@ -282,12 +283,15 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
         )
     if reason := train_loader.placement.reason:
         console.print(reason, highlight=False, soft_wrap=True)
+    if dataset.task == "classify" and len(dataset.classes) == 1:
+        log.warning("there is one class only, %s: nothing to tell apart", dataset.classes[0])
+        console.print(f"there is one class only, {dataset.classes[0]}: nothing to tell apart", markup=False)
     if balance := describe_balance(dataset, config.data.balance):
         log.info(balance)
         console.print(balance, highlight=False, soft_wrap=True)
     console.print(
         f"{', '.join(filter(None, (config.resolved['data']['source'], config.data.part)))}: "
-        f"{dataset.train.pictures} + {len(dataset.val)} pictures, "
+        f"{dataset.train.pictures:,} + {len(dataset.val):,} pictures, "
         f"{JUDGING[dataset.task].counted(len(dataset.classes))}; "
         f"{config.resolved['model'].get('name', config.resolved['model']['kind'])}: "
         f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {_device_name(learner.device)}; {folder}",

@@ -1,14 +1,17 @@
 """The source whose pictures come from a user's own code."""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from augment.dataset import Dataset
 from augment.labels import read_names
 from augment.named import Named
 from augment.params import Count, Options, Text, setting
+from augment.sources.leak import warn_of_leak
 from augment.sources.registry import (
     LABEL_OFFSET,
     MULTILABEL,
@@ -19,6 +22,8 @@ from augment.sources.registry import (
     source,
     task_given,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @source("own")
@@ -59,7 +64,7 @@ class Own(Source):
         # Not at the top: it takes PyTorch, for which a program that reads other pictures should not wait.
         from augment.own import read_own
 
-        return read_own(
+        dataset = read_own(
             self._named("train"),
             self._named("val"),
             task=task_given(self.task, multilabel=self.multilabel),
@@ -68,6 +73,20 @@ class Own(Source):
             targets=self.targets,
             skip_bad=self.skip_bad,
         )
+        if self.train == self.val and self._arguments("train") == self._arguments("val"):
+            logger.warning(
+                "data.val: is made as data.train is, by %s with the same arguments: the model is scored on what it "
+                "learns, unless these are drawn at random", self.train,
+            )  # fmt: skip
+        else:
+            learned, scored = (
+                [p for p in split.files if isinstance(p, Path)] for split in (dataset.train, dataset.val)
+            )
+            warn_of_leak(learned, scored, "pictures")
+        return dataset
+
+    def _arguments(self, split: str) -> dict[str, Any]:
+        return {**(self.options or {}), **(getattr(self, f"{split}_options") or {})}
 
     def _named(self, split: str) -> Named:
         keys = ("options", f"{split}_options")
