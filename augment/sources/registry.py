@@ -11,6 +11,7 @@ from augment.balance import check_balance, oversample
 from augment.dataset import Dataset, Task
 from augment.errors import UserError
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
+from augment.sources.beside import note_names_beside
 from augment.subset import take_fold, take_fraction
 
 
@@ -147,4 +148,6 @@ def _select(source: Source, folder: Path) -> Dataset:
 
 @cache
 def _load(source: Source, _: Path) -> Dataset:
-    return source.load()
+    dataset = source.load()
+    note_names_beside(source, dataset)
+    return dataset
