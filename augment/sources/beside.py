@@ -1,7 +1,6 @@
 """Names of classes that lie in a file beside larger files, as `augment.convert` writes them, and were not asked for."""
 
 import logging
-from pathlib import Path
 
 from augment.dataset import Dataset
 from augment.errors import UserError
