@@ -7,7 +7,8 @@ written is read again by the format's own reader and compared by count and check
 import os
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from augment.command import Parser, one_of, readable_errors
@@ -25,7 +26,7 @@ _EXAMPLES = """\
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    with readable_errors():
+    with readable_errors(), _goes_on():
         options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
         if options.to is None:
             raise UserError(f"--to: missing. Allowed: {', '.join(FORMATS)}.")
@@ -43,6 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         form = Options(options.to, options.size, options.quality, options.shard_mb)
         _print(convert(dataset, options.out, form, jobs=options.jobs), options.out, form)
     return 0
+
+
+@contextmanager
+def _goes_on() -> Iterator[None]:
+    """Say after Ctrl-C that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped: the same command goes on, and keeps the shards that are whole\n")
+        raise
 
 
 def _print(shards: Sequence[Done], out: Path, options: Options) -> None:

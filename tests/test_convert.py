@@ -183,6 +183,19 @@ def test_a_folder_that_cannot_be_written_is_said(
         convert(dataset, tmp_path / "out", Options("tfrecord"))
 
 
+def test_a_stopped_run_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("augment.convert.load_dataset", stopped)
+    with pytest.raises(SystemExit) as caught:
+        main(["data=sample", "--to", "tfrecord", "--out", "out"])
+    assert (caught.value.code, capsys.readouterr().err[:32]) == (130, "stopped: the same command goes o")
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", " a"])
 def test_class_names_that_cannot_be_written_are_refused(name: str, pictures: Split, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the class"):
