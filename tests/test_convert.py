@@ -2,6 +2,7 @@
 
 import errno
 import json
+import sys
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
@@ -190,7 +191,7 @@ def test_a_stopped_run_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("augment.convert.load_dataset", stopped)
+    monkeypatch.setattr(sys.modules[main.__module__], "load_dataset", stopped)
     with pytest.raises(SystemExit) as caught:
         main(["data=sample", "--to", "tfrecord", "--out", "out"])
     assert (caught.value.code, capsys.readouterr().err[:32]) == (130, "stopped: the same command goes o")
