@@ -102,7 +102,8 @@ def source_table() -> str:
         own = {key: param for key, param in settings(cls).items() if shared.get(key) is not param}
         needed = ", ".join(f"`{key}`" for key, param in own.items() if param.required)
         optional = ", ".join(f"`{key}`" for key, param in own.items() if not param.required)
-        lines.append(f"| `{name}` | {_first_line(cls.__doc__).replace("<", "&lt;")} | {needed} | {optional} |")
+        doc = _first_line(cls.__doc__).replace("<", "&lt;")
+        lines.append(f"| `{name}` | {doc} | {needed} | {optional} |")
     lines.append(f"| all of them | | | {', '.join(f'`{key}`' for key in shared)} |")
     return "\n".join(lines) + "\n"
 
