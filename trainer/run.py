@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import torch
@@ -24,7 +24,8 @@ from augment.loader import Loader
 from augment.memory import keep_freed_memory
 from augment.placement import place
 from augment.plan import Plan, build_plan
-from augment.sources import load_dataset
+from augment.sources import load_dataset, notes_of
+from augment.sources.notes import repeat_notes
 from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load
 from trainer.config import Config
@@ -100,13 +101,15 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     Returns:
         How the run ended; also in the folder's summary.json. A failure is raised, after it was written down.
     """
-    begun = monotonic()
+    begun, now = monotonic(), time()
     console = console or Console()
     folder.mkdir(parents=True, exist_ok=True)
     if config.fit.torch_device().type == "cpu":
         keep_freed_memory()
     learner: Learner | None = None
     try:
+        # Data are mostly loaded before there is a run with a log, and once for all jobs of a sweep.
+        repeat_notes(notes_of(config.data), before=now)
         learner = _prepare(config, folder, console, group)
         start = _resume(learner, config.fit.resume, folder)
         learner.fit(start)
