@@ -11,7 +11,6 @@ import tarfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
@@ -25,7 +24,8 @@ from augment.folder import EXTENSIONS
 from augment.labels import Label
 from augment.progress import progress_bar
 from augment.records.kinds import told_by_content
-from augment.stored import mapped, read_ahead
+from augment.records.spans import RecordFile, Span
+from augment.stored import mapped
 
 logger = logging.getLogger(__name__)
 
@@ -35,39 +35,9 @@ _THREADS = 4
 _MOST_LABEL_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An encoded picture in a tar shard.
-
-    Attributes:
-        shard: the tar file.
-        member: its name in there.
-        start: where its bytes begin.
-        size: how many there are.
-    """
-
-    shard: Path
-    member: str
-    start: int
-    size: int
-
-    @property
-    def name(self) -> str:
-        """Shard and name within."""
-        return f"{self.shard.name}/{self.member}"
-
-    def read(self) -> memoryview:
-        """Return the encoded picture, a view of the shard."""
-        return mapped(self.shard)[self.start : self.start + self.size]
-
-    def expect(self) -> None:
-        """Have the bytes read by the time that they are asked for."""
-        read_ahead(self.shard, self.start, self.size)
-
-
 def read_shards(
     files: Sequence[Path], label: str | None, folder: Path, key: str
-) -> tuple[list[Member], list[Sequence[Label]]]:
+) -> tuple[list[Span], list[Sequence[Label]]]:
     """Return the pictures of shards with their labels, in the order of the shards.
 
     Args:
@@ -83,19 +53,20 @@ def read_shards(
         UserError: a shard is no whole tar file, or a sample lacks picture or label.
     """
     mapped.cache_clear()  # a shard may be another one since it was mapped
-    pictures: list[Member] = []
+    pictures: list[Span] = []
     labels: list[Sequence[Label]] = []
 
-    def rows_of(file: Path) -> list[_Row]:
+    def rows_of(path: Path) -> tuple[RecordFile, list[_Row]]:
         try:
-            return _rows_of(file, label, folder)
+            file = RecordFile.of(path)
+            return file, _rows_of(file, label, folder)
         except UserError as error:
             raise UserError(f"{key}: {error}") from None
 
     with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:
         task = progress.add_task(f"Listing the shards of {key}", total=len(files))
-        for file, rows in zip(files, pool.map(rows_of, files), strict=True):
-            pictures += [Member(file, name, start, size) for name, start, size, _ in rows]
+        for file, rows in pool.map(rows_of, files):
+            pictures += [Span(file, name, start, size) for name, start, size, _ in rows]
             labels += [row[3] if isinstance(row[3], list) else (row[3],) for row in rows]
             progress.advance(task)
     return pictures, labels
@@ -136,14 +107,10 @@ _Found = Label | list[Label]
 _Row = tuple[str, int, int, _Found]
 
 
-def _rows_of(file: Path, label: str | None, folder: Path) -> list[_Row]:
+def _rows_of(file: RecordFile, label: str | None, folder: Path) -> list[_Row]:
     """Return the index of a shard, the one that was kept if it is of this shard as it is now."""
-    try:
-        stat = file.stat()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}.") from None
-    state = {"version": _VERSION, "shard": os.path.abspath(file), "label": label,
-             "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}  # fmt: skip
+    state = {"version": _VERSION, "shard": os.path.abspath(file.path), "label": label,
+             "size": file.size, "mtime_ns": file.mtime_ns}  # fmt: skip
     digest = blake2b(f"{state['shard']}\n{label}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
     kept = folder / f"{digest}.json"
     try:
@@ -152,7 +119,7 @@ def _rows_of(file: Path, label: str | None, folder: Path) -> list[_Row]:
             return [tuple(row) for row in content["rows"]]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         pass
-    rows = index_shard(file, label)
+    rows = index_shard(file.path, label)
     try:
         write_whole(kept, json.dumps({"state": state, "rows": rows}))
     except OSError as error:

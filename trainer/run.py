@@ -18,6 +18,7 @@ from torch import nn
 
 from augment.balance import describe_balance, loss_weights
 from augment.dataset import Dataset, Split
+from augment.errors import UserError
 from augment.files import installed_version, write_json
 from augment.graph import Placement
 from augment.loader import Loader
@@ -118,8 +119,12 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
         Summary("failed", folder, 0, {}, {}, monotonic() - begun, text).write()
-        log.exception("the run failed")
-        raise
+        if not isinstance(error, UserError):
+            log.exception("the run failed")
+            raise
+        hint = f" fit.resume={folder} goes on from its last checkpoint." if (folder / LAST).is_file() else ""
+        log.error("the run failed: %s%s", error, hint)
+        raise UserError(f"{error}{hint}") from error
     finally:
         if learner is not None:
             _close(learner)

@@ -82,6 +82,14 @@ class Span:
         found = os.pread(opened.descriptor, self.length, self.offset)
         return self.unpack(found) if self.unpack else found
 
+    def expect(self) -> None:
+        """Have the system read the bytes by the time that they are asked for; returns at once.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        os.posix_fadvise(_opened(self.file).descriptor, self.offset, self.length, os.POSIX_FADV_WILLNEED)
+
 
 class _Opened:
     """An open file, closed when nobody uses it any more: also when it is dropped while another thread reads."""
@@ -104,9 +112,17 @@ class _Opened:
 _opened = lru_cache(_OPEN_FILES)(_Opened)
 
 
+def check_unchanged(file: RecordFile) -> None:
+    """Raise an OSError if a file is not what it was: of one that is mapped into memory, reading would end the process.
+
+    A file that has been deleted stays readable for those who hold it open.
+    """
+    _opened(file).check()
+
+
 def changed(file: RecordFile) -> OSError:
     """Return the error of a file that is not what it was when it was indexed."""
-    return OSError(errno.ESTALE, "it has changed since it was indexed; start again", str(file.path))
+    return OSError(errno.ESTALE, "it has changed since it was indexed", str(file.path))
 
 
 @contextmanager
