@@ -70,7 +70,12 @@ class Fit(OptimizerSettings):
     )
     compile: bool = setting(Flag(default=False, doc="compile the model with torch.compile"))
     accumulate: int = setting(
-        Count(default=1, within=(1, 10**6), doc="batches whose gradients make one step of the optimizer, their mean")
+        Count(
+            default=1,
+            within=(1, 10**6),
+            doc="batches whose gradients make one step of the optimizer, their mean; data.balance=weights is relative "
+            "within each of them",
+        )
     )
     label_smoothing: float = setting(
         Number(default=0, within=(0, 0.999), doc="share of every target that is spread over all classes, in training")
