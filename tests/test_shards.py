@@ -67,6 +67,4 @@ def test_the_indexes_beside_files_are_none_of_them(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     found = [file.name for file in find_shards(f"{tmp_path}/t-*", "k")]
     assert found == ["t-0.tfrecord", "t-1.rec"]
-    assert [file.name for file in find_shards(f"{tmp_path}/*.lst", "k")] == [
-        "t-1.lst"
-    ]  # who asks for one is told what it is
+    assert [file.name for file in find_shards(f"{tmp_path}/*.lst", "k")] == ["t-1.lst"]
