@@ -179,7 +179,9 @@ def test_a_run_ends_in_a_sentence_and_goes_on_from_its_checkpoint(capsys: pytest
     log = (folder / "trainer.log").read_text()
     assert expected in log
     assert "Traceback" not in log
-    assert expected in (folder / "report.html").read_text()
+    # Some batches were read ahead.
+    page = (folder / "report.html").read_text()
+    assert re.search(rf"The run failed after [2-4] of 6 epochs: {re.escape(expected)}", page)
     shutil.move("away.jpg", picture)
     assert main([f"fit.resume={folder}"]) == 0
     resumed = max(Path("outputs").glob("2*/*/metrics.jsonl"), key=lambda file: file.stat().st_mtime).parent

@@ -18,7 +18,7 @@ from torch import nn
 
 from augment.balance import describe_balance, loss_weights
 from augment.dataset import Dataset, Split
-from augment.errors import UserError
+from augment.errors import UserError, told
 from augment.files import installed_version, write_json
 from augment.graph import Placement
 from augment.loader import Loader
@@ -117,8 +117,7 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         status = "interrupted" if learner.find(Interrupt).pressed else "finished"
         summary = _summary(learner, status, folder, monotonic() - begun)
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}"
-        Summary("failed", folder, 0, {}, {}, monotonic() - begun, text).write()
+        Summary("failed", folder, 0, {}, {}, monotonic() - begun, told(error)).write()
         if not isinstance(error, UserError):
             log.exception("the run failed")
             raise
