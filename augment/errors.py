@@ -20,8 +20,8 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return what an error says: its text, behind its name unless it was written for people."""
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    """Return what an error says, behind its name, which says something itself unless it is that of all mistakes."""
+    return str(error) if type(error) is UserError else f"{type(error).__name__}: {error}"
 
 
 def first_line(error: BaseException) -> str:

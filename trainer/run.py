@@ -36,7 +36,7 @@ from trainer.graphs import runner
 from trainer.learner import Learner, Position
 from trainer.losses import LossFunction, make_loss
 from trainer.models import count_parameters
-from trainer.recorder import Recorder
+from trainer.recorder import NonFiniteLossError, Recorder
 from trainer.stages import Prepare, StagedLoader
 from trainer.standardize import Standard, check_same
 from trainer.tasks import JUDGING, best_row, task_of
@@ -121,9 +121,10 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         if not isinstance(error, UserError):
             log.exception("the run failed")
             raise
-        hint = f" fit.resume={folder} goes on from its last checkpoint." if (folder / LAST).is_file() else ""
-        log.error("the run failed: %s%s", error, hint)
-        raise UserError(f"{error}{hint}") from error
+        if (folder / LAST).is_file() and not isinstance(error, NonFiniteLossError):
+            error.args = (f"{error} fit.resume={folder} goes on from its last checkpoint.",)
+        log.error("the run failed: %s", error)
+        raise
     finally:
         if learner is not None:
             _close(learner)
