@@ -84,3 +84,11 @@ def mapped(file: Path) -> memoryview:
     """
     with file.open("rb") as stream:
         return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def read_ahead(file: Path, start: int, size: int) -> None:
+    """Have the system read a part of a mapped file, which will be looked at soon; returns at once."""
+    mapping = mapped(file).obj
+    assert isinstance(mapping, mmap.mmap)
+    page = start // mmap.PAGESIZE * mmap.PAGESIZE
+    mapping.madvise(mmap.MADV_WILLNEED, page, start + size - page)

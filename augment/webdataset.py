@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
@@ -24,8 +25,8 @@ from augment.folder import EXTENSIONS
 from augment.labels import Label
 from augment.progress import progress_bar
 from augment.records.kinds import told_by_content
-from augment.records.spans import RecordFile, Span
-from augment.stored import mapped
+from augment.records.spans import RecordFile, check_unchanged
+from augment.stored import mapped, read_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,45 @@ _THREADS = 4
 _MOST_LABEL_BYTES = 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An encoded picture in a tar shard.
+
+    Attributes:
+        shard: the tar file as it was when it was listed.
+        member: its name in there.
+        start: where its bytes begin.
+        size: how many there are.
+    """
+
+    shard: RecordFile
+    member: str
+    start: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Shard and name within."""
+        return f"{self.shard.path.name}/{self.member}"
+
+    def read(self) -> memoryview:
+        """Return the encoded picture, a view of the shard: half the price of a copy.
+
+        Raises:
+            OSError: the shard is gone, or not the one that was listed. To read on where it has become shorter would
+                end the process.
+        """
+        check_unchanged(self.shard)
+        return mapped(self.shard.path)[self.start : self.start + self.size]
+
+    def expect(self) -> None:
+        """Have the bytes read by the time that they are asked for."""
+        read_ahead(self.shard.path, self.start, self.size)
+
+
 def read_shards(
     files: Sequence[Path], label: str | None, folder: Path, key: str
-) -> tuple[list[Span], list[Sequence[Label]]]:
+) -> tuple[list[Member], list[Sequence[Label]]]:
     """Return the pictures of shards with their labels, in the order of the shards.
 
     Args:
@@ -53,7 +90,7 @@ def read_shards(
         UserError: a shard is no whole tar file, or a sample lacks picture or label.
     """
     mapped.cache_clear()  # a shard may be another one since it was mapped
-    pictures: list[Span] = []
+    pictures: list[Member] = []
     labels: list[Sequence[Label]] = []
 
     def rows_of(path: Path) -> tuple[RecordFile, list[_Row]]:
@@ -66,7 +103,7 @@ def read_shards(
     with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:
         task = progress.add_task(f"Listing the shards of {key}", total=len(files))
         for file, rows in pool.map(rows_of, files):
-            pictures += [Span(file, name, start, size) for name, start, size, _ in rows]
+            pictures += [Member(file, name, start, size) for name, start, size, _ in rows]
             labels += [row[3] if isinstance(row[3], list) else (row[3],) for row in rows]
             progress.advance(task)
     return pictures, labels

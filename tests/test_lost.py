@@ -74,6 +74,13 @@ def test_a_larger_file_that_changes_is_named(source: str) -> None:
         list(make(split))
 
 
+@pytest.mark.parametrize("source", ["webdataset", "lmdb", "numpy"])
+def test_a_mapped_file_that_is_gone_is_named(source: str) -> None:
+    split = load(source, put_both(source, SAMPLES, SAMPLES[:3])).train
+    text = said(split, file_of(source).unlink)
+    assert re.search(rf"cannot be read any more: No such file or directory \(.*{file_of(source)}\)\.", text)
+
+
 @pytest.mark.parametrize("source", ["webdataset", "tfrecord"])
 def test_a_larger_file_that_was_never_opened_and_is_gone(source: str) -> None:
     split = load(source, put_both(source, SAMPLES, SAMPLES[:3])).train

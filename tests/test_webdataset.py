@@ -12,10 +12,9 @@ from stores import write_shards, write_tar
 
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
-from augment.records.spans import Span
 from augment.sources import load_dataset, parse_data
 from augment.stored import read_encoded
-from augment.webdataset import index_shard
+from augment.webdataset import Member, index_shard
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,7 @@ def test_pictures_come_in_the_order_of_their_shards_and_as_they_were(pictures: S
     assert names(dataset.train) == [f"train-{i % 3:03}.tar/photos/{i:04}.jpg" for i in order]
     assert dataset.classes == ("0", "1", "2")
     assert dataset.train.targets == tuple(pictures.targets[i] for i in order)
-    stored = [file for file in dataset.train.files if isinstance(file, Span)]
+    stored = [file for file in dataset.train.files if isinstance(file, Member)]
     assert [bytes(file.read()) for file in stored] == [files[i].read_bytes() for i in order]
 
 

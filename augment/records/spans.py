@@ -82,14 +82,6 @@ class Span:
         found = os.pread(opened.descriptor, self.length, self.offset)
         return self.unpack(found) if self.unpack else found
 
-    def expect(self) -> None:
-        """Have the system read the bytes by the time that they are asked for; returns at once.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-        os.posix_fadvise(_opened(self.file).descriptor, self.offset, self.length, os.POSIX_FADV_WILLNEED)
-
 
 class _Opened:
     """An open file, closed when nobody uses it any more: also when it is dropped while another thread reads."""
@@ -113,11 +105,15 @@ _opened = lru_cache(_OPEN_FILES)(_Opened)
 
 
 def check_unchanged(file: RecordFile) -> None:
-    """Raise an OSError if a file is not what it was: of one that is mapped into memory, reading would end the process.
+    """Check that a file that is mapped into memory is what it was: reading it would end the process otherwise.
 
-    A file that has been deleted stays readable for those who hold it open.
+    Raises:
+        OSError: it has changed, or is gone.
     """
-    _opened(file).check()
+    # By its name, which takes a microsecond: to hold it open would be one more descriptor for each of them.
+    stat = os.stat(file.path)
+    if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns):
+        raise changed(file)
 
 
 def changed(file: RecordFile) -> OSError:
