@@ -13,6 +13,7 @@ _SHOWN = 5
 
 # DALI names the operator that failed and, where a file could not be opened at all, the file.
 _OF_FILES = re.compile(r"fn\.(readers\.file|decoders\.)")
+_NOT_OF_FILES = re.compile(r"out of memory|bad_alloc|\bCUDA\b")
 _OPENED = re.compile(r"^(?:File mapping failed|Failed to open file|Could not open file)\W+(.+)$", re.MULTILINE)
 
 
@@ -30,7 +31,7 @@ def explain(error: RuntimeError, pictures: Sequence[Picture]) -> UserError | Non
         pictures: what it reads. All are looked at, unless the error names one.
     """
     text = str(error)
-    if not _OF_FILES.search(text) or not are_paths(pictures):
+    if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text) or not are_paths(pictures):
         return None
     named = [file for name in _OPENED.findall(text) if (file := Path(name.strip().strip('"'))) in set(pictures)]
     problems = check_files(named or list(dict.fromkeys(pictures)))

@@ -15,6 +15,7 @@ from test_broken_sources import file_of, jpeg, load, put, put_both
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.loader import Loader
+from augment.lost import explain
 from trainer.cli import main
 from trainer.recorder import read_metrics
 
@@ -127,6 +128,20 @@ def test_what_no_file_is_to_blame_for_stays_as_it_is(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(loader._pipeline), "outputs", fail)
     with pytest.raises(RuntimeError, match="out of luck"):
         list(loader)
+
+
+def test_files_are_looked_at_only_where_they_may_be_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a million that would take minutes."""
+    looked: list[int] = []
+    monkeypatch.setattr("augment.lost.check_files", lambda files: looked.append(len(files)))
+    files = (Path("a.jpg"), Path("b.jpg"), Path("a.jpg"))
+    decoder = "Error in MIXED operator `nvidia.dali.fn.decoders.image`"
+    for text in ("Error in GPU operator `nvidia.dali.fn.warp_affine`", f"{decoder}\nCUDA allocation failed", "no"):
+        assert explain(RuntimeError(text), files) is None
+    assert not looked
+    assert explain(RuntimeError(decoder), files) is None
+    assert explain(RuntimeError("`nvidia.dali.fn.readers.file`\n\nFile mapping failed: b.jpg\nC++"), files) is None
+    assert looked == [2, 1]
 
 
 PLUGIN = """
