@@ -58,7 +58,7 @@ class Member:
         return f"{self.shard.path.name}/{self.member}"
 
     def read(self) -> memoryview:
-        """Return the encoded picture, a view of the shard: half the price of a copy.
+        """Return the encoded picture, a view of the shard.
 
         Raises:
             OSError: the shard is gone, or not the one that was listed. To read on where it has become shorter would
@@ -93,16 +93,16 @@ def read_shards(
     pictures: list[Member] = []
     labels: list[Sequence[Label]] = []
 
-    def rows_of(path: Path) -> tuple[RecordFile, list[_Row]]:
+    def rows_of(file: Path) -> list[_Row]:
         try:
-            file = RecordFile.of(path)
-            return file, _rows_of(file, label, folder)
+            return _rows_of(file, label, folder)
         except UserError as error:
             raise UserError(f"{key}: {error}") from None
 
     with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:
         task = progress.add_task(f"Listing the shards of {key}", total=len(files))
-        for file, rows in pool.map(rows_of, files):
+        shards = list(map(RecordFile.of, files))  # first, so that what changes while it is listed is noticed too
+        for file, rows in zip(shards, pool.map(rows_of, files), strict=True):
             pictures += [Member(file, name, start, size) for name, start, size, _ in rows]
             labels += [row[3] if isinstance(row[3], list) else (row[3],) for row in rows]
             progress.advance(task)
@@ -144,10 +144,14 @@ _Found = Label | list[Label]
 _Row = tuple[str, int, int, _Found]
 
 
-def _rows_of(file: RecordFile, label: str | None, folder: Path) -> list[_Row]:
+def _rows_of(file: Path, label: str | None, folder: Path) -> list[_Row]:
     """Return the index of a shard, the one that was kept if it is of this shard as it is now."""
-    state = {"version": _VERSION, "shard": os.path.abspath(file.path), "label": label,
-             "size": file.size, "mtime_ns": file.mtime_ns}  # fmt: skip
+    try:
+        stat = file.stat()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from None
+    state = {"version": _VERSION, "shard": os.path.abspath(file), "label": label,
+             "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}  # fmt: skip
     digest = blake2b(f"{state['shard']}\n{label}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
     kept = folder / f"{digest}.json"
     try:
@@ -156,7 +160,7 @@ def _rows_of(file: RecordFile, label: str | None, folder: Path) -> list[_Row]:
             return [tuple(row) for row in content["rows"]]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         pass
-    rows = index_shard(file.path, label)
+    rows = index_shard(file, label)
     try:
         write_whole(kept, json.dumps({"state": state, "rows": rows}))
     except OSError as error:

@@ -1,5 +1,6 @@
 """Pictures that change or disappear while a run reads them: said in a sentence, with the file."""
 
+import json
 import re
 import shutil
 import sys
@@ -204,6 +205,7 @@ def test_a_run_ends_in_a_sentence_and_goes_on_from_its_checkpoint(capsys: pytest
     # Some batches were read ahead.
     page = (folder / "report.html").read_text()
     assert re.search(rf"The run failed after [2-4] of 6 epochs: {re.escape(expected)}", page)
+    assert json.loads((folder / "summary.json").read_text())["epochs"] == len(read_metrics(folder)) >= 2
     shutil.move("away.jpg", picture)
     assert main([f"fit.resume={folder}"]) == 0
     resumed = max(Path("outputs").glob("2*/*/metrics.jsonl"), key=lambda file: file.stat().st_mtime).parent

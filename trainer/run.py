@@ -117,7 +117,8 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         status = "interrupted" if learner.find(Interrupt).pressed else "finished"
         summary = _summary(learner, status, folder, monotonic() - begun)
     except BaseException as error:
-        Summary("failed", folder, 0, {}, {}, monotonic() - begun, told(error)).write()
+        epochs = len(learner.find(Recorder).rows) if learner is not None else 0
+        Summary("failed", folder, epochs, {}, {}, monotonic() - begun, told(error)).write()
         if not isinstance(error, UserError):
             log.exception("the run failed")
             raise
