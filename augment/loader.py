@@ -1,6 +1,7 @@
 """Exact epochs out of a DALI pipeline. The only owner of reset: nobody else builds, drains or restarts one."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -15,6 +16,7 @@ from augment.ahead import Ahead
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.graph import Placement
+from augment.lost import explain
 from augment.mixing import Mixer
 from augment.pipeline import Shard, batches_per_epoch, build_pipeline
 from augment.plan import Plan
@@ -267,8 +269,19 @@ class Loader:
             **self._options,
         )
         pipeline.build()
-        pipeline.schedule_run()  # the first time, as many batches as are prepared ahead
+        with self._explained():
+            pipeline.schedule_run()  # the first time, as many batches as are prepared ahead
         return pipeline
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say which file it is that has gone, where DALI fails for that."""
+        try:
+            yield
+        except RuntimeError as error:
+            if found := explain(error, self.split.files):
+                raise found from error
+            raise
 
     @property
     def _decoding(self) -> list[str | float | bool] | None:
@@ -286,11 +299,12 @@ class Loader:
     def _run(self, pipeline: Pipeline) -> list[Tensor]:
         # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
         stream = torch.cuda.current_stream() if self._on_gpu else None
-        if self._primed:
-            self._primed = False
-        else:
-            pipeline.schedule_run()
-        return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
+        with self._explained():
+            if self._primed:
+                self._primed = False
+            else:
+                pipeline.schedule_run()
+            return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
 
     def _batch(self, outputs: list[Tensor], epoch: int, start: int) -> Batch:
         *pictures, index = outputs

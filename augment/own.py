@@ -9,6 +9,7 @@ from pathlib import Path
 
 from augment.check import require_readable
 from augment.dataset import Dataset, Picture, Split, Task
+from augment.emptied import note_emptied
 from augment.items import DecodedItem, ItemPicture, Items
 from augment.named import Named
 from augment.own_targets import OwnTargets, class_names, known_targets, same_target, understand_own
@@ -51,7 +52,8 @@ def read_own(
     found = understand_own(train_targets, val_targets, task=task, classes=classes, offset=offset, targets=targets)
     dataset = found.of(train_pictures, val_pictures)
     check = partial(_check, skip_bad=skip_bad)
-    return replace(dataset, train=check(dataset.train, "train", both[0]), val=check(dataset.val, "val", both[1]))
+    learned, scored = check(dataset.train, "train", both[0]), check(dataset.val, "val", both[1])
+    return note_emptied(dataset, replace(dataset, train=learned, val=scored))
 
 
 def _read(items: Items) -> tuple[tuple[Picture, ...], OwnTargets]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from augment.dataset import Picture
 from augment.errors import UserError
+from augment.lost import lost
 from augment.sampler import derive_seed
 from augment.stored import are_raw, is_raw, read_encoded
 
@@ -63,7 +65,8 @@ class PictureFeed:
         if self._expects:
             # Else this thread, which is that of training, waits for the disk, picture by picture.
             for index in self.indices(info.iteration + _AHEAD).tolist():
-                self._pictures[index].expect()
+                with suppress(OSError):  # said when it is used
+                    self._pictures[index].expect()
         load = self._wait(info.iteration).__getitem__ if self._begins else self.load
         return [load(index) for index in indices.tolist()], indices[:, None]
 
@@ -75,12 +78,19 @@ class PictureFeed:
         return order[np.minimum(np.arange(start, start + self._batch_size), len(order) - 1)]
 
     def load(self, index: int) -> NDArray[np.uint8]:
-        """Return a picture: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3)."""
+        """Return a picture: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3).
+
+        Raises:
+            UserError: it cannot be read.
+        """
         picture = self._pictures[index]
-        if self._raw:
-            assert is_raw(picture)
-            return np.ascontiguousarray(picture.read_pixels())
-        return np.frombuffer(read_encoded(picture), np.uint8)
+        try:
+            if self._raw:
+                assert is_raw(picture)
+                return np.ascontiguousarray(picture.read_pixels())
+            return np.frombuffer(read_encoded(picture), np.uint8)
+        except OSError as error:
+            raise lost(picture, error) from error
 
     def _wait(self, iteration: int) -> dict[int, NDArray[np.uint8]]:
         """Return the pictures of a batch that are read in the background, by their places; begin the next batches.

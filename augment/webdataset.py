@@ -25,6 +25,7 @@ from augment.folder import EXTENSIONS
 from augment.labels import Label
 from augment.progress import progress_bar
 from augment.records.kinds import told_by_content
+from augment.records.spans import RecordFile, check_unchanged
 from augment.stored import mapped, read_ahead
 
 logger = logging.getLogger(__name__)
@@ -40,13 +41,13 @@ class Member:
     """An encoded picture in a tar shard.
 
     Attributes:
-        shard: the tar file.
+        shard: the tar file as it was when it was listed.
         member: its name in there.
         start: where its bytes begin.
         size: how many there are.
     """
 
-    shard: Path
+    shard: RecordFile
     member: str
     start: int
     size: int
@@ -54,15 +55,21 @@ class Member:
     @property
     def name(self) -> str:
         """Shard and name within."""
-        return f"{self.shard.name}/{self.member}"
+        return f"{self.shard.path.name}/{self.member}"
 
     def read(self) -> memoryview:
-        """Return the encoded picture, a view of the shard."""
-        return mapped(self.shard)[self.start : self.start + self.size]
+        """Return the encoded picture, a view of the shard.
+
+        Raises:
+            OSError: the shard is gone, or not the one that was listed. To read on where it has become shorter would
+                end the process.
+        """
+        check_unchanged(self.shard)
+        return mapped(self.shard.path)[self.start : self.start + self.size]
 
     def expect(self) -> None:
         """Have the bytes read by the time that they are asked for."""
-        read_ahead(self.shard, self.start, self.size)
+        read_ahead(self.shard.path, self.start, self.size)
 
 
 def read_shards(
@@ -94,7 +101,8 @@ def read_shards(
 
     with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:
         task = progress.add_task(f"Listing the shards of {key}", total=len(files))
-        for file, rows in zip(files, pool.map(rows_of, files), strict=True):
+        shards = list(map(RecordFile.of, files))  # first, so that what changes while it is listed is noticed too
+        for file, rows in zip(shards, pool.map(rows_of, files), strict=True):
             pictures += [Member(file, name, start, size) for name, start, size, _ in rows]
             labels += [row[3] if isinstance(row[3], list) else (row[3],) for row in rows]
             progress.advance(task)

@@ -19,7 +19,8 @@ from test_records_recordio import header, part
 from test_records_sources import write
 from test_records_tfrecord import bytes_feature, entry, example, framed
 
-from augment.dataset import Dataset
+from augment.dataset import Dataset, Split
+from augment.emptied import note_emptied
 from augment.errors import UserError
 from augment.sources import load_dataset, parse_data
 from trainer.cli import main
@@ -349,6 +350,37 @@ def test_a_picture_that_does_not_decode_is_named_or_left_out(
     dataset = load(source, settings | {"skip_bad": True})
     assert sorted(dataset.train.targets) == [0, 0, 1, 2, 2]
     assert "data.skip_bad=true: left out 1 of 6 train pictures; the first: " in caplog.text
+
+
+@pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
+@pytest.mark.parametrize("name", ["train", "val"])
+def test_a_class_whose_last_picture_is_left_out_is_noted(
+    source: str, name: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = [(picture[:-200] if target == 1 else picture, target, text) for picture, target, text in samples]
+    splits = {"train": samples, "val": samples} | {name: broken}
+    settings = put_both(source, splits["train"], splits["val"])
+    load(source, settings | {"skip_bad": True})
+    one = "class 1" if source == "folder" else "1"
+    assert f"data.skip_bad=true: 1 of 3 classes have no picture left in {name}: {one}." in caplog.text
+    assert caplog.text.count("no picture left") == 1
+
+
+def test_what_is_left_of_val_must_be_in_train(samples: list[Sample]) -> None:
+    broken = [(picture[: -200 if target else None], target, text) for picture, target, text in samples]
+    settings = put_both("tfrecord", broken, samples[1:3])
+    assert "of what is left, no class of val is in train" in said("tfrecord", settings | {"skip_bad": True})
+
+
+def test_a_label_whose_last_picture_is_left_out_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    def having(*rows: tuple[float, ...]) -> Split:
+        return Split(tuple(Path(f"{place}.jpg") for place in range(len(rows))), rows)
+
+    before = having((1.0, 0.0), (1.0, 1.0))
+    left_out = having((1.0, 0.0))
+    whole, rest = (Dataset(("ant", "bee"), split, before, "multilabel") for split in (before, left_out))
+    assert note_emptied(whole, rest) is rest
+    assert caplog.messages == ["data.skip_bad=true: 1 of 2 labels have no picture left in train: bee."]
 
 
 @pytest.mark.parametrize(

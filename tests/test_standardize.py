@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from conftest import draw_photo
 from fakes import needs_gpu
+from omegaconf import OmegaConf
 from PIL import Image
 from rich.console import Console
 from torch import nn
@@ -22,7 +24,8 @@ from trainer.losses import make_loss
 from trainer.recorder import read_metrics
 from trainer.report.page import render
 from trainer.report.record import read_record
-from trainer.run import make_learner, train
+from trainer.resume import check_resume
+from trainer.run import CONFIG_FILE, make_learner, train
 from trainer.standardize import MEAN, STD, Standard
 from trainer.tta import average
 
@@ -149,8 +152,38 @@ def test_a_run_goes_on_as_it_began(before: str, now: str, ages: Path) -> None:
     first = fit(ages, f"begun-{before}", "fit.epochs=1", *settings)
     go_on = (f"fit.resume={first}", "fit.epochs=2", *settings)
     assert len(read_metrics(fit(ages, f"resumed-{before}", *go_on))) == 2
-    with pytest.raises(UserError, match=rf"^fit\.standardize={now}: not that of the saved run\. Allowed: {before}"):
+    wrong = rf"^fit\.standardize={now}: not that of the saved run\. Allowed: {before}"
+    with pytest.raises(UserError, match=wrong):
         fit(ages, f"other-{before}", *go_on, f"fit.standardize={now}")
+    with pytest.raises(UserError, match=wrong):
+        check(ages, *go_on, f"fit.standardize={now}")
+    check(ages, *go_on)
+
+
+def check(ages: Path, *settings: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ages)
+        check_resume(parse_config(compose(configured(ages, *settings))))
+
+
+@pytest.mark.parametrize(("saved", "now"), [(None, "huber"), ("mse", "huber"), ("huber", "mae"), ("mae", "mse")])
+def test_another_loss_is_noticed(saved: str | None, now: str, run: Path, ages: Path, tmp_path: Path) -> None:
+    """Also where the run did not say it, and the default has changed since."""
+    before = shutil.copytree(run, tmp_path / "before")
+    values = OmegaConf.load(before / CONFIG_FILE)
+    if saved:
+        values.fit.regression_loss = saved
+    else:
+        del values.fit.regression_loss
+    OmegaConf.save(values, before / CONFIG_FILE)
+
+    go_on = [f"fit.resume={before}", "fit.epochs=4"]
+    was = saved or "mse"
+    with pytest.raises(
+        UserError, match=rf"^fit\.regression_loss: {now}, but the run to go on with had {was}\. Allowed"
+    ):
+        check(ages, *go_on, f"fit.regression_loss={now}")
+    check(ages, *go_on, f"fit.regression_loss={was}")
 
 
 @needs_gpu

@@ -237,3 +237,42 @@ def test_labels_and_numbers_have_their_own_scores(
     assert [job.name for job in read_jobs(tmp_path)] == order
     lines, _ = printed(tmp_path)
     assert f"last {key} | best {key}" in lines[1]
+
+
+def test_means_of_losses_begin_with_the_smallest(tmp_path: Path) -> None:
+    for number, (lr, loss) in enumerate([("1", 0.5), ("1", 0.7), ("2", 0.2), ("2", 0.4)]):
+        row = {"epoch": 1, "val_loss": loss, "val_mae": 10 * loss}
+        write_job(tmp_path, str(number), [f"++fit.lr={lr}", f"++seed={number % 2}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert lines[-5] == "last val_loss over seeds"
+    assert [line.split(" | ")[:4] for line in lines[-3:-1]] == [
+        ["fit.lr=2", "2", "0.3000", "0.1414"],
+        ["fit.lr=1", "2", "0.6000", "0.1414"],
+    ]
+
+
+@pytest.mark.parametrize("setting", ["fit.regression_loss", "fit.standardize"])
+def test_losses_of_different_kinds_are_not_compared(setting: str, tmp_path: Path) -> None:
+    for name, loss, error in (("0", 9.0, 1.0), ("1", 0.1, 3.0), ("2", 4.0, 2.0)):
+        row = {"epoch": 1, "val_loss": loss, "val_mae": error}
+        write_job(tmp_path, name, [f"++{setting}={name != '1'}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert "last val_mae | best val_mae" in lines[1]
+    assert [line.split(" | ")[0::2] for line in lines[2:5]] == [
+        ["0", "1.0000", "3"],
+        ["2", "2.0000", "3"],
+        ["1", "3.0000", "3"],
+    ]
+
+
+def test_jobs_of_several_tasks_are_not_compared(tmp_path: Path) -> None:
+    for name, key, value in (("0", "val_map", 0.9), ("1", "val_accuracy", 0.2), ("2", "val_map", 0.8)):
+        row = {"epoch": 1, key: value}
+        write_job(tmp_path, name, [f"++data={key}", f"++seed={name}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert "last score | best score" in lines[1]
+    assert [line.split(" | ")[2] for line in lines[2:5]] == ["val_accuracy 0.2000", "val_map 0.9000", "val_map 0.8000"]
+    assert lines[-4] == "last val_map over seeds"
+    assert lines[-2].startswith("data=val_map | 2 | 0.8500 | ")
+    (means,) = json.loads((tmp_path / "sweep.json").read_text())["means"]
+    assert means["score"] == "val_map"

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from augment.command import INTERRUPTED, readable_errors
 from augment.compose import CONF, compose_jobs, group_names, normalize, plain_values, split_sweep
+from augment.errors import told
 from trainer import sweep
 from trainer.config import check_config, parse_config
 from trainer.overrides import flags_first, with_resumed
@@ -83,7 +84,7 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
         except Exception as error:
             errors.append(error)
             if sweeping:
-                console.print(f"job {info.job.num} failed: {type(error).__name__}: {error}", style="red", markup=False)
+                console.print(f"job {info.job.num} failed: {told(error)}", style="red", markup=False)
             return
         statuses.append(summary.status)
         console.print(str(summary), highlight=False, soft_wrap=True)

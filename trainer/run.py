@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import torch
@@ -18,13 +18,15 @@ from torch import nn
 
 from augment.balance import describe_balance, loss_weights
 from augment.dataset import Dataset, Split
+from augment.errors import UserError, told
 from augment.files import installed_version, write_json
 from augment.graph import Placement
 from augment.loader import Loader
 from augment.memory import keep_freed_memory
 from augment.placement import place
 from augment.plan import Plan, build_plan
-from augment.sources import load_dataset
+from augment.sources import load_dataset, notes_of
+from augment.sources.notes import repeat_notes
 from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load
 from trainer.config import Config
@@ -34,7 +36,7 @@ from trainer.graphs import runner
 from trainer.learner import Learner, Position
 from trainer.losses import LossFunction, make_loss
 from trainer.models import count_parameters
-from trainer.recorder import Recorder
+from trainer.recorder import NonFiniteLossError, Recorder
 from trainer.stages import Prepare, StagedLoader
 from trainer.standardize import Standard, check_same
 from trainer.tasks import JUDGING, best_row, task_of
@@ -100,22 +102,29 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     Returns:
         How the run ended; also in the folder's summary.json. A failure is raised, after it was written down.
     """
-    begun = monotonic()
+    begun, now = monotonic(), time()
     console = console or Console()
     folder.mkdir(parents=True, exist_ok=True)
     if config.fit.torch_device().type == "cpu":
         keep_freed_memory()
     learner: Learner | None = None
     try:
+        # Data are mostly loaded before there is a run with a log, and once for all jobs of a sweep.
+        repeat_notes(notes_of(config.data), before=now)
         learner = _prepare(config, folder, console, group)
         start = _resume(learner, config.fit.resume, folder)
         learner.fit(start)
         status = "interrupted" if learner.find(Interrupt).pressed else "finished"
         summary = _summary(learner, status, folder, monotonic() - begun)
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}"
-        Summary("failed", folder, 0, {}, {}, monotonic() - begun, text).write()
-        log.exception("the run failed")
+        epochs = len(learner.find(Recorder).rows) if learner is not None else 0
+        Summary("failed", folder, epochs, {}, {}, monotonic() - begun, told(error)).write()
+        if not isinstance(error, UserError):
+            log.exception("the run failed")
+            raise
+        if (folder / LAST).is_file() and not isinstance(error, NonFiniteLossError):
+            error.args = (f"{error} fit.resume={folder} goes on from its last checkpoint.",)
+        log.error("the run failed: %s", error)
         raise
     finally:
         if learner is not None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from augment.check import require_readable
 from augment.dataset import Dataset, Split, Task
+from augment.emptied import note_emptied
 from augment.filelist import Lines, read_list
 from augment.files import near_file
 from augment.folder import scan_folder
@@ -173,4 +174,4 @@ def check_files(dataset: Dataset, about: Path, *, skip_bad: bool) -> Dataset:
     """
     digest = blake2b(str(about.resolve()).encode(), digest_size=6).hexdigest()
     check = partial(require_readable, skip_bad=skip_bad, cache=Path(DATA_DIR) / f"checked-{digest}.json")
-    return replace(dataset, train=check(dataset.train, "train"), val=check(dataset.val, "val"))
+    return note_emptied(dataset, replace(dataset, train=check(dataset.train, "train"), val=check(dataset.val, "val")))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from augment.arrays import read_arrays
 from augment.dataset import Dataset, Stored, Task
+from augment.emptied import note_emptied
 from augment.errors import UserError
 from augment.labels import Label, Labeled, pack, read_names, understand_labels
 from augment.params import Text, setting
@@ -51,7 +52,8 @@ class WebDataset(Source):
         check = partial(check_shards, skip_bad=self.skip_bad, folder=Path(DATA_DIR) / "shards")
         train, val = self._shards().values()
         warn_of_leak((file.resolve() for file in train), (file.resolve() for file in val))
-        return replace(dataset, train=check(dataset.train, "train", train), val=check(dataset.val, "val", val))
+        learned, scored = check(dataset.train, "train", train), check(dataset.val, "val", val)
+        return note_emptied(dataset, replace(dataset, train=learned, val=scored))
 
     def unchecked(self) -> Dataset:
         """List the shards."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from augment.check import CACHE_VERSION, require_readable
 from augment.dataset import Dataset, Split, Stored, Task
+from augment.emptied import note_emptied
 from augment.errors import UserError
 from augment.files import near_file, write_whole
 from augment.labels import Labeled, Labels, join, read_names, understand_labels
@@ -46,7 +47,8 @@ class Records(Source):
     def load(self) -> Dataset:
         """Index what is not indexed yet, check every picture once, and give the labels numbers."""
         dataset = self.unchecked()
-        return replace(dataset, train=self._check(dataset.train, "train"), val=self._check(dataset.val, "val"))
+        train, val = self._check(dataset.train, "train"), self._check(dataset.val, "val")
+        return note_emptied(dataset, replace(dataset, train=train, val=val))
 
     def unchecked(self) -> Dataset:
         """Index what is not indexed yet, and give the labels numbers."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from logging import LogRecord
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args
@@ -11,6 +12,7 @@ from augment.balance import check_balance, oversample
 from augment.dataset import Dataset, Task
 from augment.errors import UserError
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
+from augment.sources.notes import kept_notes
 from augment.subset import take_fold, take_fraction
 
 
@@ -132,11 +134,20 @@ def load_dataset(source: Source) -> Dataset:
     return _select(source, Path.cwd())
 
 
+def notes_of(source: Source) -> tuple[LogRecord, ...]:
+    """Return what was said in the log while a source's dataset was loaded, which happens now if it is not yet."""
+    return _load(_whole(source), Path.cwd())[1]
+
+
+def _whole(source: Source) -> Source:
+    """Return the source of all that there is: the jobs of a sweep over folds share what is listed and checked."""
+    whole: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
+    return replace(source, **whole)
+
+
 @cache
 def _select(source: Source, folder: Path) -> Dataset:
-    # The jobs of a sweep over folds share what is listed and checked.
-    whole: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
-    dataset = _load(replace(source, **whole), folder)
+    dataset, _ = _load(_whole(source), folder)
     check_balance(dataset, source.balance)
     if source.folds is not None and source.fold is not None:
         dataset = take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
@@ -146,5 +157,7 @@ def _select(source: Source, folder: Path) -> Dataset:
 
 
 @cache
-def _load(source: Source, _: Path) -> Dataset:
-    return source.load()
+def _load(source: Source, _: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
+    with kept_notes() as notes:
+        dataset = source.load()
+    return dataset, tuple(notes)

@@ -1,6 +1,7 @@
 """What the folder of a run tells, read once; whatever is missing or cannot be read is left empty, with a note."""
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from yaml import YAMLError
 
 from augment.dataset import Dataset, Task
 from augment.errors import UserError, first_line
-from augment.sources import load_dataset
+from augment.sources import load_dataset, notes_of
 from trainer.checkpoint import BEST, load
 from trainer.config import Config, parse_config
 from trainer.models import count_parameters
@@ -75,6 +76,7 @@ class Record:
         overrides: of the command line.
         texts: config.yaml and plan.txt as they are, by their names.
         notes: what could not be read, by file or section, and why.
+        warnings: what was said when the pictures were loaded.
     """
 
     folder: Path
@@ -94,6 +96,7 @@ class Record:
     overrides: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def judging(self) -> Judging:
@@ -154,6 +157,8 @@ def read_record(folder: Path, ending: Ending | None = None) -> Record:
     if record.config is not None:
         source = record.config.data
         record.dataset = attempt("data", lambda: load_dataset(source), None)
+        if record.dataset is not None:
+            record.warnings = tuple(n.getMessage() for n in notes_of(source) if n.levelno >= logging.WARNING)
     if (folder / BEST).is_file():
         attempt(BEST, lambda: _take_best(record, load(folder / BEST)), None)
     elif record.dataset is not None:
