@@ -14,6 +14,7 @@ from augment.command import Parser, one_of, readable_errors
 from augment.errors import UserError
 from augment.records.conversion import Options, convert
 from augment.records.manifest import Done, total_checksum
+from augment.records.told import Meaning
 from augment.records.writers import FORMATS
 
 _EXAMPLES = """\
@@ -40,13 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(f"data.balance: {source.balance} is for training. Allowed here: none.")
         dataset = load_dataset(source)
         form = Options(options.to, options.size, options.quality, options.shard_mb)
-        _print(convert(dataset, options.out, form, jobs=options.jobs), options.out, form)
+        done = convert(dataset, options.out, form, jobs=options.jobs)
+        _print(done, FORMATS[options.to].usage(options.out, Meaning(dataset.task, dataset.classes)))
     return 0
 
 
-def _print(shards: Sequence[Done], out: Path, options: Options) -> None:
+def _print(shards: Sequence[Done], usage: str) -> None:
     for split in ("train", "val"):
-        chosen = [shard for shard in shards if shard.shard.startswith(f"{split}-")]
+        chosen = [shard for shard in shards if shard.split == split]
         kept = sum(shard.kept for shard in chosen)
         pictures = sum(shard.pictures for shard in chosen)
         sys.stdout.write(
@@ -55,7 +57,7 @@ def _print(shards: Sequence[Done], out: Path, options: Options) -> None:
             + "\n"
         )
     sys.stdout.write(f"All were read again: checksum {total_checksum(shards)}\n")
-    sys.stdout.write(f"To use them: {FORMATS[options.to].usage.format(out=out)}\n")
+    sys.stdout.write(f"To use them: {usage}\n")
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:

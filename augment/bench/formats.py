@@ -13,8 +13,9 @@ from pyarrow import parquet
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.records.conversion import Options, convert
+from augment.records.lists import CLASSES_FILE
 from augment.records.protobuf import VARINT, field, varint
-from augment.records.writers import CLASSES_FILE, FORMATS
+from augment.records.writers import FORMATS
 from augment.sources import parse_data
 from augment.stored import open_picture, read_encoded
 
