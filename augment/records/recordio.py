@@ -7,6 +7,7 @@ flag says, and the encoded picture; all little endian. Source: dmlc-core/include
 mxnet/recordio.py, IRHeader.
 """
 
+import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -116,7 +117,12 @@ def _join(extent: bytes, *, cut: bool = False) -> bytes:
 def _labels(record: bytes) -> tuple[int | float, ...]:
     flag, label, _, _ = _HEADER.unpack_from(record)
     labels = struct.unpack_from(f"<{flag}f", record, _HEADER.size) if flag else (label,)
-    return tuple(int(value) if value.is_integer() and abs(value) < 2**63 else value for value in labels)
+    return tuple(int(value) if value.is_integer() and _is_int64(value) else value for value in labels)
+
+
+def _is_int64(value: float) -> bool:
+    """Whether a whole number is the same as int64; -0.0, where numbers are predicted, is another than 0."""
+    return abs(value) < 2**63 and (value != 0 or math.copysign(1, value) == 1)
 
 
 def _listed(path: Path, extents: dict[int, int]) -> list[int] | None:

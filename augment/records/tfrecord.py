@@ -186,12 +186,12 @@ def _labels(buffer: memoryview, start: int, stop: int) -> list[int | float | str
 
 
 def _number(buffer: memoryview, start: int, stop: int, name: str) -> float:
+    if any(kind == _BYTES for kind, _, _ in _nested(buffer, start, stop, _BYTES)):
+        raise _WrongFeatureError(f"feature '{name}' (data.targets) holds bytes; allowed are numbers")
     values = _labels(buffer, start, stop)
     if len(values) != 1:
         several = f"; data.label={name} data.task=regress reads several" if values else ""
         raise _WrongFeatureError(f"feature '{name}' (data.targets) holds {len(values)} values; allowed is one{several}")
-    if isinstance(values[0], str):
-        raise _WrongFeatureError(f"feature '{name}' (data.targets) holds bytes; allowed are numbers")
     return float(values[0])
 
 
