@@ -228,7 +228,8 @@ def test_dali_reads_the_shards(dataset: Dataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_write_what_one_writes(tmp_path: Path) -> None:
+def test_several_processes_write_what_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "_WORTHWHILE", 1e-9)
     for jobs in ("1", "2"):
         main(["data=sample", "--to", "tfrecord", "--out", str(tmp_path / jobs), "--shard-mb", "1", "--jobs", jobs])
     one, two = ({file.name: file.read_bytes() for file in (tmp_path / jobs).glob("*-of-*")} for jobs in "12")

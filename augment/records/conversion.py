@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
+from time import perf_counter
 from uuid import uuid4
 
 import numpy as np
@@ -33,6 +34,7 @@ from augment.stored import name_of, open_picture, read_encoded
 
 _SEED = 0  # of the order of train
 _PROBED = 64  # pictures, by which the size of all is estimated
+_WORTHWHILE = 2.0  # seconds of work for a process; it takes about one to start
 _KEY = re.compile(r"[^A-Za-z0-9_-]+")
 _KEY_LENGTH = 60  # tar's oldest form has room for names of 100
 
@@ -79,7 +81,7 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         dataset: what is written.
         out: folder, which is made.
         options: in which form.
-        jobs: processes.
+        jobs: processes, at most; no more are started than there are shards, and only for seconds of work each.
 
     Returns:
         The shards in order, train first.
@@ -94,7 +96,7 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
     ordered = {"train": _shuffled(_pairs(dataset.train, meaning)), "val": _pairs(dataset.val, meaning)}
     settings = {**asdict(options), "data": _digest(meaning, ordered)}
     known = read_manifest(out, settings)
-    shards, expected = _cut(ordered, options)
+    shards, expected, seconds = _cut(ordered, options)
     _check_room(out, expected if not known else 0)
     out.mkdir(parents=True, exist_ok=True)
     for left in out.glob(".*.part"):  # by a run that was killed
@@ -107,7 +109,7 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
     tasks = [(shard, out, options, meaning, known.get(shard.name)) for shard in shards]
     done: dict[str, Done] = {}
     with (
-        _results(tasks, min(jobs, len(tasks))) as results,
+        _results(tasks, max(1, min(jobs, len(tasks), int(seconds / _WORTHWHILE)))) as results,
         (out / MANIFEST).open("a") as manifest,
         progress_bar() as progress,
     ):
@@ -170,13 +172,15 @@ def _check_names(meaning: Meaning, options: Options) -> None:
             raise UserError(f"the class '{name}' cannot be a folder. Choose other names with data.classes=FILE.")
 
 
-def _cut(splits: Mapping[str, _Pairs], options: Options) -> tuple[list[Shard], float]:
-    """Return the shards, and the bytes that they will take, about."""
+def _cut(splits: Mapping[str, _Pairs], options: Options) -> tuple[list[Shard], float, float]:
+    """Return the shards, the bytes that they will take, and how long it takes to load their pictures, all about."""
     shards: list[Shard] = []
-    expected = 0.0
+    expected = seconds = 0.0
     for split, pairs in splits.items():
         probed = pairs[:: -(-len(pairs) // _PROBED)]
+        begin = perf_counter()
         mean = sum(len(_load(picture, options)) for picture, _ in probed) / len(probed)
+        seconds += (perf_counter() - begin) * len(pairs) / len(probed)
         expected += mean * len(pairs)
         each = max(1, round(options.shard_mb * 2**20 / max(mean, 1)))
         count = -(-len(pairs) // each)
@@ -184,7 +188,7 @@ def _cut(splits: Mapping[str, _Pairs], options: Options) -> tuple[list[Shard], f
         for number in range(count):
             start, stop = number * len(pairs) // count, (number + 1) * len(pairs) // count
             shards.append(Shard(f"{split}-{number:0{width}}-of-{count:0{width}}", start, tuple(pairs[start:stop])))
-    return shards, expected
+    return shards, expected, seconds
 
 
 def _check_room(out: Path, expected: float) -> None:
@@ -239,8 +243,9 @@ def _finish(task: _Task) -> Done:
     try:
         part.mkdir()
         files = form.write(part, shard.name, samples, meaning)
+        for parent in {Path(name).parent for name in files}:
+            (out / parent).mkdir(parents=True, exist_ok=True)
         for name in files:
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(part / name, out / name)
     except OSError as error:
         raise UserError(f"{out / shard.name}: cannot be written: {error.strerror or error}.") from None

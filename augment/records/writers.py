@@ -77,8 +77,9 @@ def _write_folder(folder: Path, shard: str, samples: Sequence[Sample], meaning: 
     split = shard.partition("-")[0]
     parts = ["".join(f"{name}/" for name in meaning.having(s.told) if meaning.task == "classify") for s in samples]
     names = [f"{split}/{part}{sample.file}" for part, sample in zip(parts, samples, strict=True)]
+    for part in dict.fromkeys(parts):
+        (folder / split / part).mkdir(parents=True)
     for name, sample in zip(names, samples, strict=True):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(sample.picture)
     return names
 
