@@ -1,7 +1,8 @@
 """Write data in a form that is fast to read: `python -m augment.convert data=... --to FORMAT --out DIR`.
 
-Any source can be converted. What a stopped run has finished is kept by the next one, after a check; everything that is
-written is read again by the format's own reader and compared by count and checksum.
+Any source can be converted, whether its pictures have a class, labels or numbers to predict. What a stopped run has
+finished is kept by the next one, after a check; everything that is written is read again by the format's own reader and
+compared by count and checksum.
 """
 
 import os
@@ -20,7 +21,8 @@ from augment.records.writers import FORMATS
 _EXAMPLES = """\
   data=folder data.root=DIR --to tfrecord --out OUT              as they are, in shards of 128 MiB
   data=imagenette --to webdataset --out OUT --size 256           larger ones brought to a short side of 256 px
-  data=parquet data.train='D/train-*' data.val='D/test-*' --to folder --out OUT"""
+  data=parquet data.train='D/train-*' data.val='D/test-*' --to folder --out OUT
+  data=filelist data.train=T.csv data.val=V.csv 'data.targets=[age]' --to webdataset --out OUT"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,7 +90,9 @@ def _parser() -> Parser:
         "--shard-mb", type=_whole(1, 100_000), default=128, metavar="MB", help="size of a shard in MiB, about (128)"
     )
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--jobs", type=_whole(1, 1024), default=cores, metavar="N", help=f"processes ({cores} here)")
+    parser.add_argument(
+        "--jobs", type=_whole(1, 1024), default=cores, metavar="N", help=f"processes, at most ({cores})"
+    )
     return parser
 
 

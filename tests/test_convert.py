@@ -163,11 +163,13 @@ def test_numbers_are_written_for_others(pictures: Split, tmp_path: Path) -> None
     assert np.array_equal(rows, expected)
 
 
+@pytest.mark.parametrize("task", ["classify", "multilabel", "regress"])
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.usefixtures("small_shards")
 def test_a_stopped_run_is_gone_on_with(
-    to: str, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    to: str, task: str, dataset: Dataset, pictures: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    dataset = dataset if task == "classify" else asked(task, pictures)
     out, options, finish = tmp_path / "out", Options(to, shard_mb=2), conversion._finish
     done: list[Done] = []
 

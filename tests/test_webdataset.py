@@ -149,6 +149,11 @@ def test_what_is_wrong_with_a_sample_is_said(case: str, jpeg: bytes, tmp_path: P
         load(str(file))
 
 
+def test_text_may_be_numbers(jpeg: bytes, tmp_path: Path) -> None:
+    file = str(write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.age": b"2", "b.jpg": jpeg, "b.age": b"1.5\n"}))
+    assert load(file, label="age", task="regress").train.targets == ((2.0,), (1.5,))
+
+
 NO_NUMBERS: dict[str, tuple[Any, str]] = {
     "no json": ({"b.json": None}, "b.jpg has no label: there is no b.json, only b.cls. data.targets names"),
     "number is none": ({"b.json": b'{"x": "1"}'}, "b.json: x is '1'. Allowed: a number."),

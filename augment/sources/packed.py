@@ -1,6 +1,7 @@
 """The sources whose pictures lie in tar shards and in arrays."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -65,7 +66,8 @@ class WebDataset(Source):
         splits = self._shards()
         folder = Path(DATA_DIR) / "shards"
         train, val = (read_shards(files, self.label, folder, key, self.targets) for key, files in splits.items())
-        labeled = (_labeled(key, *split) for key, split in zip(splits, (train, val), strict=True))
+        numbers = task == "regress"
+        labeled = (_labeled(key, *split, numbers=numbers) for key, split in zip(splits, (train, val), strict=True))
         found = understand_found(
             *labeled, task=task, classes=names, offset=self.label_offset, targets=self.targets, typed=False
         )
@@ -104,9 +106,12 @@ class Arrays(Source):
         return targets.of(found["train"][0], found["val"][0])
 
 
-def _labeled(key: str, pictures: Sequence[Stored], labels: Sequence[Sequence[Label]]) -> Labeled:
-    """Return the labels of pictures."""
+def _labeled(key: str, pictures: Sequence[Stored], labels: Sequence[Sequence[Label]], *, numbers: bool) -> Labeled:
+    """Return the labels of pictures; text that is to be numbers stays text where it is none."""
     name = _namer(pictures)
+    if numbers:
+        with suppress(ValueError):
+            labels = [[float(label) for label in some] for some in labels]
     try:
         return Labeled(key, pack(labels, name), name)
     except UserError as error:
