@@ -101,13 +101,13 @@ def test_what_is_written_is_the_same_data(to: str, dataset: Dataset, tmp_path: P
 @pytest.mark.usefixtures("small_shards")
 def test_labels_and_numbers_are_the_same_in_every_format(to: str, task: str, pictures: Split, tmp_path: Path) -> None:
     dataset = asked(task, pictures)
-    shards = convert(dataset, tmp_path / "out", Options(to, shard_mb=2))
+    shards = convert(dataset, tmp_path / "my photos", Options(to, shard_mb=2))
     assert len(shards) > 3
-    written = load(to, tmp_path / "out", dataset)
+    written = load(to, tmp_path / "my photos", dataset)
     assert (written.task, written.classes) == (dataset.task, dataset.classes)
     for split in ("train", "val"):
         assert content(written, split) == content(dataset, split)
-    assert all(shard.kept for shard in convert(dataset, tmp_path / "out", Options(to, shard_mb=2)))
+    assert all(shard.kept for shard in convert(dataset, tmp_path / "my photos", Options(to, shard_mb=2)))
     again = convert(written, tmp_path / "other", Options("tfrecord", shard_mb=2))
     assert total_checksum(again) == total_checksum(shards)
 
@@ -227,6 +227,15 @@ def test_dali_reads_the_shards(dataset: Dataset, tmp_path: Path) -> None:
     pictures, labels = pipeline().run()
     assert [np.array(pictures[i]).tobytes() for i in range(3)] == [read_encoded(file) for file in dataset.val.files]
     assert [int(np.array(labels[i]).tobytes()) for i in range(3)] == list(dataset.val.targets)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_few_pictures_start_no_processes(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(conversion, "ProcessPoolExecutor")
+    assert len(convert(dataset, tmp_path / "out", Options("tfrecord", size=16, shard_mb=1), jobs=64)) > 3
+    monkeypatch.setattr(conversion, "_WORTHWHILE", 1e-9)  # else the above would show nothing
+    with pytest.raises(NameError, match="ProcessPoolExecutor"):
+        convert(dataset, tmp_path / "other", Options("tfrecord", size=16, shard_mb=1), jobs=64)
 
 
 @pytest.mark.slow

@@ -56,22 +56,27 @@ def write_lists(out: Path, rows: Mapping[str, tuple[Sequence[str], Sequence[Told
 
 def use_lists(out: Path, meaning: Meaning) -> str:
     """Return the overrides that make lists the data."""
-    parts = [f"data=filelist data.train={out}/train.csv data.val={out}/val.csv"]
+    settings: dict[str, object] = {"train": out / "train.csv", "val": out / "val.csv"}
     if (image := _image_column(meaning)) != "path":
-        parts.append(f"data.image={image}")
+        settings["image"] = image
     if columns := _columns(meaning):
-        parts.append(override("targets", columns))
+        settings["targets"] = names_given(columns)
     elif meaning.task == "multilabel":
-        parts.append(f"data.classes={out}/{CLASSES_FILE}")
+        settings["classes"] = out / CLASSES_FILE
     if meaning.task == "multilabel":
-        parts.append("data.multilabel=true")
-    return " ".join(parts)
+        settings["multilabel"] = "true"
+    return typed("filelist", settings)
 
 
-def override(setting: str, names: Sequence[str]) -> str:
-    """Return the override that gives a setting of `data` some names, as people type it in a shell."""
+def typed(source: str, settings: Mapping[str, object]) -> str:
+    """Return overrides as people type them in a shell."""
+    return " ".join([f"data={source}", *(shlex.quote(f"data.{name}={value}") for name, value in settings.items())])
+
+
+def names_given(names: Sequence[str]) -> str:
+    """Return names as the command line's grammar wants a list."""
     quoted = (name if _PLAIN.fullmatch(name) and name.lower() not in _WORDS else _quoted(name) for name in names)
-    return shlex.quote(f"data.{setting}=[{','.join(quoted)}]")
+    return f"[{','.join(quoted)}]"
 
 
 def _quoted(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from augment.records.lists import CLASSES_FILE, override, use_lists, write_lists
+from augment.records.lists import CLASSES_FILE, names_given, typed, use_lists, write_lists
 from augment.records.recordio import PADDING, index_records, unpack, write_records
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import Features, index_examples, write_examples
@@ -92,7 +92,7 @@ def _read_folder(folder: Path, names: Sequence[str], meaning: Meaning) -> Iterat
 
 
 def _use_folder(out: Path, meaning: Meaning) -> str:
-    return f"data=folder data.root={out}" if meaning.task == "classify" else use_lists(out, meaning)
+    return typed("folder", {"root": out}) if meaning.task == "classify" else use_lists(out, meaning)
 
 
 def _write_tar(folder: Path, shard: str, samples: Sequence[Sample], meaning: Meaning) -> list[str]:
@@ -179,11 +179,14 @@ def _read_recordio(folder: Path, names: Sequence[str], meaning: Meaning) -> Iter
 
 def _use(source: str, ending: str) -> Callable[[Path, Meaning], str]:
     def usage(out: Path, meaning: Meaning) -> str:
-        files = f"data={source} data.train='{out}/train-*{ending}' data.val='{out}/val-*{ending}'"
+        settings: dict[str, object] = {"train": out / f"train-*{ending}", "val": out / f"val-*{ending}"}
         if meaning.task == "regress":
-            return f"{files} {override('targets', meaning.names)}"
-        several = " data.multilabel=true" if meaning.task == "multilabel" else ""
-        return f"{files} data.classes={out}/{CLASSES_FILE}{several}"
+            settings["targets"] = names_given(meaning.names)
+        else:
+            settings["classes"] = out / CLASSES_FILE
+        if meaning.task == "multilabel":
+            settings["multilabel"] = "true"
+        return typed(source, settings)
 
     return usage
 
