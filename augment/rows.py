@@ -1,5 +1,6 @@
 """From targets in arrays, one or a row for each picture, to classes, labels or numbers."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from augment.dataset import Target, Task
 from augment.errors import UserError
 from augment.labels import Labeled, Labels, Targets, understand_labels
 from augment.targets import number_names
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ def understand_found(
     splits = (train, val)
     floats = any(split.labels.values.dtype.kind == "f" for split in splits)
     alike = all(len(np.unique(split.labels.counts)) == 1 and len(split.labels.values) for split in splits)
+    if typed and floats and alike and not (task or targets or classes):
+        _warn_of_whole(splits)
     if targets or task == "regress" or (typed and floats and alike):
         rows = (_rows(split) for split in splits)
         return understand_rows(*rows, task=task, classes=classes, offset=offset, targets=targets)
@@ -135,6 +140,17 @@ def understand_found(
     except UserError as error:
         maybe = floats and task is None and not classes
         raise UserError(f"{error}{' Numbers to predict need data.task=regress.' if maybe else ''}") from None
+
+
+def _warn_of_whole(splits: Sequence[Labeled]) -> None:
+    """Say in the log that floats are taken for numbers to predict, if they look as classes do."""
+    values = np.concatenate([split.labels.values for split in splits])
+    fractions = int(np.count_nonzero(values != np.floor(values)))
+    if fractions < len(values) / 2:
+        logger.warning(
+            "the labels are floats, so all are numbers to predict, but only %d of %d have a fraction; "
+            "data.task=classify if they are classes, data.task=regress if not", fractions, len(values),
+        )  # fmt: skip
 
 
 def _rows(split: Labeled) -> Rows:

@@ -76,13 +76,18 @@ def test_what_is_no_finite_number_is_named(source: str, tmp_path: Path) -> None:
         parse_data(given).unchecked()
 
 
-def test_floats_in_a_column_are_numbers_and_lists_of_them_several(tmp_path: Path) -> None:
+def test_floats_in_a_column_are_numbers_and_lists_of_them_several(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def read(*labels: Any, **settings: Any) -> Dataset:
         parquet.write_table(pa.table({"image": [b"x"] * len(labels), "label": list(labels)}), tmp_path / "it.parquet")
         given = {"source": "parquet", "train": "it.parquet", "val": "it.parquet", **settings}
         return parse_data(given).unchecked()
 
-    assert read(0.5, 2.0).train.targets == ((0.5,), (2.0,))
+    assert read(0.5, 2.0, 0.7).train.targets == ((0.5,), (2.0,), (0.7,))
+    assert not any("are floats" in message for message in caplog.messages)
+    assert read(1.0, 2.0, 0.5).task == "regress"
+    assert caplog.messages[-1].startswith("the labels are floats, so all are numbers to predict, but only 2 of 6 have")
     assert read([0.5, 1.5], [2.0, 3.0]).classes == ("target_1", "target_2")
     assert read(1, 3, task="regress").train.targets == ((1.0,), (3.0,))
     assert read(1.0, 0.0, task="classify").train.targets == (1, 0)

@@ -125,7 +125,10 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         assert total == len(dataset.train) + len(dataset.val)
         files = {split: [name for shard in found if shard.split == split for name in shard.files] for split in ordered}
         told = {split: [target for _, target in pairs] for split, pairs in ordered.items()}
-        FORMATS[options.to].finish(out, {split: (files[split], told[split]) for split in ordered}, meaning)
+        try:
+            FORMATS[options.to].finish(out, {split: (files[split], told[split]) for split in ordered}, meaning)
+        except OSError as error:
+            raise UserError(f"{out}: cannot be written: {error.strerror or error}.") from None
         manifest.write(json.dumps({"pictures": total, "checksum": total_checksum(found)}) + "\n")
     return found
 
