@@ -17,7 +17,6 @@ from rich.progress import Progress
 from stores import write_tar
 from test_records_recordio import header, part
 from test_records_sources import write
-from test_records_tfrecord import bytes_feature, entry, example, framed
 
 from augment.dataset import Dataset, Split
 from augment.emptied import note_emptied
@@ -223,32 +222,19 @@ def test_a_label_out_of_range_is_named(source: str, label: int, samples: list[Sa
 def no_integer(source: str, picture: bytes) -> None:
     """Write a train of two pictures, of which one has a label that is no whole number."""
     file = file_of(source)
-    if source == "tfrecord":
-        features = (entry("image/encoded", bytes_feature(picture)), entry("image/class/label", floats(0.5)))
-        file.write_bytes(framed(example(*features)))
-    elif source == "recordio":
+    if source == "recordio":
         file.with_suffix(".idx").unlink()
         file.write_bytes(part(0, header(0, 1) + picture) + part(0, header(0, 0.5) + picture))
-    elif source == "parquet":
-        parquet.write_table(pa.table({"image": [picture, picture], "label": [1, 0.5]}), file)
     elif source == "webdataset":
         write_tar(file, {"0.jpg": picture, "0.cls": b"1", "1.jpg": picture, "1.cls": b"0.5"})
     else:
         file.write_text("'train photos/0.jpg' 1\n'train photos/1.jpg' one\n")
 
 
-def floats(value: float) -> bytes:
-    packed = struct.pack("<f", value)
-    content = b"\x0a" + bytes([len(packed)]) + packed
-    return b"\x12" + bytes([len(content)]) + content
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("tfrecord", "record 0: feature 'image/class/label' (data.label) holds floats; allowed are whole numbers"),
         ("recordio", "train.rec/1 has the label 0.5. Allowed: whole numbers."),
-        ("parquet", "column 'label' (data.label) holds double; allowed: whole numbers, text, or lists of these."),
         ("webdataset", "0.jpg has the label 1, and train.tar/1.jpg has the label '0.5'. Allowed: numbers or names"),
         ("filelist", "0.jpg has the label 1, and line 2 of train.txt: train photos/1.jpg has the label 'one'."),
     ],
