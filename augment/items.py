@@ -8,7 +8,8 @@ their own does; or in processes, each with a sequence of its own.
 import multiprocessing
 import os
 import signal
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -40,6 +41,7 @@ class Items:
         self.named = named
         self.sequence = named.make()
         self._lock = Lock()
+        self._starting = Lock()  # the next pass may be prepared while one goes on
         self._readers: Executor | None = None
 
     def __len__(self) -> int:
@@ -109,10 +111,13 @@ class Items:
 
     def begin(self, index: int, *, decoded: bool) -> "Future[NDArray[np.uint8] | bytes]":
         """Have a picture loaded in the background; see `load`."""
-        if self._readers is None:
-            self._readers = self._make_readers()
         whose = self.named if self.named.workers else self
-        return self._readers.submit(_load, whose, index, decoded)
+        with self._starting:
+            if self._readers is not None:
+                with suppress(BrokenExecutor):  # one was killed, in a run before this one
+                    return self._readers.submit(_load, whose, index, decoded)
+            self._readers = self._make_readers()
+            return self._readers.submit(_load, whose, index, decoded)
 
     def error(self, index: int, text: str) -> UserError:
         """Return an error about an item."""

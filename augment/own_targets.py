@@ -121,7 +121,7 @@ def understand_own(
 
 def _columns(split: OwnTargets, *, numbers: bool) -> NDArray[Any] | list[list[Label]]:
     """Return the targets as an array, (N,) or (N, K), or the labels of each."""
-    if isinstance(split.values, np.ndarray):
+    if isinstance(split.values, np.ndarray) and split.values.dtype.kind in "biuf":
         return split.values
     told: list[Told] = []
     for place, value in enumerate(split.values):

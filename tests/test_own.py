@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -21,7 +22,9 @@ from augment import convert
 from augment.config import parse_aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
+from augment.items import Items
 from augment.loader import Loader
+from augment.named import Named
 from augment.pipeline import Shard
 from augment.plan import build_plan
 from augment.sources import load_dataset, parse_data
@@ -207,6 +210,15 @@ def test_processes_read_the_same() -> None:
     assert my_data().READ == [0, 0]  # of train and of val: all else was read elsewhere
 
 
+def test_readers_that_died_are_replaced() -> None:
+    items = Items(Named("data.train", "my_data.Photos", '{"data.options": {"kind": "bytes"}}'))
+    dead = ThreadPoolExecutor(1, initializer=sys.exit)
+    with pytest.raises(BrokenExecutor):
+        dead.submit(int).result()
+    items._readers = dead
+    assert items.begin(2, decoded=False).result() == Path("photos/2.png").read_bytes()
+
+
 @pytest.mark.parametrize("kind", ["array", "bytes"])
 def test_pictures_travel_to_other_processes_by_name(kind: str) -> None:
     picture: Any = load(options={"kind": kind}).train.files[3]
@@ -280,6 +292,8 @@ def test_targets_that_are_transformed_are_not_those_of_the_attribute() -> None:
         ("[0.1, 0.7, 2.5]", "torch.tensor([0.1, 0.7, 2.5])", 1),  # the items in float32, which rounds
         ("torch.tensor([[1, 0], [1, 1], [0, 1]])", "[[1, 0], [1, 1], [0, 1]]", 1),
         ("['a', 'b', 'b']", "['a', 'b', 'b']", 1),
+        ("np.array(['a', 'b', 'b'])", "['a', 'b', 'b']", 1),
+        ("np.array([['a'], ['a', 'b'], []], object)", "[['a'], ['a', 'b'], []]", 1),  # as a column of pandas
         ("['a', 'b', 'b']", "[0, 1, 1]", 4),
         ("[0, 1]", "[0, 1, 1]", 4),
     ],
@@ -430,6 +444,7 @@ ITEM = r"^data\.train: item 0 of mine\.train "
         ("(torch.zeros(3, 8, 8), 0)", r"a tensor \(3, 8, 8\) of float32; ToTensor and Normalize are left to the `aug`"),
         ("(np.zeros((0, 8, 3), np.uint8), 0)", r"an array \(0, 8, 3\) of uint8"),
         ("(Image.new('I', (4, 4)), 0)", "a Pillow image of mode I, which has more than 8 bits"),
+        ("(Image.new('HSV', (4, 4)), 0)", r"a Pillow image of mode HSV\. Allowed"),
     ],
 )
 def test_items_that_are_none(item: str, message: str) -> None:
