@@ -2,13 +2,19 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from augment.check import require_readable
 from augment.dataset import Dataset, Picture, Split, Task
+from augment.errors import UserError
 from augment.items import DecodedItem, ItemPicture, Items
 from augment.named import Named
 from augment.own_targets import OwnTargets, class_names, known_targets, same_target, understand_own
@@ -18,6 +24,7 @@ from augment.sources.registry import DATA_DIR
 
 logger = logging.getLogger(__name__)
 
+_COMPARED = 4  # items that are read to see whether a Dataset's targets are theirs
 _SHOWN_FROM = 1000  # items from which on a bar is shown
 
 
@@ -61,7 +68,7 @@ def _read(items: Items) -> tuple[tuple[Picture, ...], OwnTargets]:
     pictures: tuple[Picture, ...] = tuple(kind(items, index) for index in range(len(items)))
     targets = known_targets(items.sequence)
     paths: list[Path | None] = []
-    if targets is None or not same_target(targets[0], target):
+    if targets is None or not same_target(targets[0], target) or not _same_elsewhere(items, targets):
         targets, paths = _read_all(items)
     if paths and None not in paths:
         pictures = tuple(path for path in paths if path is not None)
@@ -70,6 +77,15 @@ def _read(items: Items) -> tuple[tuple[Picture, ...], OwnTargets]:
         return f"{items.named.name}[{place}]"  # also of a path: it may occur twice
 
     return pictures, OwnTargets(items.named.key, targets, name, class_names(items.sequence))
+
+
+def _same_elsewhere(items: Items, targets: Sequence[Any] | NDArray[Any]) -> bool:
+    """Whether more targets than the first are those of the items: of two classes, every other one is so by chance."""
+    for place in np.unique(np.linspace(0, len(items) - 1, _COMPARED).astype(np.int64))[1:].tolist():
+        with suppress(UserError):  # what cannot be read is said, or skipped, where it is
+            if not same_target(targets[place], items.pair(place)[1]):
+                return False
+    return True
 
 
 def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
