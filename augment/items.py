@@ -175,6 +175,14 @@ class DecodedItem(ItemPicture):
         """Return the picture as PPM."""
         return as_ppm(self.read_pixels())
 
+    def prove(self) -> None:
+        """Read it.
+
+        Raises:
+            UserError: there is no such picture.
+        """
+        self.read_pixels()
+
     def begin(self) -> "Future[NDArray[np.uint8] | bytes]":
         """Have it read in the background."""
         return self.items.begin(self.index, decoded=True)

@@ -109,7 +109,7 @@ def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
 
 
 def _check(split: Split, name: str, items: Items, *, skip_bad: bool) -> Split:
-    """Check files and what lies in memory; a Dataset's pictures are looked at when they are read, but to skip them."""
+    """Check files and what lies in memory; a Dataset's pictures are looked at when they are read, or to skip them."""
     files = isinstance(split.files[0], Path)
     if not (files or skip_bad or isinstance(items.sequence, list | tuple)):
         return split

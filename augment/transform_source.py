@@ -8,6 +8,7 @@ from typing import Any
 from augment import pillow
 from augment.config import Step
 from augment.errors import UserError
+from augment.params import Values
 from augment.plan import Plan
 
 _PYTHON = '''\
@@ -171,5 +172,5 @@ def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None
 def _is_random(step: Step) -> bool:
     op = step.op
     ranges = [step.params[name] for name in op.draws.values()]
-    drawn = bool(op.uniforms) or any(low < high for low, high in ranges)
+    drawn = bool(op.uniforms) or any(len(set(r.values if isinstance(r, Values) else r)) > 1 for r in ranges)
     return op.random or 0 < step.p < 1 or drawn

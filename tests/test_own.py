@@ -22,6 +22,7 @@ from augment import convert
 from augment.config import parse_aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
+from augment.info.scan import scan
 from augment.items import Items
 from augment.loader import Loader
 from augment.named import Named
@@ -480,6 +481,26 @@ def test_a_picture_that_fails_when_it_is_read(item: str, message: str) -> None:
     split = written(code).train
     with pytest.raises(UserError, match=message):
         epoch(split)
+
+
+@pytest.mark.parametrize("kind", ["pillow", "bytes"])
+def test_pictures_that_fail_are_left_out_if_asked_and_told(kind: str) -> None:
+    code = f"""\
+        from my_data import *
+
+        class train(Photos):
+            def __init__(self):
+                super().__init__("{kind}")
+            def __getitem__(self, index):
+                if index == 2:
+                    raise OSError("gone")
+                return super().__getitem__(index)
+    """
+    assert set(scan(written(code).train.files).faults) == {2}
+    assert written(code, skip_bad=True).train.targets == (2, 0, 1, 2, 0, 2)
+    listed = "from my_data import *\ntrain = [Photos()[0], (np.zeros(3), 1), Photos()[1]]"
+    with pytest.raises(UserError, match=r"1 of 3 train pictures cannot be used:\n  mine\.train\[1\] fails: .* float64"):
+        written(listed)
 
 
 def test_gray_pictures_become_rgb_and_turned_ones_upright() -> None:
