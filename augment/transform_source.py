@@ -6,9 +6,9 @@ from types import MappingProxyType
 from typing import Any
 
 from augment import pillow
+from augment.captions import is_fixed
 from augment.config import Step
 from augment.errors import UserError
-from augment.params import Values
 from augment.plan import Plan
 
 _PYTHON = '''\
@@ -172,5 +172,5 @@ def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None
 def _is_random(step: Step) -> bool:
     op = step.op
     ranges = [step.params[name] for name in op.draws.values()]
-    drawn = bool(op.uniforms) or any(len(set(r.values if isinstance(r, Values) else r)) > 1 for r in ranges)
+    drawn = bool(op.uniforms) or not all(map(is_fixed, ranges))
     return op.random or 0 < step.p < 1 or drawn
