@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset
 
+from augment.classes import Targets, understand_labels
 from augment.dataset import Task
 from augment.errors import UserError
-from augment.labels import Label, Labeled, Labels, Targets, pack, understand_labels
+from augment.labels import Label, Labeled, Labels, pack
 from augment.named import describe
 from augment.rows import Rows, understand_rows
 

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 from augment.config import Aug
 from augment.errors import UserError
 from augment.graph import Placement
-from augment.loader import Batch, Loader, check_state
+from augment.loader import Batch, Loader
+from augment.loader_state import check_state
 from augment.params import Count, parse_settings, setting, settings
 from augment.plan import Plan
 from trainer.callback import Callback

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from augment.classes import read_names
 from augment.dataset import Dataset
-from augment.labels import read_names
 from augment.named import Named
 from augment.params import Count, Options, Text, setting
 from augment.sources.registry import (

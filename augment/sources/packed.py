@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 
 from augment.arrays import read_arrays
+from augment.classes import read_names, understand_labels
 from augment.dataset import Dataset, Stored, Task
 from augment.errors import UserError
-from augment.labels import Label, Labeled, pack, read_names, understand_labels
+from augment.labels import Label, Labeled, pack
 from augment.params import Text, setting
 from augment.rows import Rows, understand_rows
 from augment.shards import find_shards

@@ -9,10 +9,11 @@ from hashlib import blake2b
 from pathlib import Path
 
 from augment.check import CACHE_VERSION, require_readable
+from augment.classes import read_names, understand_labels
 from augment.dataset import Dataset, Split, Stored, Task
 from augment.errors import UserError
 from augment.files import near_file, write_whole
-from augment.labels import Labeled, Labels, join, read_names, understand_labels
+from augment.labels import Labeled, Labels, join
 from augment.params import Text, setting
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
