@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import IdentityTransform
 from numpy.typing import NDArray
 
-from augment.figures import save_figure
+from augment.figures import INK, TITLE, save_figure
 from augment.lettering import DPI, drawable, font, shorten, two_lines
-from trainer.plot_style import INK, LOCK, SMALL, TITLE
+from trainer.plot_style import LOCK, SMALL
 
 MAX_PICTURES = 32
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from augment.figures import save_figure
+from augment.figures import GRAY, INK, save_figure, set_title
 from augment.lettering import DPI, drawable, font, shorten, text_width
-from trainer.plot_style import GRAY, INK, LOCK, SMALL, TEXT, set_title
+from trainer.plot_style import LOCK, SMALL, TEXT
 
 
 def plot_confusion(counts: ArrayLike, classes: Sequence[str], path: Path) -> None:

@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from augment.figures import save_figure
+from augment.figures import BLUE, GRAY, INK, save_figure
 from augment.lettering import DPI, drawable, font, shorten
 from trainer.outputs import LabelScore
-from trainer.plot_style import BLUE, GRAY, INK, LOCK, frame
+from trainer.plot_style import LOCK, frame
 
 MAX_BARS = 60
 MAX_SCATTERS = 9

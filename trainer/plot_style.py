@@ -10,27 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-INK, GRAY, BLUE = "0.15", "0.6", "#1f5a96"
+from augment import figures
+from augment.figures import BLUE, GRAY
+
 SPLITS = (("train", GRAY), ("val", BLUE))
-TITLE, TEXT, SMALL = 11, 10, 9  # points
+TEXT, SMALL = 10, 9  # points
 # Matplotlib's font caches are shared by all threads.
 LOCK = Lock()
 
 
 def frame(axes: Axes, title: str, xlabel: str) -> None:
     """Give axes the look of all figures."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["bottom", "left"]].set_color(GRAY)
-    axes.grid(axis="y", color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=TEXT, color=GRAY, labelcolor=INK)
-    axes.set_xlabel(xlabel, fontsize=TEXT, color=INK)
-    set_title(axes, title)
-
-
-def set_title(axes: Axes, text: str) -> None:
-    """Write a title above axes, at the left."""
-    axes.set_title(text, loc="left", fontsize=TITLE, color=INK)
+    figures.frame(axes, title, xlabel, TEXT)
 
 
 def say_no_data(axes: Axes) -> None:

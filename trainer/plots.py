@@ -8,21 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from augment.figures import save_figure
+from augment.figures import BLUE, GRAY, INK, save_figure, set_title
 from augment.lettering import DPI
-from trainer.plot_style import (
-    BLUE,
-    GRAY,
-    INK,
-    LOCK,
-    SPLITS,
-    TEXT,
-    frame,
-    say_no_data,
-    set_epochs,
-    set_title,
-    whole_numbers,
-)
+from trainer.plot_style import LOCK, SPLITS, TEXT, frame, say_no_data, set_epochs, whole_numbers
 from trainer.tasks import JUDGING, smaller_is_better, task_of
 
 
