@@ -201,6 +201,8 @@ def test_paths_are_files_like_others() -> None:
     Path("photos/3.png").write_bytes(b"")
     with pytest.raises(UserError, match=r"1 of 7 train pictures cannot be used:\n.*3\.png is empty"):
         load("my_data.paths")
+    given = {"source": "own", "train": "my_data.paths", "val": "my_data.paths"}
+    assert len(parse_data(given).unchecked().train) == 7
     assert len(load("my_data.paths", skip_bad=True).train) == 6
 
 
@@ -412,6 +414,8 @@ def test_arguments_that_it_does_not_take(name: str, settings: Any, message: str)
         ("1 / 0", r"importing mine: ZeroDivisionError: division by zero \(.*mine\.py, line 1: 1 / 0\)"),
         ("def train():\n    return open('no.csv')",
          r"^data\.train=mine\.train: FileNotFoundError: .*no\.csv' \(.*mine\.py, line 2: return open\('no\.csv'\)\)"),
+        ("import sys\nsys.exit()", r"importing mine: SystemExit \(.*mine\.py, line 2: sys\.exit\(\)\)"),
+        ("def train(): raise SystemExit(2)", r"^data\.train=mine\.train: SystemExit: 2 \(.*mine\.py, line 1"),
         ("def train(root): pass", r"^data\.options\.root: missing, for data\.train=mine\.train needs it: \(root\)"),
         ("def train(): pass", r"gives None\. Allowed: pairs, \(picture, target\), or a Dataset"),
         ("def train(): return {}", r"gives a dict of 0\. Allowed"),

@@ -56,6 +56,13 @@ class Own(Source):
 
     def load(self) -> Dataset:
         """Call both, and learn the targets: those that a Dataset has beforehand, or else by reading every item once."""
+        return self._read(checked=True)
+
+    def unchecked(self) -> Dataset:
+        """As `load`, but with the pictures that cannot be decoded."""
+        return self._read(checked=False)
+
+    def _read(self, *, checked: bool) -> Dataset:
         # Not at the top: it takes PyTorch, for which a program that reads other pictures should not wait.
         from augment.own import read_own
 
@@ -67,6 +74,7 @@ class Own(Source):
             offset=self.label_offset,
             targets=self.targets,
             skip_bad=self.skip_bad,
+            checked=checked,
         )
 
     def _named(self, split: str) -> Named:
