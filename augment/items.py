@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from threading import Lock, Thread
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,15 @@ class Items:
                 with suppress(BrokenExecutor):  # one was killed, in a run before this one
                     return self._readers.submit(_load, whose, index, decoded)
             self._readers = self._make_readers()
+            _READING.add(self)
             return self._readers.submit(_load, whose, index, decoded)
+
+    def end(self) -> None:
+        """End the thread or the processes that read in the background; they are begun anew where they are needed."""
+        with self._starting:
+            if self._readers is not None:
+                self._readers.shutdown(cancel_futures=True)
+            self._readers = None
 
     def error(self, index: int, text: str) -> UserError:
         """Return an error about an item."""
@@ -129,6 +138,16 @@ class Items:
         # Processes of their own making: a copy of this one could hold a lock of a thread that it has not.
         context = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(self.named.workers, context, initializer=_start_worker)
+
+
+# Those that have, or had, a thread or processes that read.
+_READING: WeakSet[Items] = WeakSet()
+
+
+def end_readers() -> None:
+    """End all threads and processes that read items in the background, see `Items.end`; nobody may wait for one."""
+    for items in list(_READING):
+        items.end()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,11 @@ import importlib
 import logging
 import pickle
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from multiprocessing import active_children
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -23,7 +25,7 @@ from augment.config import parse_aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.info.scan import scan
-from augment.items import Items
+from augment.items import Items, end_readers
 from augment.loader import Loader
 from augment.named import Named
 from augment.pipeline import Shard
@@ -211,6 +213,9 @@ def test_processes_read_the_same() -> None:
     split = load(options={"kind": "pillow"}, workers=2).train
     assert Counter(epoch(split)) == Counter(epoch(folder_split()))
     assert my_data().READ == 2 * [0, 2, 4, 6]  # of train and of val: all else was read elsewhere
+    assert active_children()
+    end_readers()
+    assert not active_children()
 
 
 def test_readers_that_died_are_replaced() -> None:
@@ -264,6 +269,19 @@ def test_an_epoch_reads_each_picture_once() -> None:
     # DALI is three batches of two ahead, and as many are begun beyond these; the last batch is padded with no reading.
     assert Counter(my_data().READ[:7]) == Counter(range(7))
     assert len(my_data().READ) <= 7 + 2 * 5
+
+
+def test_readers_end_with_a_run_and_begin_with_the_next() -> None:
+    def reading() -> bool:
+        return any(thread.name.startswith("items") for thread in threading.enumerate())
+
+    end_readers()
+    split = load().train
+    first = epoch(split)
+    assert reading()
+    end_readers()
+    assert not reading()
+    assert epoch(split) == first
 
 
 def test_unknown_targets_cost_a_pass(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ from augment.balance import describe_balance, loss_weights
 from augment.dataset import Dataset, Split
 from augment.files import write_json
 from augment.graph import Placement
+from augment.items import end_readers
 from augment.loader import Loader
 from augment.memory import keep_freed_memory
 from augment.placement import place
@@ -210,6 +211,7 @@ def _set_precision(device: torch.device, precision: str) -> None:
 def release_memory() -> None:
     """Give back what a run held, so that a sweep of many does not fill the GPU: DALI keeps its pool otherwise."""
     gc.collect()
+    end_readers()
     backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
