@@ -342,6 +342,10 @@ def test_arguments_of_both_and_of_one() -> None:
     assert [len(dataset.train), len(dataset.val)] == [6, 5]
     source = parse_data({"source": "own", "train": "my_data.Photos", "val": "my_data.Photos", **given})
     assert load_dataset(source) is load_dataset(source)
+    one, same, other = (
+        parse_data({"source": "own", "train": "a.b", "val": "a.b", "options": {"x": value}}) for value in (1, 1, True)
+    )
+    assert (one == same, one == other, len({one, same, other})) == (True, False, 2)
 
 
 # --- what targets mean ---
