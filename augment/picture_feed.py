@@ -1,9 +1,10 @@
 """Pictures from larger files as DALI's external_source asks for them, in the order of DALI's own reader of files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from augment.stored import are_raw, is_raw, read_encoded
 
 # Batches between the announcement of a picture and its use.
 _AHEAD = 2
+
+_Begun = Future[NDArray[np.uint8] | bytes]
 
 
 class PictureFeed:
@@ -56,7 +59,9 @@ class PictureFeed:
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
         kinds = set(map(type, pictures))
         self._expects, self._begins = (all(hasattr(kind, how) for kind in kinds) for how in ("expect", "begin"))
-        self._begun: dict[int, dict[int, Future[NDArray[np.uint8] | bytes]]] = {}
+        self._begun: dict[int, dict[int, _Begun]] = {}
+        # Of a pass that was cut short, or of one that nobody makes: who reads next would wait for these.
+        finalize(self, _cancel, self._begun)
         self._orders: dict[int, NDArray[np.int32]] = {}
 
     def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
@@ -98,11 +103,11 @@ class PictureFeed:
         Raises:
             UserError: a process that reads them was killed.
         """
-        for number in range(iteration, iteration + _AHEAD + 1):
-            if number not in self._begun:
-                places = dict.fromkeys(self.indices(number).tolist())
-                self._begun[number] = {place: self._pictures[place].begin() for place in places}
         try:
+            for number in range(iteration, iteration + _AHEAD + 1):
+                if number not in self._begun:
+                    places = dict.fromkeys(self.indices(number).tolist())
+                    self._begun[number] = {place: self._pictures[place].begin() for place in places}
             found = {place: future.result() for place, future in self._begun.pop(iteration).items()}
         except BrokenExecutor:
             raise UserError(
@@ -123,3 +128,9 @@ class PictureFeed:
             before = {number: kept for number, kept in self._orders.items() if number == epoch - 1}
             self._orders = {**before, epoch: order[self._shard]}
         return self._orders[epoch]
+
+
+def _cancel(begun: Mapping[int, Mapping[int, _Begun]]) -> None:
+    for pictures in begun.values():
+        for future in pictures.values():
+            future.cancel()

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from trainer import sweep
-from trainer.run import Summary
+from trainer.summary import Summary
 from trainer.sweep import Job, SweepFolder, print_table, read_jobs
 
 BETTER = 0.0625  # by how much the best epoch of a job is better than its last one

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from augment.files import write_json
-from trainer.run import SUMMARY_FILE
+from trainer.summary import SUMMARY_FILE
 from trainer.tasks import JUDGING, smaller_is_better, task_of
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"

@@ -99,10 +99,11 @@ def load_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> Dataset:
 
 
 def _write_list(split: Split, path: Path) -> None:
-    for picture in split.files:
+    lines = []
+    for picture, target in zip(split.files, split.targets, strict=True):
         if not isinstance(picture, Path):
             raise UserError("the pictures are no files of their own")
-    lines = (f'"{file}" {target}\n' for file, target in zip(split.files, split.targets, strict=True))
+        lines.append(f'"{picture.absolute()}" {target}\n')
     path.with_suffix(".txt").write_text("".join(lines))
 
 

@@ -12,7 +12,6 @@ IMBALANCE = 5.0  # pictures in train of the largest class over those of the smal
 FEW = 10  # pictures of a class in train
 VAL_SHARES = (0.05, 0.4)
 DUPLICATE_SHARE = 0.01  # of copies within a split
-NUMBER_SCALE = 3.0  # of mean or standard deviation
 
 
 def find_wrong(info: Info, *, skip_bad: bool | None = None, convert: str = "") -> list[Finding]:
@@ -123,9 +122,6 @@ def _numbers(info: Info) -> Iterator[Finding]:
     for name, (train, val) in info.numbers.items():
         if not train.std:
             yield Finding("constant", f"{name} is {train.mean:.4g} for every picture of train: nothing to learn.")
-        elif max(abs(train.mean), train.std) > NUMBER_SCALE:
-            what = f"{name} has mean {train.mean:.4g} and standard deviation {train.std:.4g} in train"
-            yield Finding("scale", f"{what}; networks learn numbers of about -1..1 best, so bring it there.")
         if train.std and (val.max > train.max + train.std or val.min < train.min - train.std):
             what = f"{name} is {val.min:.4g}..{val.max:.4g} in val, {train.min:.4g}..{train.max:.4g} in train"
             yield Finding("range", f"{what}: what lies beyond was never learned.")

@@ -10,13 +10,13 @@ from typing import ClassVar, get_args
 import numpy as np
 
 from augment.check import require_readable
+from augment.classes import note_missing, read_names
 from augment.dataset import Dataset, Split, Task
 from augment.emptied import note_emptied
 from augment.filelist import Lines, read_list
 from augment.files import near_file
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
-from augment.labels import note_missing, read_names
 from augment.params import Choice, Flag, Text, Texts, setting
 from augment.sample import make_sample
 from augment.scenes import make_scenes

@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from augment.arrays import read_arrays
+from augment.classes import read_names
 from augment.dataset import Dataset, Stored
 from augment.emptied import note_emptied
 from augment.errors import UserError
-from augment.labels import Label, Labeled, pack, read_names
+from augment.labels import Label, Labeled, pack
 from augment.params import Text, Texts, setting
 from augment.rows import Rows, understand_found, understand_rows
 from augment.shards import find_shards

@@ -12,11 +12,12 @@ from typing import ClassVar
 import numpy as np
 
 from augment.check import CACHE_VERSION, require_readable
+from augment.classes import read_names
 from augment.dataset import Dataset, Split, Stored, Task
 from augment.emptied import note_emptied
 from augment.errors import UserError
 from augment.files import near_file, write_whole
-from augment.labels import Labeled, Labels, join, read_names
+from augment.labels import Labeled, Labels, join
 from augment.params import Text, Texts, setting
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
