@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from augment.errors import UserError
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -33,4 +35,9 @@ class Ahead(Generic[T]):
         """Wait for the end of work whose result nobody needs any more; a failure is logged, not raised."""
         self._pool.shutdown()
         if error := self._future.exception():
-            log.warning("what was begun ahead, and is not needed any more, failed", exc_info=error)
+            # A mistake of a user's is said in a sentence.
+            log.warning(
+                "what was begun ahead, and is not needed any more, failed: %s",
+                error,
+                exc_info=None if isinstance(error, UserError) else error,
+            )

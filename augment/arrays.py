@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from augment.errors import UserError, first_line
 from augment.files import near_file
 from augment.records.kinds import told_by_content
+from augment.records.spans import RecordFile, check_unchanged
 from augment.stored import as_ppm
 
 
@@ -32,8 +33,14 @@ class ArrayPicture:
         return f"{self.file.name}[{self.index}]"
 
     def read_pixels(self) -> NDArray[np.uint8]:
-        """Return (height, width, 3), a view of the file."""
-        picture: NDArray[np.uint8] = _mapped_array(self.file)[self.index]
+        """Return (height, width, 3), a view of the file.
+
+        Raises:
+            OSError: the file is not what it was.
+        """
+        array, file = _mapped_array(self.file)
+        check_unchanged(file)
+        picture: NDArray[np.uint8] = array[self.index]
         return picture
 
     def read(self) -> bytes:
@@ -74,9 +81,10 @@ _MARK, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
 
 
 @lru_cache(64)
-def _mapped_array(file: Path) -> NDArray[Any]:
+def _mapped_array(file: Path) -> tuple[NDArray[Any], RecordFile]:
+    """Return an array, mapped, and its file as it was then."""
     array: NDArray[Any] = np.load(file, mmap_mode="r")
-    return np.asarray(array)  # indexing a memmap costs ten times as much
+    return np.asarray(array), RecordFile.of(file)  # indexing a memmap costs ten times as much
 
 
 def _advice(array: NDArray[Any]) -> str:

@@ -164,6 +164,8 @@ def _judge(file: Picture) -> tuple[str, str | None]:
     """Return the file's state and what is wrong with it; the state is "" if the system did not hand the file out."""
     try:
         if is_raw(file):
+            if prove := getattr(file, "prove", None):
+                prove()
             return "", None
         if not isinstance(file, Path):
             return "", find_fault(BytesIO(file.read()))
@@ -171,6 +173,8 @@ def _judge(file: Picture) -> tuple[str, str | None]:
             return _state(os.fstat(stream.fileno())), find_fault(stream)
     except OSError as error:
         return "", f"cannot be read: {error.strerror or error}"
+    except UserError as error:  # of a user's own code
+        return "", f"fails: {error}"
     except MemoryError:
         return "", "needs more memory to decode than there is"
 

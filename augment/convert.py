@@ -1,7 +1,8 @@
 """Write data in a form that is fast to read: `python -m augment.convert data=... --to FORMAT --out DIR`.
 
-Any source can be converted. What a stopped run has finished is kept by the next one, after a check; everything that is
-written is read again by the format's own reader and compared by count and checksum.
+Any source can be converted, whether its pictures have a class, labels or numbers to predict. What a stopped run has
+finished is kept by the next one, after a check; everything that is written is read again by the format's own reader and
+compared by count and checksum.
 """
 
 import os
@@ -16,12 +17,14 @@ from augment.errors import UserError
 from augment.info.wording import number
 from augment.records.conversion import Options, convert
 from augment.records.manifest import Done, total_checksum
+from augment.records.told import Meaning
 from augment.records.writers import FORMATS
 
 _EXAMPLES = """\
   data=folder data.root=DIR --to tfrecord --out OUT              as they are, in shards of 128 MiB
   data=imagenette --to webdataset --out OUT --size 256           larger ones brought to a short side of 256 px
-  data=parquet data.train='D/train-*' data.val='D/test-*' --to folder --out OUT"""
+  data=parquet data.train='D/train-*' data.val='D/test-*' --to folder --out OUT
+  data=filelist data.train=T.csv data.val=V.csv 'data.targets=[age]' --to webdataset --out OUT"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(f"data.balance: {source.balance} is for training. Allowed here: none.")
         dataset = load_dataset(source)
         form = Options(options.to, options.size, options.quality, options.shard_mb)
-        _print(convert(dataset, options.out, form, jobs=options.jobs), options.out, form)
+        done = convert(dataset, options.out, form, jobs=options.jobs)
+        _print(done, FORMATS[options.to].usage(options.out, Meaning(dataset.task, dataset.classes)))
     return 0
 
 
@@ -56,9 +60,9 @@ def _goes_on() -> Iterator[None]:
         raise
 
 
-def _print(shards: Sequence[Done], out: Path, options: Options) -> None:
+def _print(shards: Sequence[Done], usage: str) -> None:
     for split in ("train", "val"):
-        chosen = [shard for shard in shards if shard.shard.startswith(f"{split}-")]
+        chosen = [shard for shard in shards if shard.split == split]
         kept = sum(shard.kept for shard in chosen)
         pictures = sum(shard.pictures for shard in chosen)
         sys.stdout.write(
@@ -67,7 +71,7 @@ def _print(shards: Sequence[Done], out: Path, options: Options) -> None:
             + "\n"
         )
     sys.stdout.write(f"All were read again: checksum {total_checksum(shards)}\n")
-    sys.stdout.write(f"To use them: {FORMATS[options.to].usage.format(out=out)}\n")
+    sys.stdout.write(f"To use them: {usage}\n")
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
@@ -98,7 +102,9 @@ def _parser() -> Parser:
         "--shard-mb", type=_whole(1, 100_000), default=128, metavar="MB", help="size of a shard in MiB, about (128)"
     )
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--jobs", type=_whole(1, 1024), default=cores, metavar="N", help=f"processes ({cores} here)")
+    parser.add_argument(
+        "--jobs", type=_whole(1, 1024), default=cores, metavar="N", help=f"processes, at most ({cores})"
+    )
     return parser
 
 

@@ -26,7 +26,10 @@ class Stored(Protocol):
 
 
 class Raw(Stored, Protocol):
-    """A picture that is stored decoded; what cannot do without an encoded one gets it from `read`, losslessly."""
+    """A picture that is stored decoded; what cannot do without an encoded one gets it from `read`, losslessly.
+
+    It is taken to be good, unless it has a method `prove() -> None` too, which raises UserError where it is not.
+    """
 
     def read_pixels(self) -> NDArray[np.uint8]:
         """Return (height, width, 3) RGB."""

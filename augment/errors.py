@@ -19,6 +19,11 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
     return f"{hint} Allowed: {', '.join(names) or '(none)'}."
 
 
+def told(error: BaseException) -> str:
+    """Return what an error says, behind its name, which says something itself unless it is that of all mistakes."""
+    return str(error) if type(error) is UserError else f"{type(error).__name__}: {error}"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or its name if it has none: what fits into a message of ours."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__

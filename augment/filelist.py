@@ -84,6 +84,8 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
     except UnicodeDecodeError as error:
         raise UserError(f"{key}: {file} is no text in UTF-8 (byte {error.start}). Save it as such.") from None
     columns = tuple(targets)
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise UserError(f"data.targets: '{twice[0]}' is there twice. Allowed: each column once.")
     separator = SEPARATORS.get(file.suffix.lower())
     if separator is None:
         if image or label or targets:

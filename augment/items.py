@@ -8,11 +8,13 @@ their own does; or in processes, each with a sequence of its own.
 import multiprocessing
 import os
 import signal
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from threading import Lock, Thread
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +42,7 @@ class Items:
         self.named = named
         self.sequence = named.make()
         self._lock = Lock()
+        self._starting = Lock()  # the next pass may be prepared while one goes on
         self._readers: Executor | None = None
 
     def __len__(self) -> int:
@@ -109,10 +112,21 @@ class Items:
 
     def begin(self, index: int, *, decoded: bool) -> "Future[NDArray[np.uint8] | bytes]":
         """Have a picture loaded in the background; see `load`."""
-        if self._readers is None:
-            self._readers = self._make_readers()
         whose = self.named if self.named.workers else self
-        return self._readers.submit(_load, whose, index, decoded)
+        with self._starting:
+            if self._readers is not None:
+                with suppress(BrokenExecutor):  # one was killed, in a run before this one
+                    return self._readers.submit(_load, whose, index, decoded)
+            self._readers = self._make_readers()
+            _READING.add(self)
+            return self._readers.submit(_load, whose, index, decoded)
+
+    def end(self) -> None:
+        """End the thread or the processes that read in the background; they are begun anew where they are needed."""
+        with self._starting:
+            if self._readers is not None:
+                self._readers.shutdown(cancel_futures=True)
+            self._readers = None
 
     def error(self, index: int, text: str) -> UserError:
         """Return an error about an item."""
@@ -124,6 +138,16 @@ class Items:
         # Processes of their own making: a copy of this one could hold a lock of a thread that it has not.
         context = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(self.named.workers, context, initializer=_start_worker)
+
+
+# Those that have, or had, a thread or processes that read.
+_READING: WeakSet[Items] = WeakSet()
+
+
+def end_readers() -> None:
+    """End all threads and processes that read items in the background, see `Items.end`; nobody may wait for one."""
+    for items in list(_READING):
+        items.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +193,14 @@ class DecodedItem(ItemPicture):
     def read(self) -> bytes:
         """Return the picture as PPM."""
         return as_ppm(self.read_pixels())
+
+    def prove(self) -> None:
+        """Read it.
+
+        Raises:
+            UserError: there is no such picture.
+        """
+        self.read_pixels()
 
     def begin(self) -> "Future[NDArray[np.uint8] | bytes]":
         """Have it read in the background."""

@@ -1,9 +1,8 @@
 """Exact epochs out of a DALI pipeline. The only owner of reset: nobody else builds, drains or restarts one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,8 @@ from augment.ahead import Ahead
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.graph import Placement
+from augment.loader_state import check_state, digest_of
+from augment.lost import explain
 from augment.mixing import Mixer
 from augment.pipeline import Shard, batches_per_epoch, build_pipeline
 from augment.plan import Plan
@@ -97,7 +98,7 @@ class Loader:
             )
         kind = torch.float32 if isinstance(split.targets[0], tuple) else torch.int64
         self._targets = torch.tensor(split.targets, dtype=kind, device=device)
-        self._files = _digest(split)
+        self._files = digest_of(split)
         # A pipeline for each pass: DALI draws random windows on and on, but validation must see the same ones each
         # time; and ranks must stay in step, also if one was cut short and another, with a smaller shard, was not.
         # And what DALI cannot save is brought back by running through the epoch so far.
@@ -267,8 +268,19 @@ class Loader:
             **self._options,
         )
         pipeline.build()
-        pipeline.schedule_run()  # the first time, as many batches as are prepared ahead
+        with self._explained():
+            pipeline.schedule_run()  # the first time, as many batches as are prepared ahead
         return pipeline
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say which file it is that has gone, where DALI fails for that."""
+        try:
+            yield
+        except RuntimeError as error:
+            if found := explain(error, self.split.files):
+                raise found from error
+            raise
 
     @property
     def _decoding(self) -> list[str | float | bool] | None:
@@ -286,11 +298,12 @@ class Loader:
     def _run(self, pipeline: Pipeline) -> list[Tensor]:
         # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
         stream = torch.cuda.current_stream() if self._on_gpu else None
-        if self._primed:
-            self._primed = False
-        else:
-            pipeline.schedule_run()
-        return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
+        with self._explained():
+            if self._primed:
+                self._primed = False
+            else:
+                pipeline.schedule_run()
+            return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
 
     def _batch(self, outputs: list[Tensor], epoch: int, start: int) -> Batch:
         *pictures, index = outputs
@@ -301,37 +314,3 @@ class Loader:
             mixed = [self._mixer.mix(view, targets, epoch=epoch, start=start) for view in views]
             views, targets = [view for view, _ in mixed], mixed[0][1]
         return Batch(views[0], targets, indices, tuple(views))
-
-
-# What decides about the batches, and the key that sets it.
-_KEYS = {
-    "plan": "aug.train",
-    "batch_size": "fit.batch_size",
-    "seed": "seed",
-    "shard": "the number of ranks",
-    "files": "data",
-    "device": "fit.device",
-    "decoding": "aug.decode, aug.cache or aug.hw_decoder_load",
-}
-
-
-def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Check that a saved state is that of a loader of the same batches.
-
-    Raises:
-        UserError: it is not; the message names the key that differs.
-    """
-    for name, key in _KEYS.items():
-        if state.get(name) != identity[name]:
-            was = f" ({state.get(name)}, not {identity[name]})" if name in ("batch_size", "seed") else ""
-            raise UserError(
-                f"{key}: not that of the saved run{was}. Allowed: the same, to go on in the middle of an epoch."
-            )
-
-
-def _digest(split: Split) -> str:
-    """Hash a split's files by folder, name and target: the same pictures in another place are the same."""
-    names_of = (f"{f.parent.name}/{f.name}" if isinstance(f, Path) else f.name for f in split.files)
-    lines = (f"{name} {target}" for name, target in zip(names_of, split.targets, strict=True))
-    names = "\n".join(lines)
-    return blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()

@@ -151,7 +151,7 @@ def call(function: Any, options: Mapping[str, Mapping[str, Any]], what: str) -> 
         return function(**{name: value for given in options.values() for name, value in given.items()})
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{what}: {described(error)}") from error
 
 
@@ -200,7 +200,7 @@ def _import(module: str, what: str) -> ModuleType:
         ) from error
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program that was imported ends, and would end this one in silence
         raise UserError(f"{what}: importing {module}: {described(error)}") from error
 
 

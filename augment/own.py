@@ -2,13 +2,20 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from augment.check import require_readable
 from augment.dataset import Dataset, Picture, Split, Task
+from augment.emptied import note_emptied
+from augment.errors import UserError
 from augment.items import DecodedItem, ItemPicture, Items
 from augment.named import Named
 from augment.own_targets import OwnTargets, class_names, known_targets, same_target, understand_own
@@ -18,6 +25,7 @@ from augment.sources.registry import DATA_DIR
 
 logger = logging.getLogger(__name__)
 
+_COMPARED = 4  # items that are read to see whether a Dataset's targets are theirs
 _SHOWN_FROM = 1000  # items from which on a bar is shown
 
 
@@ -30,6 +38,7 @@ def read_own(
     offset: int,
     targets: Sequence[str],
     skip_bad: bool,
+    checked: bool = True,
 ) -> Dataset:
     """Make both sequences, and learn their targets: those known beforehand, or else by reading every item once.
 
@@ -41,6 +50,7 @@ def read_own(
         offset: number of the first class.
         targets: names of the numbers to predict, or of labels.
         skip_bad: leave out pictures that cannot be decoded; all are read for that.
+        checked: refuse, or leave out, files and what lies in memory that cannot be decoded; false: list it.
 
     Raises:
         UserError: the user's code fails, or gives what cannot be used.
@@ -50,8 +60,11 @@ def read_own(
     (train_pictures, train_targets), (val_pictures, val_targets) = map(_read, both)
     found = understand_own(train_targets, val_targets, task=task, classes=classes, offset=offset, targets=targets)
     dataset = found.of(train_pictures, val_pictures)
+    if not checked:
+        return dataset
     check = partial(_check, skip_bad=skip_bad)
-    return replace(dataset, train=check(dataset.train, "train", both[0]), val=check(dataset.val, "val", both[1]))
+    learned, scored = check(dataset.train, "train", both[0]), check(dataset.val, "val", both[1])
+    return note_emptied(dataset, replace(dataset, train=learned, val=scored))
 
 
 def _read(items: Items) -> tuple[tuple[Picture, ...], OwnTargets]:
@@ -61,7 +74,7 @@ def _read(items: Items) -> tuple[tuple[Picture, ...], OwnTargets]:
     pictures: tuple[Picture, ...] = tuple(kind(items, index) for index in range(len(items)))
     targets = known_targets(items.sequence)
     paths: list[Path | None] = []
-    if targets is None or not same_target(targets[0], target):
+    if targets is None or not same_target(targets[0], target) or not _same_elsewhere(items, targets):
         targets, paths = _read_all(items)
     if paths and None not in paths:
         pictures = tuple(path for path in paths if path is not None)
@@ -70,6 +83,15 @@ def _read(items: Items) -> tuple[tuple[Picture, ...], OwnTargets]:
         return f"{items.named.name}[{place}]"  # also of a path: it may occur twice
 
     return pictures, OwnTargets(items.named.key, targets, name, class_names(items.sequence))
+
+
+def _same_elsewhere(items: Items, targets: Sequence[Any] | NDArray[Any]) -> bool:
+    """Whether more targets than the first are those of the items: of two classes, every other one is so by chance."""
+    for place in np.unique(np.linspace(0, len(items) - 1, _COMPARED).astype(np.int64))[1:].tolist():
+        with suppress(UserError):  # what cannot be read is said, or skipped, where it is
+            if not same_target(targets[place], items.pair(place)[1]):
+                return False
+    return True
 
 
 def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
@@ -93,7 +115,7 @@ def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
 
 
 def _check(split: Split, name: str, items: Items, *, skip_bad: bool) -> Split:
-    """Check files and what lies in memory; a Dataset's pictures are looked at when they are read, but to skip them."""
+    """Check files and what lies in memory; a Dataset's pictures are looked at when they are read, or to skip them."""
     files = isinstance(split.files[0], Path)
     if not (files or skip_bad or isinstance(items.sequence, list | tuple)):
         return split

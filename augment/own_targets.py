@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset
 
+from augment.classes import Targets, understand_labels
 from augment.dataset import Task
 from augment.errors import UserError
-from augment.labels import Label, Labeled, Labels, Targets, pack, understand_labels
+from augment.labels import Label, Labeled, Labels, pack
 from augment.named import describe
 from augment.rows import Rows, understand_rows
 
@@ -121,7 +122,7 @@ def understand_own(
 
 def _columns(split: OwnTargets, *, numbers: bool) -> NDArray[Any] | list[list[Label]]:
     """Return the targets as an array, (N,) or (N, K), or the labels of each."""
-    if isinstance(split.values, np.ndarray):
+    if isinstance(split.values, np.ndarray) and split.values.dtype.kind in "biuf":
         return split.values
     told: list[Told] = []
     for place, value in enumerate(split.values):

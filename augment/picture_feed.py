@@ -1,19 +1,24 @@
 """Pictures from larger files as DALI's external_source asks for them, in the order of DALI's own reader of files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.dataset import Picture
 from augment.errors import UserError
+from augment.lost import lost
 from augment.sampler import derive_seed
 from augment.stored import are_raw, is_raw, read_encoded
 
 # Batches between the announcement of a picture and its use.
 _AHEAD = 2
+
+_Begun = Future[NDArray[np.uint8] | bytes]
 
 
 class PictureFeed:
@@ -54,7 +59,9 @@ class PictureFeed:
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
         kinds = set(map(type, pictures))
         self._expects, self._begins = (all(hasattr(kind, how) for kind in kinds) for how in ("expect", "begin"))
-        self._begun: dict[int, dict[int, Future[NDArray[np.uint8] | bytes]]] = {}
+        self._begun: dict[int, dict[int, _Begun]] = {}
+        # Of a pass that was cut short, or of one that nobody makes: who reads next would wait for these.
+        finalize(self, _cancel, self._begun)
         self._orders: dict[int, NDArray[np.int32]] = {}
 
     def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
@@ -63,7 +70,8 @@ class PictureFeed:
         if self._expects:
             # Else this thread, which is that of training, waits for the disk, picture by picture.
             for index in self.indices(info.iteration + _AHEAD).tolist():
-                self._pictures[index].expect()
+                with suppress(OSError):  # said when it is used
+                    self._pictures[index].expect()
         load = self._wait(info.iteration).__getitem__ if self._begins else self.load
         return [load(index) for index in indices.tolist()], indices[:, None]
 
@@ -75,12 +83,19 @@ class PictureFeed:
         return order[np.minimum(np.arange(start, start + self._batch_size), len(order) - 1)]
 
     def load(self, index: int) -> NDArray[np.uint8]:
-        """Return a picture: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3)."""
+        """Return a picture: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3).
+
+        Raises:
+            UserError: it cannot be read.
+        """
         picture = self._pictures[index]
-        if self._raw:
-            assert is_raw(picture)
-            return np.ascontiguousarray(picture.read_pixels())
-        return np.frombuffer(read_encoded(picture), np.uint8)
+        try:
+            if self._raw:
+                assert is_raw(picture)
+                return np.ascontiguousarray(picture.read_pixels())
+            return np.frombuffer(read_encoded(picture), np.uint8)
+        except OSError as error:
+            raise lost(picture, error) from error
 
     def _wait(self, iteration: int) -> dict[int, NDArray[np.uint8]]:
         """Return the pictures of a batch that are read in the background, by their places; begin the next batches.
@@ -88,11 +103,11 @@ class PictureFeed:
         Raises:
             UserError: a process that reads them was killed.
         """
-        for number in range(iteration, iteration + _AHEAD + 1):
-            if number not in self._begun:
-                places = dict.fromkeys(self.indices(number).tolist())
-                self._begun[number] = {place: self._pictures[place].begin() for place in places}
         try:
+            for number in range(iteration, iteration + _AHEAD + 1):
+                if number not in self._begun:
+                    places = dict.fromkeys(self.indices(number).tolist())
+                    self._begun[number] = {place: self._pictures[place].begin() for place in places}
             found = {place: future.result() for place, future in self._begun.pop(iteration).items()}
         except BrokenExecutor:
             raise UserError(
@@ -113,3 +128,9 @@ class PictureFeed:
             before = {number: kept for number, kept in self._orders.items() if number == epoch - 1}
             self._orders = {**before, epoch: order[self._shard]}
         return self._orders[epoch]
+
+
+def _cancel(begun: Mapping[int, Mapping[int, _Begun]]) -> None:
+    for pictures in begun.values():
+        for future in pictures.values():
+            future.cancel()

@@ -76,7 +76,8 @@ def as_path(value: object) -> Path | None:
 
 def _of_pillow(image: Image.Image) -> Given | str:
     if image.mode not in _MODES:
-        return f"a Pillow image of mode {image.mode}, which has more than 8 bits a channel"
+        why = ", which has more than 8 bits a channel" if image.mode.startswith(("I", "F")) else ""
+        return f"a Pillow image of mode {image.mode}{why}"
     if 0 in image.size:
         return f"a Pillow image of {image.width} x {image.height} pixels"
     return Given(pixels=np.asarray(ImageOps.exif_transpose(image).convert("RGB")))

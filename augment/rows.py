@@ -1,5 +1,6 @@
 """From targets in arrays, one or a row for each picture, to classes, labels or numbers."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.classes import Targets, understand_labels
 from augment.dataset import Target, Task
 from augment.errors import UserError
-from augment.labels import Labeled, Labels, Targets, understand_labels
+from augment.labels import Labeled, Labels
 from augment.targets import number_names
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,79 @@ def understand_rows(
     names = _names(first, targets, classes) or tuple(str(n + offset) for n in range(first.values.shape[1]))
     labeled = [_flagged(split) for split in splits]
     return understand_labels(*labeled, classes=names, task=task)
+
+
+def understand_found(
+    train: Labeled,
+    val: Labeled,
+    *,
+    task: Task | None = None,
+    classes: tuple[str, ...] | None = None,
+    offset: int = 0,
+    targets: Sequence[str] = (),
+    typed: bool = True,
+) -> Targets:
+    """Turn what pictures in larger files come with into targets.
+
+    Args:
+        train: classes, labels or numbers to learn.
+        val: those to be scored by.
+        task: what they are; None: told from them, as `understand_rows` does for floats and where `targets` has names,
+            and `understand_labels` for all others.
+        classes: names of classes or labels, by number.
+        offset: number of the first class.
+        targets: names of the numbers, or of labels that are 0 or 1 each.
+        typed: whether the files tell floats from whole numbers; where not, a fraction may be a mistake, and numbers
+            have to be asked for.
+
+    Raises:
+        UserError: the two do not fit together, or one does not fit what they are; the message says which one and why.
+    """
+    splits = (train, val)
+    floats = any(split.labels.values.dtype.kind == "f" for split in splits)
+    alike = all(len(np.unique(split.labels.counts)) == 1 and len(split.labels.values) for split in splits)
+    if typed and floats and alike and not (task or targets or classes):
+        _warn_of_whole(splits)
+    if targets or task == "regress" or (typed and floats and alike):
+        rows = (_rows(split) for split in splits)
+        return understand_rows(*rows, task=task, classes=classes, offset=offset, targets=targets)
+    try:
+        return understand_labels(train, val, classes=classes, offset=offset, task=task)
+    except UserError as error:
+        maybe = floats and task is None and not classes
+        raise UserError(f"{error}{' Numbers to predict need data.task=regress.' if maybe else ''}") from None
+
+
+def _warn_of_whole(splits: Sequence[Labeled]) -> None:
+    """Say in the log that floats are taken for numbers to predict, if they look as classes do."""
+    values = np.concatenate([split.labels.values for split in splits])
+    fractions = int(np.count_nonzero(values != np.floor(values)))
+    if fractions < len(values) / 2:
+        logger.warning(
+            "the labels are floats, so all are numbers to predict, but only %d of %d have a fraction; "
+            "data.task=classify if they are classes, data.task=regress if not", fractions, len(values),
+        )  # fmt: skip
+
+
+def _rows(split: Labeled) -> Rows:
+    """Return labels as rows of numbers, (N, K)."""
+    labels = split.labels
+    odd = (labels.counts == 0) | (labels.counts != labels.counts[:1])
+    if odd.any():
+        place = int(np.argmax(odd))
+        count, first = int(labels.counts[place]), f", but {labels.counts[0]} for {split.name(0)}" if place else ""
+        raise UserError(
+            f"{split.key}: {split.name(place)} has {count or 'no'} number{'s' * (count > 1)}{first}. "
+            "Allowed: as many each."
+        )
+    values = labels.values
+    if labels.words:
+        try:
+            values = np.array([float(word) for word in labels.words])[labels.values]
+        except ValueError:
+            what = f"{split.said(0)}, which is a name"
+            raise UserError(f"{split.key}: {what}. Allowed with data.task=regress: numbers.") from None
+    return Rows(split.key, values.reshape(len(labels.counts), -1) if len(labels.counts) else values, split.name)
 
 
 def _squeezed(split: Rows) -> Rows:

@@ -9,22 +9,12 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image, ImageDraw
 
-from augment.sample import (
-    ASPECT_RANGE,
-    CLASSES,
-    OVERSAMPLING,
-    THINGS,
-    backdrop,
-    draw_all,
-    expose,
-    make_set,
-    put,
-    strew,
-    view,
-)
+from augment.drawn_set import draw_all, make_set
+from augment.sample import ASPECT_RANGE, OVERSAMPLING, backdrop, expose, put, strew, view
+from augment.things import CLASSES, THINGS
 
 VERSION = 1
-"""Part of the folder's name; raise it with any change of the drawing, here or in augment.sample."""
+"""Part of the folder's name; raise it with any change of the drawing, here or in augment.sample and augment.things."""
 
 TRAIN, VAL = 400, 300
 MEAN_SIDE_RANGE = (150.0, 210.0)

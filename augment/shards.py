@@ -29,7 +29,8 @@ def find_shards(pattern: str, key: str) -> list[Path]:
             matches = [Path(match) for match in sorted(glob(name, recursive=True)) if Path(match).is_file()]
             if not matches:
                 raise UserError(f"{key}={pattern}: no file is named so.{near_file(Path(name))}")
-            found += matches
+            # An index lies beside each of the files that train-* means.
+            found += [match for match in matches if match.suffix not in _INDEXES] or matches
         elif Path(name).is_dir():
             raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, as {_files_in(Path(name))}.")
         elif not Path(name).is_file():

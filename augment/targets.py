@@ -5,10 +5,11 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from augment.classes import Targets, understand_labels
 from augment.dataset import Target, Task
 from augment.errors import UserError
 from augment.filelist import Line, Lines
-from augment.labels import Label, Labeled, Targets, pack, understand_labels
+from augment.labels import Label, Labeled, pack
 
 logger = logging.getLogger(__name__)
 

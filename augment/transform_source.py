@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from augment import pillow
+from augment.captions import is_fixed
 from augment.config import Step
 from augment.errors import UserError
 from augment.plan import Plan
@@ -171,5 +172,5 @@ def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None
 def _is_random(step: Step) -> bool:
     op = step.op
     ranges = [step.params[name] for name in op.draws.values()]
-    drawn = bool(op.uniforms) or any(low < high for low, high in ranges)
+    drawn = bool(op.uniforms) or not all(map(is_fixed, ranges))
     return op.random or 0 < step.p < 1 or drawn

@@ -8,11 +8,10 @@ import json
 import logging
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,15 @@ from augment.folder import EXTENSIONS
 from augment.labels import Label
 from augment.progress import progress_bar
 from augment.records.kinds import told_by_content
+from augment.records.spans import RecordFile, check_unchanged
+from augment.shard_labels import Found, label_reader
 from augment.stored import mapped, read_ahead
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1  # of the index; raise it when its meaning changes
+_VERSION = 2  # of the index; raise it when its meaning changes
 _BLOCK = 512  # bytes, of which tar is made
 _THREADS = 4
-_MOST_LABEL_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Member:
     """An encoded picture in a tar shard.
 
     Attributes:
-        shard: the tar file.
+        shard: the tar file as it was when it was listed.
         member: its name in there.
         start: where its bytes begin.
         size: how many there are.
     """
 
-    shard: Path
+    shard: RecordFile
     member: str
     start: int
     size: int
@@ -54,19 +54,25 @@ class Member:
     @property
     def name(self) -> str:
         """Shard and name within."""
-        return f"{self.shard.name}/{self.member}"
+        return f"{self.shard.path.name}/{self.member}"
 
     def read(self) -> memoryview:
-        """Return the encoded picture, a view of the shard."""
-        return mapped(self.shard)[self.start : self.start + self.size]
+        """Return the encoded picture, a view of the shard.
+
+        Raises:
+            OSError: the shard is gone, or not the one that was listed. To read on where it has become shorter would
+                end the process.
+        """
+        check_unchanged(self.shard)
+        return mapped(self.shard.path)[self.start : self.start + self.size]
 
     def expect(self) -> None:
         """Have the bytes read by the time that they are asked for."""
-        read_ahead(self.shard, self.start, self.size)
+        read_ahead(self.shard.path, self.start, self.size)
 
 
 def read_shards(
-    files: Sequence[Path], label: str | None, folder: Path, key: str
+    files: Sequence[Path], label: str | None, folder: Path, key: str, targets: Sequence[str] = ()
 ) -> tuple[list[Member], list[Sequence[Label]]]:
     """Return the pictures of shards with their labels, in the order of the shards.
 
@@ -75,6 +81,7 @@ def read_shards(
         label: the value of data.label: "cls" or another ending, "json.FIELD", or None for cls, else the JSON's "label".
         folder: where indices are kept.
         key: key path of the shards, for messages.
+        targets: fields of the JSON that hold a number each, in place of `label`.
 
     Returns:
         The pictures, and of each its labels.
@@ -88,13 +95,14 @@ def read_shards(
 
     def rows_of(file: Path) -> list[_Row]:
         try:
-            return _rows_of(file, label, folder)
+            return _rows_of(file, label, folder, targets)
         except UserError as error:
             raise UserError(f"{key}: {error}") from None
 
     with ThreadPoolExecutor(_THREADS) as pool, progress_bar(quiet=len(files) < 2) as progress:
         task = progress.add_task(f"Listing the shards of {key}", total=len(files))
-        for file, rows in zip(files, pool.map(rows_of, files), strict=True):
+        shards = list(map(RecordFile.of, files))  # first, so that what changes while it is listed is noticed too
+        for file, rows in zip(shards, pool.map(rows_of, files), strict=True):
             pictures += [Member(file, name, start, size) for name, start, size, _ in rows]
             labels += [row[3] if isinstance(row[3], list) else (row[3],) for row in rows]
             progress.advance(task)
@@ -129,22 +137,20 @@ def check_shards(split: Split, name: str, files: Sequence[Path], *, skip_bad: bo
     return kept
 
 
-# A label, or where JSON has a list any number of them.
-_Found = Label | list[Label]
-
 # What is kept of a sample: name of the picture, where it begins, its size, and what it is labeled with.
-_Row = tuple[str, int, int, _Found]
+_Row = tuple[str, int, int, Found]
 
 
-def _rows_of(file: Path, label: str | None, folder: Path) -> list[_Row]:
+def _rows_of(file: Path, label: str | None, folder: Path, targets: Sequence[str]) -> list[_Row]:
     """Return the index of a shard, the one that was kept if it is of this shard as it is now."""
     try:
         stat = file.stat()
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from None
-    state = {"version": _VERSION, "shard": os.path.abspath(file), "label": label,
+    wanted = list(targets) or label
+    state = {"version": _VERSION, "shard": os.path.abspath(file), "label": wanted,
              "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}  # fmt: skip
-    digest = blake2b(f"{state['shard']}\n{label}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    digest = blake2b(f"{state['shard']}\n{wanted}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
     kept = folder / f"{digest}.json"
     try:
         content: Any = json.loads(kept.read_bytes())
@@ -152,7 +158,7 @@ def _rows_of(file: Path, label: str | None, folder: Path) -> list[_Row]:
             return [tuple(row) for row in content["rows"]]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         pass
-    rows = index_shard(file, label)
+    rows = index_shard(file, label, targets)
     try:
         write_whole(kept, json.dumps({"state": state, "rows": rows}))
     except OSError as error:
@@ -160,14 +166,14 @@ def _rows_of(file: Path, label: str | None, folder: Path) -> list[_Row]:
     return rows
 
 
-def index_shard(file: Path, label: str | None) -> list[_Row]:
-    """List the samples of a shard.
+def index_shard(file: Path, label: str | None, targets: Sequence[str] = ()) -> list[_Row]:
+    """List the samples of a shard; see `read_shards`.
 
     Raises:
         UserError: it is no whole tar file, or a sample lacks picture or label.
     """
     samples = _samples(file)
-    read = _label_reader(file, label)
+    read = label_reader(file, label, targets)
     rows = []
     for key, members in samples.items():
         found = [ending for ending in members if f".{ending.rpartition('.')[2]}" in EXTENSIONS]
@@ -226,77 +232,3 @@ def _why_no_tar(file: Path, error: tarfile.TarError) -> str:
     if file.stat().st_size < _BLOCK:
         return f"is no tar file, or cut short within its first {_BLOCK} bytes"
     return f"is no tar file ({first_line(error)}).{told_by_content(file, 'webdataset')}".rstrip(".")
-
-
-_Members = dict[str, tarfile.TarInfo]
-
-
-def _label_reader(file: Path, label: str | None) -> Callable[[str, _Members], _Found]:
-    """Return what finds the label of a sample, given the name of its picture and its members."""
-    ending, _, path = (label or "").partition(".")
-    if not label:
-        ways = [("cls", ""), ("json", "label")]
-    else:
-        ways = [(ending, path or "label")] if ending == "json" else [(label.lower(), "")]
-
-    def read(picture: str, members: _Members) -> _Found:
-        for ending, path in ways:
-            if ending in members:
-                member = members[ending]
-                if member.size > _MOST_LABEL_BYTES:
-                    raise UserError(f"{file}/{member.name}: has {member.size:,} bytes, which is no label.")
-                content = bytes(mapped(file)[member.offset_data : member.offset_data + member.size])
-                return _from_json(content, path, f"{file}/{member.name}") if path else _from_text(content, member, file)
-        stem = picture.rpartition("/")[2].partition(".")[0]
-        wanted = " or ".join(f"{stem}.{ending}" for ending, _ in ways)
-        others = {name: member.name for name, member in members.items() if member.name != picture}
-        raise UserError(
-            f"{file}: {picture} has no label: there is no {wanted}"
-            + (f", only {', '.join(others.values())}" if others else "")
-            + ". data.label says where labels are: cls, another ending, or json.FIELD."
-            + _near(label or "cls", others)
-        )
-
-    return read
-
-
-def _from_text(content: bytes, member: tarfile.TarInfo, file: Path) -> Label:
-    try:
-        text = content.decode().strip()
-    except UnicodeDecodeError:
-        text = ""
-    if not text:
-        raise UserError(f"{file}/{member.name}: is no label. Allowed: the number or the name of a class, as text.")
-    return _number_or_name(text)
-
-
-def _from_json(content: bytes, path: str, where: str) -> _Found:
-    try:
-        value: Any = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: is no JSON ({error}).") from None
-    for field in path.split("."):
-        if not isinstance(value, dict) or field not in value:
-            there = f"; there is {', '.join(map(str, value))}" if isinstance(value, dict) else ""
-            near = _near(field, value) if isinstance(value, dict) else ""
-            raise UserError(
-                f"{where}: has no field {path}{there}. data.label=json.FIELD says which one is the label.{near}"
-            )
-        value = value[field]
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, bool) or not isinstance(one, int | str) or one == "":
-            raise UserError(
-                f"{where}: {path} is {value!r}. Allowed: the number or the name of a class, or a list of them."
-            )
-    found: _Found = value
-    return found
-
-
-def _near(name: str, allowed: Iterable[str]) -> str:
-    near = get_close_matches(name, list(allowed), n=1, cutoff=0.5)
-    return f" Did you mean '{near[0]}'?" if near else ""
-
-
-def _number_or_name(text: str) -> Label:
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() else text

@@ -72,6 +72,18 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
 
 
 @pytest.fixture(scope="session")
+def grays(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    """Plain gray PNGs: the level of a picture tells its index, and its target is neither."""
+    from passes import FILES, SIZE, level
+
+    folder = tmp_path_factory.mktemp("grays")
+    files = tuple(folder / f"{index}.png" for index in range(FILES))
+    for index, file in enumerate(files):
+        Image.new("RGB", (SIZE, SIZE), (level(index),) * 3).save(file)
+    return Split(files, tuple(7 * index % 5 for index in range(FILES)))
+
+
+@pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of three epochs on red, green and blue pictures, whose own pictures are gone since."""
     from augment.compose import compose

@@ -1,6 +1,8 @@
 """Stand-ins for the tests of the trainer: a loader in memory, tiny models, callbacks made of one function, wandb."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
@@ -28,6 +30,19 @@ def needs_gpu(test: T) -> T:
     """Mark a test that runs where there is a GPU."""
     marked: T = pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")(test))
     return marked
+
+
+@contextmanager
+def refuse_waiting() -> Iterator[None]:
+    """Raise where work on the GPU is waited for."""
+    try:
+        with warnings.catch_warnings():
+            # Said once in a process. As an error it is raised after the mode is set, which nobody would take back.
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 class MemoryLoader:
@@ -135,6 +150,11 @@ def make_learner(*callbacks: Callback, train: MemoryLoader | None = None, **opti
         callbacks=callbacks,
         **(defaults | options),
     )
+
+
+def small_learner(*callbacks: Callback, **options: Any) -> Learner:
+    """Two epochs of 2 + 1 batches."""
+    return make_learner(*callbacks, train=noise_loader(4), val=noise_loader(2), **options)
 
 
 def on(event: str, action: Action, order: int = 0) -> Callback:

@@ -50,6 +50,12 @@ def test_all_forms_hold_the_same_pictures(source: str, root: Path, tmp_path: Pat
     assert loaded.classes == ("cat", "dog") or source == "own"
 
 
+@pytest.mark.parametrize("source", ["filelist", "own"])
+def test_pictures_of_a_relative_folder_are_listed(source: str, root: Path) -> None:
+    dataset = load_dataset(parse_data({"source": "folder", "root": "data"}))
+    assert contents(load_as(source, dataset, Path("written"), 1)) == contents(dataset)
+
+
 def test_a_table_a_picture_and_a_file(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["data=folder", f"data.root={root}", "aug.size=16", "--rounds=2", "--seconds=0.01", "--batch-size=4"]
     assert main([*given, "--only=lmdb", f"--out={tmp_path / 'out'}"]) == 0

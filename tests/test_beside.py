@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from augment.dataset import Split
 from augment.sources import load_dataset, parse_data
 
 
@@ -36,4 +37,13 @@ def test_names_beside_the_data_are_noted(
         (tmp_path / "classes.txt").write_text(names)
     more = {"classes": str(tmp_path / "classes.txt")} if asked else {}
     load_dataset(parse_data({"source": "numpy", **files, **more}))
+    assert "one class only" not in caplog.text
     assert (f"data.classes={tmp_path / 'classes.txt'} reads them" in caplog.text) is noted
+
+
+def test_a_single_class_is_noted(tmp_path: Path, pictures: Split, caplog: pytest.LogCaptureFixture) -> None:
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.txt").write_text(f"{pictures.files[0]} dog\n")
+    source = parse_data({"source": "filelist", **{split: str(tmp_path / f"{split}.txt") for split in ("train", "val")}})
+    load_dataset(source)
+    assert "there is one class only, dog: nothing to tell apart" in caplog.text

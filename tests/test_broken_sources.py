@@ -17,9 +17,9 @@ from rich.progress import Progress
 from stores import write_tar
 from test_records_recordio import header, part
 from test_records_sources import write
-from test_records_tfrecord import bytes_feature, entry, example, framed
 
-from augment.dataset import Dataset
+from augment.dataset import Dataset, Split
+from augment.emptied import note_emptied
 from augment.errors import UserError
 from augment.sources import load_dataset, parse_data
 from trainer.cli import main
@@ -222,32 +222,19 @@ def test_a_label_out_of_range_is_named(source: str, label: int, samples: list[Sa
 def no_integer(source: str, picture: bytes) -> None:
     """Write a train of two pictures, of which one has a label that is no whole number."""
     file = file_of(source)
-    if source == "tfrecord":
-        features = (entry("image/encoded", bytes_feature(picture)), entry("image/class/label", floats(0.5)))
-        file.write_bytes(framed(example(*features)))
-    elif source == "recordio":
+    if source == "recordio":
         file.with_suffix(".idx").unlink()
         file.write_bytes(part(0, header(0, 1) + picture) + part(0, header(0, 0.5) + picture))
-    elif source == "parquet":
-        parquet.write_table(pa.table({"image": [picture, picture], "label": [1, 0.5]}), file)
     elif source == "webdataset":
         write_tar(file, {"0.jpg": picture, "0.cls": b"1", "1.jpg": picture, "1.cls": b"0.5"})
     else:
         file.write_text("'train photos/0.jpg' 1\n'train photos/1.jpg' one\n")
 
 
-def floats(value: float) -> bytes:
-    packed = struct.pack("<f", value)
-    content = b"\x0a" + bytes([len(packed)]) + packed
-    return b"\x12" + bytes([len(content)]) + content
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("tfrecord", "record 0: feature 'image/class/label' (data.label) holds floats; allowed are whole numbers"),
         ("recordio", "train.rec/1 has the label 0.5. Allowed: whole numbers."),
-        ("parquet", "column 'label' (data.label) holds double; allowed: whole numbers, text, or lists of these."),
         ("webdataset", "0.jpg has the label 1, and train.tar/1.jpg has the label '0.5'. Allowed: numbers or names"),
         ("filelist", "0.jpg has the label 1, and line 2 of train.txt: train photos/1.jpg has the label 'one'."),
     ],
@@ -349,6 +336,37 @@ def test_a_picture_that_does_not_decode_is_named_or_left_out(
     dataset = load(source, settings | {"skip_bad": True})
     assert sorted(dataset.train.targets) == [0, 0, 1, 2, 2]
     assert "data.skip_bad=true: left out 1 of 6 train pictures; the first: " in caplog.text
+
+
+@pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
+@pytest.mark.parametrize("name", ["train", "val"])
+def test_a_class_whose_last_picture_is_left_out_is_noted(
+    source: str, name: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = [(picture[:-200] if target == 1 else picture, target, text) for picture, target, text in samples]
+    splits = {"train": samples, "val": samples} | {name: broken}
+    settings = put_both(source, splits["train"], splits["val"])
+    load(source, settings | {"skip_bad": True})
+    one = "class 1" if source == "folder" else "1"
+    assert f"data.skip_bad=true: 1 of 3 classes have no picture left in {name}: {one}." in caplog.text
+    assert caplog.text.count("no picture left") == 1
+
+
+def test_what_is_left_of_val_must_be_in_train(samples: list[Sample]) -> None:
+    broken = [(picture[: -200 if target else None], target, text) for picture, target, text in samples]
+    settings = put_both("tfrecord", broken, samples[1:3])
+    assert "of what is left, no class of val is in train" in said("tfrecord", settings | {"skip_bad": True})
+
+
+def test_a_label_whose_last_picture_is_left_out_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    def having(*rows: tuple[float, ...]) -> Split:
+        return Split(tuple(Path(f"{place}.jpg") for place in range(len(rows))), rows)
+
+    before = having((1.0, 0.0), (1.0, 1.0))
+    left_out = having((1.0, 0.0))
+    whole, rest = (Dataset(("ant", "bee"), split, before, "multilabel") for split in (before, left_out))
+    assert note_emptied(whole, rest) is rest
+    assert caplog.messages == ["data.skip_bad=true: 1 of 2 labels have no picture left in train: bee."]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shlex
 import sys
 from collections import Counter
 from io import BytesIO
@@ -9,25 +10,35 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nvidia.dali import fn, pipeline_def
+from nvidia.dali import fn, pipeline_def, tfrecord
 from PIL import Image
 
+from augment.compose import compose_recipe
 from augment.convert import main
-from augment.dataset import Dataset, Split
+from augment.dataset import Dataset, Split, Target, Task
 from augment.errors import UserError
-from augment.records import conversion
+from augment.records import conversion, lists, writers
 from augment.records.conversion import Options, convert
 from augment.records.manifest import MANIFEST, Done, total_checksum
+from augment.records.told import Meaning, Told
 from augment.records.writers import FORMATS
 from augment.sources import parse_data
 from augment.stored import read_encoded
 
 CLASSES = ("cat", "10", "2")  # whose order is not that of their names
-SOURCES = {
-    "folder": {"root": "{out}"},
-    "webdataset": {"train": "{out}/train-*.tar", "val": "{out}/val-*.tar", "classes": "{out}/classes.txt"},
-    "tfrecord": {"train": "{out}/train-*.tfrecord", "val": "{out}/val-*.tfrecord", "classes": "{out}/classes.txt"},
-    "recordio": {"train": "{out}/train-*.rec", "val": "{out}/val-*.rec", "classes": "{out}/classes.txt"},
+
+
+def flags(rows: str) -> tuple[Target, ...]:
+    return tuple(tuple(map(float, row)) for row in rows.split())
+
+
+# Names that the list of a folder, JSON, a shell and the command line have to keep apart.
+ODD = ('a "b", c', "it's", "rüde \u2603", "true")
+ASKED: dict[str, tuple[tuple[str, ...], tuple[Target, ...]]] = {
+    "multilabel": (ODD, flags("1001 0000 0110 1111 0010 0100 1000")),
+    "multilabel of numbers": (("10", "2", "0"), flags("101 000 010 111 001 011 100")),
+    "regress": ((*ODD, "path", "c:\\"), tuple((0.1 * n, -n / 3, 1e-40, 3e38, float(n), -1.0) for n in range(7))),
+    "regress one": (("age",), ((0.1,), (2.0,), (-1.0,), (1e20,), (1 / 3,), (-0.0,), (7.0,))),
 }
 
 
@@ -48,16 +59,31 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion, "_cut", lambda s, o: cut(s, Options(o.to, o.size, o.quality, o.shard_mb / 1024)))  # type: ignore[arg-type]
 
 
-def content(dataset: Dataset, split: str) -> Counter[tuple[str, bytes]]:
+def content(dataset: Dataset, split: str) -> Counter[tuple[object, bytes]]:
+    """Pictures with the names of their labels, or with their numbers as float32."""
     found: Split = getattr(dataset, split)
-    return Counter(
-        (dataset.classes[target], bytes(read_encoded(file)))
-        for file, target in zip(found.files, found.targets, strict=True)
-    )
+    told: list[object] = []
+    for target in found.targets:
+        if isinstance(target, int):
+            told.append(dataset.classes[target])
+        elif dataset.task == "regress":
+            told.append((dataset.classes, np.array(target, np.float32).tobytes()))
+        else:
+            told.append(tuple(name for name, has in zip(dataset.classes, target, strict=True) if has))
+    return Counter((one, bytes(read_encoded(file))) for file, one in zip(found.files, told, strict=True))
 
 
-def load(to: str, out: Path) -> Dataset:
-    return parse_data({"source": to, **{key: text.format(out=out) for key, text in SOURCES[to].items()}}).load()
+def load(to: str, out: Path, dataset: Dataset) -> Dataset:
+    """Load what was written by the line that is printed."""
+    usage = FORMATS[to].usage(out, Meaning(dataset.task, dataset.classes))
+    return compose_recipe(shlex.split(usage)).source().load()
+
+
+def asked(name: str, pictures: Split) -> Dataset:
+    names, targets = ASKED[name]
+    train = Split(pictures.files, tuple(targets[: len(pictures)]))
+    task: Task = "regress" if name.startswith("regress") else "multilabel"
+    return Dataset(names, train, Split(pictures.files[:3], train.targets[:3]), task)
 
 
 @pytest.mark.parametrize("to", FORMATS)
@@ -65,18 +91,87 @@ def load(to: str, out: Path) -> Dataset:
 def test_what_is_written_is_the_same_data(to: str, dataset: Dataset, tmp_path: Path) -> None:
     shards = convert(dataset, tmp_path / "out", Options(to, shard_mb=2))
     assert len(shards) > 3
-    written = load(to, tmp_path / "out")
+    written = load(to, tmp_path / "out", dataset)
     for split in ("train", "val"):
         assert content(written, split) == content(dataset, split)
     again = convert(written, tmp_path / "folder", Options("folder", shard_mb=2))
     assert total_checksum(again) == total_checksum(shards)
 
 
+@pytest.mark.parametrize("task", ASKED)
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.usefixtures("small_shards")
+def test_labels_and_numbers_are_the_same_in_every_format(to: str, task: str, pictures: Split, tmp_path: Path) -> None:
+    dataset = asked(task, pictures)
+    shards = convert(dataset, tmp_path / "my photos", Options(to, shard_mb=2))
+    assert len(shards) > 3
+    written = load(to, tmp_path / "my photos", dataset)
+    assert (written.task, written.classes) == (dataset.task, dataset.classes)
+    for split in ("train", "val"):
+        assert content(written, split) == content(dataset, split)
+    assert all(shard.kept for shard in convert(dataset, tmp_path / "my photos", Options(to, shard_mb=2)))
+    again = convert(written, tmp_path / "other", Options("tfrecord", shard_mb=2))
+    assert total_checksum(again) == total_checksum(shards)
+
+
+def test_labels_with_semicolons_have_columns(pictures: Split, tmp_path: Path) -> None:
+    told = asked("multilabel of numbers", pictures)
+    dataset = Dataset(("a;b", "path", "c"), told.train, told.val, "multilabel")
+    convert(dataset, tmp_path / "out", Options("folder"))
+    header, first = (tmp_path / "out/val.csv").read_text().splitlines()[:2]
+    assert header == "path_,a;b,path,c"
+    assert first.endswith(",1,0,1")
+    assert content(load("folder", tmp_path / "out", dataset), "val") == content(dataset, "val")
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regress"])
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_target_that_is_not_kept_is_found_out(
+    to: str, task: str, pictures: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = asked(task, pictures)
+    other = (
+        Told((1,))
+        if task == "multilabel"
+        else Told(numbers=(float(np.nextafter(np.float32(0.5), np.float32(1))), *[0.0] * 5))
+    )
+    train = Split(dataset.train.files, ((1.0, 0.0, 0.0, 0.0) if task == "multilabel" else (0.5, *[0.0] * 5),) * 7)
+    for module, name in ((writers, "_label"), (writers, "_features"), (writers, "_floats"), (lists, "_cells")):
+        write = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda _, meaning, write=write: write(other, meaning))
+    with pytest.raises(UserError, match=r"out/train.*: what was written reads differently"):
+        convert(Dataset(dataset.classes, train, train, dataset.task), tmp_path / "out", Options(to))
+
+
+def test_numbers_are_written_for_others(pictures: Split, tmp_path: Path) -> None:
+    dataset = Dataset(
+        ("age", "size"), *[Split(pictures.files[:3], ((1.5, 2.0), (0.1, -1.0), (0.0, 3.0)))] * 2, "regress"
+    )
+    convert(dataset, tmp_path / "tfrecord", Options("tfrecord"))
+    convert(dataset, tmp_path / "recordio", Options("recordio"))
+
+    @pipeline_def(batch_size=3, num_threads=1, device_id=None)
+    def pipeline() -> tuple[object, ...]:
+        (shard,) = (tmp_path / "tfrecord").glob("val-*.tfrecord")
+        features = {name: tfrecord.FixedLenFeature((), tfrecord.float32, 0.0) for name in dataset.classes}
+        found = fn.readers.tfrecord(path=str(shard), index_path=f"{shard}.idx", features=features)
+        (shard,) = (tmp_path / "recordio").glob("val-*.rec")
+        _, labels = fn.readers.mxnet(path=[str(shard)], index_path=[str(shard.with_suffix(".idx"))])
+        return found["age"], found["size"], labels
+
+    ages, sizes, rows = (np.array(output.as_tensor()).reshape(3, -1) for output in pipeline().run())
+    expected = np.array(dataset.val.targets, np.float32)
+    assert np.array_equal(np.hstack([ages, sizes]), expected)
+    assert np.array_equal(rows, expected)
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel", "regress"])
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.usefixtures("small_shards")
 def test_a_stopped_run_is_gone_on_with(
-    to: str, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    to: str, task: str, dataset: Dataset, pictures: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    dataset = dataset if task == "classify" else asked(task, pictures)
     out, options, finish = tmp_path / "out", Options(to, shard_mb=2), conversion._finish
     done: list[Done] = []
 
@@ -97,7 +192,7 @@ def test_a_stopped_run_is_gone_on_with(
     damaged.write_bytes(damaged.read_bytes()[:-1])
     shards = convert(dataset, out, options)
     assert [shard.kept for shard in shards[:4]] == [True, False, True, False]
-    assert content(load(to, out), "train") == content(dataset, "train")
+    assert content(load(to, out, dataset), "train") == content(dataset, "train")
     assert all(shard.kept for shard in convert(dataset, out, options))
     assert json.loads((out / MANIFEST).read_text().splitlines()[-1])["pictures"] == 10
     assert not list(out.glob("**/*.part"))
@@ -136,8 +231,18 @@ def test_dali_reads_the_shards(dataset: Dataset, tmp_path: Path) -> None:
     assert [int(np.array(labels[i]).tobytes()) for i in range(3)] == list(dataset.val.targets)
 
 
+@pytest.mark.usefixtures("small_shards")
+def test_few_pictures_start_no_processes(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(conversion, "ProcessPoolExecutor")
+    assert len(convert(dataset, tmp_path / "out", Options("tfrecord", size=16, shard_mb=1), jobs=64)) > 3
+    monkeypatch.setattr(conversion, "_WORTHWHILE", 1e-9)  # else the above would show nothing
+    with pytest.raises(NameError, match="ProcessPoolExecutor"):
+        convert(dataset, tmp_path / "other", Options("tfrecord", size=16, shard_mb=1), jobs=64)
+
+
 @pytest.mark.slow
-def test_several_processes_write_what_one_writes(tmp_path: Path) -> None:
+def test_several_processes_write_what_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "_WORTHWHILE", 1e-9)
     for jobs in ("1", "2"):
         main(["data=sample", "--to", "tfrecord", "--out", str(tmp_path / jobs), "--shard-mb", "1", "--jobs", jobs])
     one, two = ({file.name: file.read_bytes() for file in (tmp_path / jobs).glob("*-of-*")} for jobs in "12")
@@ -167,10 +272,20 @@ def test_no_room_is_said_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_pictures_with_several_labels_are_refused(pictures: Split, tmp_path: Path) -> None:
-    several = Split(pictures.files, ((1.0, 0.0),) * len(pictures))
-    with pytest.raises(UserError, match=r"^data: pictures with several labels are not written. Allowed: one class a"):
-        convert(Dataset(("a", "b"), several, several, "multilabel"), tmp_path / "out", Options("tfrecord"))
+def test_names_and_numbers_that_cannot_be_written_are_refused(pictures: Split, tmp_path: Path) -> None:
+    def write(names: tuple[str, ...], *target: float, to: str = "tfrecord") -> None:
+        split = Split(pictures.files, (target,) * len(pictures))
+        convert(Dataset(names, split, split, "regress"), tmp_path / "out", Options(to))
+
+    with pytest.raises(UserError, match="'a' is the name of more than one number"):
+        write(("a", "b", "a"), 0.0, 1.0, 2.0)
+    with pytest.raises(UserError, match="the number 'image/encoded' is named as the pictures are"):
+        write(("image/encoded",), 0.5)
+    with pytest.raises(UserError, match=r"jpg has the target \[1e\+39\]. Allowed: finite numbers that float32 holds"):
+        write(("a",), 1e39)
+    with pytest.raises(UserError, match="the number 'a\u2028b' has blanks around its name or lines in it"):
+        write(("a\u2028b",), 1.0, to="folder")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_said(
@@ -191,10 +306,11 @@ def test_a_stopped_run_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys.modules[main.__module__], "load_dataset", stopped)
+    monkeypatch.setattr(sys.modules[main.__module__], "convert", stopped)
     with pytest.raises(SystemExit) as caught:
         main(["data=sample", "--to", "tfrecord", "--out", "out"])
-    assert (caught.value.code, capsys.readouterr().err[:32]) == (130, "stopped: the same command goes o")
+    assert caught.value.code == 130
+    assert "stopped: the same command goes on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", " a"])

@@ -12,7 +12,7 @@ from trainer.checkpoint import LAST, load
 from trainer.early_stopping import EarlyStopping
 from trainer.learner import Learner
 from trainer.recorder import Recorder, read_metrics
-from trainer.run import Summary
+from trainer.summary import Summary
 from trainer.tasks import monitored
 
 FALLING = [0.5, 0.6, 0.7, 0.6, 0.7, 0.65, 0.66, 0.9]

@@ -222,6 +222,7 @@ def test_the_plan_in_the_python_file_is_a_comment(tmp_path: Path) -> None:
         ({"window": {"op": "random_resized_crop"}}, r"aug\.val\.window: is random"),
         ({"random_crop": None}, r"aug\.val\.random_crop: is random"),
         ({"gaussian_blur": {"p": 0.5}}, r"aug\.val\.gaussian_blur: is random"),
+        ({"rotate": {"angle_range": {"values": [0, 5]}}}, r"aug\.val\.rotate: is random"),
         ({"any": {"op": "one_of", "steps": {"flip": None, "rot90": None}}}, r"aug\.val\.any\.flip: is random"),
         ({"shot_noise": {"factor_range": [1, 1]}}, r"aug\.val\.shot_noise: is random"),
         ({"flip": None}, r"aug\.val\.flip: is no crop"),

@@ -149,6 +149,7 @@ def test_what_is_wrong_is_said(train: str, val: str, settings: dict[str, object]
     [
         (CSV, {"label": "lable"}, "data.label: {}/train.csv (data.train) has no column 'lable'. Did you mean 'label'?"),
         (CSV, {"targets": ["hight"]}, "data.targets: {}/train.csv (data.train) has no column 'hight'."),
+        (CSV, {"targets": ["age", "age"]}, "data.targets: 'age' is there twice. Allowed: each column once."),
         (CSV, {"targets": ["label"]}, "train:2: 'dog; cat' in column label is no number."),
         (CSV, {"targets": ["age"], "multilabel": True}, "train:2: age is '3'. Allowed: 0 or 1."),
         (CSV, {"targets": ["age"], "task": "classify"}, "data.targets: several columns of labels."),

@@ -6,6 +6,7 @@ On the CPU a backend stands in whose replays execute the work; on the GPU it is 
 import logging
 import math
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -15,7 +16,18 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fakes import CLASSES, CPU, MemoryLoader, make_learner, needs_gpu, noise_loader, on, raises, tiny_model
+from fakes import (
+    CLASSES,
+    CPU,
+    MemoryLoader,
+    make_learner,
+    needs_gpu,
+    noise_loader,
+    on,
+    raises,
+    refuse_waiting,
+    tiny_model,
+)
 from torch import Tensor, nn
 
 from augment.loader import Batch
@@ -469,23 +481,23 @@ def test_dropout_differs_from_step_to_step_and_equals_that_of_eager_steps() -> N
 
 
 @needs_gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
 def test_a_replayed_batch_does_not_wait(optimizer: Make) -> None:
     """From the second epoch, when all of the larger batches are recorded, to the last."""
     recorder, schedule = Recorder(interval=math.inf), ParamScheduler({"lr": one_cycle(0.1, start=0.01, end=0.0)})
     watched: list[int] = []
+    stack = ExitStack()
 
     def watch(learner: Learner) -> None:
         if learner.epoch >= 1 and learner.position.batch > 1:
-            torch.cuda.set_sync_debug_mode("error")
+            stack.enter_context(refuse_waiting())
             watched.append(learner.step)
 
     def rest(learner: Learner) -> None:
-        torch.cuda.set_sync_debug_mode("default")
+        stack.close()
 
     loader = noise_loader(12, shuffle=False, device=CUDA)
-    try:
+    with stack:
         make_learner(
             *(recorder, schedule, GradClip(), on("before_batch", watch, 1000), on("after_batch", rest, 1000)),
             train=loader,
@@ -495,8 +507,6 @@ def test_a_replayed_batch_does_not_wait(optimizer: Make) -> None:
             device=CUDA,
             runner=runner(CUDA, graph=True),
         ).fit()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert len(watched) > 15
 
 

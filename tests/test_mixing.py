@@ -5,7 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import CLASSES, Logits, MemoryLoader, frozen, logits_loader, make_learner, tiny_model
+from fakes import (
+    CLASSES,
+    Logits,
+    MemoryLoader,
+    frozen,
+    logits_loader,
+    make_learner,
+    needs_gpu,
+    refuse_waiting,
+    tiny_model,
+)
 from numpy.typing import NDArray
 from scipy.stats import beta, kstest
 from torch import Tensor
@@ -169,19 +179,14 @@ def test_one_of_mixes_each_sample_in_one_way() -> None:
     assert cutmix.mean() == pytest.approx(0.3, abs=0.025)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@needs_gpu
 def test_mixing_never_waits_for_the_gpu() -> None:
     plan = plan_of({"one_of": {"p": 0.5, "steps": {"mixup": {}, "cutmix": {}}}})
     mixer = Mixer(plan, seed=SEED, rank=0, classes=3)
     images, targets = torch.rand(7, 3, SIZE, SIZE, device="cuda"), torch.zeros(7, dtype=torch.int64, device="cuda")
     mixer.mix(images, targets, epoch=0, start=0)  # the first time memory is pinned
-    try:
-        torch.cuda.set_sync_debug_mode("error")
+    with refuse_waiting():
         mixer.mix(images, targets, epoch=0, start=7)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_shares_do_not_depend_on_the_batch_size(pictures: Split, device: torch.device) -> None:

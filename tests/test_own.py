@@ -4,8 +4,11 @@ import importlib
 import logging
 import pickle
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from multiprocessing import active_children
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -21,7 +24,10 @@ from augment import convert
 from augment.config import parse_aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
+from augment.info.scan import scan
+from augment.items import Items, end_readers
 from augment.loader import Loader
+from augment.named import Named
 from augment.pipeline import Shard
 from augment.plan import build_plan
 from augment.sources import load_dataset, parse_data
@@ -201,6 +207,8 @@ def test_paths_are_files_like_others() -> None:
     Path("photos/3.png").write_bytes(b"")
     with pytest.raises(UserError, match=r"1 of 7 train pictures cannot be used:\n.*3\.png is empty"):
         load("my_data.paths")
+    given = {"source": "own", "train": "my_data.paths", "val": "my_data.paths"}
+    assert len(parse_data(given).unchecked().train) == 7
     assert len(load("my_data.paths", skip_bad=True).train) == 6
 
 
@@ -208,7 +216,19 @@ def test_paths_are_files_like_others() -> None:
 def test_processes_read_the_same() -> None:
     split = load(options={"kind": "pillow"}, workers=2).train
     assert Counter(epoch(split)) == Counter(epoch(folder_split()))
-    assert my_data().READ == [0, 0]  # of train and of val: all else was read elsewhere
+    assert my_data().READ == 2 * [0, 2, 4, 6]  # of train and of val: all else was read elsewhere
+    assert active_children()
+    end_readers()
+    assert not active_children()
+
+
+def test_readers_that_died_are_replaced() -> None:
+    items = Items(Named("data.train", "my_data.Photos", '{"data.options": {"kind": "bytes"}}'))
+    dead = ThreadPoolExecutor(1, initializer=sys.exit)
+    with pytest.raises(BrokenExecutor):
+        dead.submit(int).result()
+    items._readers = dead
+    assert items.begin(2, decoded=False).result() == Path("photos/2.png").read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["array", "bytes"])
@@ -246,7 +266,7 @@ def test_what_is_learned_and_scored_on_is_noted(caplog: pytest.LogCaptureFixture
 
 def test_known_targets_cost_no_pictures() -> None:
     dataset = load(val="my_data.part")
-    assert my_data().READ == [0, 4]  # the first of each, to know what they are
+    assert my_data().READ == [0, 2, 4, 6, 4, 0, 2, 3]  # four of each, to know whether they are these
     assert (dataset.classes, dataset.train.targets) == (("ant", "bee", "cow"), (2, 0, 1, 1, 2, 0, 2))
     assert dataset.val.targets == (2, 2, 1, 1)
     picture: Any = dataset.val.files[1]
@@ -263,6 +283,19 @@ def test_an_epoch_reads_each_picture_once() -> None:
     # DALI is three batches of two ahead, and as many are begun beyond these; the last batch is padded with no reading.
     assert Counter(my_data().READ[:7]) == Counter(range(7))
     assert len(my_data().READ) <= 7 + 2 * 5
+
+
+def test_readers_end_with_a_run_and_begin_with_the_next() -> None:
+    def reading() -> bool:
+        return any(thread.name.startswith("items") for thread in threading.enumerate())
+
+    end_readers()
+    split = load().train
+    first = epoch(split)
+    assert reading()
+    end_readers()
+    assert not reading()
+    assert epoch(split) == first
 
 
 def test_unknown_targets_cost_a_pass(caplog: pytest.LogCaptureFixture) -> None:
@@ -291,14 +324,17 @@ def test_targets_that_are_transformed_are_not_those_of_the_attribute() -> None:
 @pytest.mark.parametrize(
     ("known", "items", "reads"),
     [
-        ("[0.1, 0.7, 2.5]", "torch.tensor([0.1, 0.7, 2.5])", 1),  # the items in float32, which rounds
-        ("torch.tensor([[1, 0], [1, 1], [0, 1]])", "[[1, 0], [1, 1], [0, 1]]", 1),
-        ("['a', 'b', 'b']", "['a', 'b', 'b']", 1),
+        ("[0.1, 0.7, 2.5]", "torch.tensor([0.1, 0.7, 2.5])", 3),  # the items in float32, which rounds
+        ("torch.tensor([[1, 0], [1, 1], [0, 1]])", "[[1, 0], [1, 1], [0, 1]]", 3),
+        ("['a', 'b', 'b']", "['a', 'b', 'b']", 3),
+        ("np.array(['a', 'b', 'b'])", "['a', 'b', 'b']", 3),
+        ("np.array([['a'], ['a', 'b'], []], object)", "[['a'], ['a', 'b'], []]", 3),  # as a column of pandas
         ("['a', 'b', 'b']", "[0, 1, 1]", 4),
         ("[0, 1]", "[0, 1, 1]", 4),
+        ("[0, 1, 1]", "[0, 1, 0]", 6),  # those of another order, of which some are the same
     ],
 )
-def test_known_targets_are_compared_with_an_item(known: str, items: str, reads: int) -> None:
+def test_known_targets_are_compared_with_items(known: str, items: str, reads: int) -> None:
     code = f"""
         from my_data import *
 
@@ -320,6 +356,10 @@ def test_arguments_of_both_and_of_one() -> None:
     assert [len(dataset.train), len(dataset.val)] == [6, 5]
     source = parse_data({"source": "own", "train": "my_data.Photos", "val": "my_data.Photos", **given})
     assert load_dataset(source) is load_dataset(source)
+    one, same, other = (
+        parse_data({"source": "own", "train": "a.b", "val": "a.b", "options": {"x": value}}) for value in (1, 1, True)
+    )
+    assert (one == same, one == other, len({one, same, other})) == (True, False, 2)
 
 
 # --- what targets mean ---
@@ -410,6 +450,8 @@ def test_arguments_that_it_does_not_take(name: str, settings: Any, message: str)
         ("1 / 0", r"importing mine: ZeroDivisionError: division by zero \(.*mine\.py, line 1: 1 / 0\)"),
         ("def train():\n    return open('no.csv')",
          r"^data\.train=mine\.train: FileNotFoundError: .*no\.csv' \(.*mine\.py, line 2: return open\('no\.csv'\)\)"),
+        ("import sys\nsys.exit()", r"importing mine: SystemExit \(.*mine\.py, line 2: sys\.exit\(\)\)"),
+        ("def train(): raise SystemExit(2)", r"^data\.train=mine\.train: SystemExit: 2 \(.*mine\.py, line 1"),
         ("def train(root): pass", r"^data\.options\.root: missing, for data\.train=mine\.train needs it: \(root\)"),
         ("def train(): pass", r"gives None\. Allowed: pairs, \(picture, target\), or a Dataset"),
         ("def train(): return {}", r"gives a dict of 0\. Allowed"),
@@ -444,6 +486,7 @@ ITEM = r"^data\.train: item 0 of mine\.train "
         ("(torch.zeros(3, 8, 8), 0)", r"a tensor \(3, 8, 8\) of float32; ToTensor and Normalize are left to the `aug`"),
         ("(np.zeros((0, 8, 3), np.uint8), 0)", r"an array \(0, 8, 3\) of uint8"),
         ("(Image.new('I', (4, 4)), 0)", "a Pillow image of mode I, which has more than 8 bits"),
+        ("(Image.new('HSV', (4, 4)), 0)", r"a Pillow image of mode HSV\. Allowed"),
     ],
 )
 def test_items_that_are_none(item: str, message: str) -> None:
@@ -478,6 +521,26 @@ def test_a_picture_that_fails_when_it_is_read(item: str, message: str) -> None:
     split = written(code).train
     with pytest.raises(UserError, match=message):
         epoch(split)
+
+
+@pytest.mark.parametrize("kind", ["pillow", "bytes"])
+def test_pictures_that_fail_are_left_out_if_asked_and_told(kind: str) -> None:
+    code = f"""\
+        from my_data import *
+
+        class train(Photos):
+            def __init__(self):
+                super().__init__("{kind}")
+            def __getitem__(self, index):
+                if index == 2:
+                    raise OSError("gone")
+                return super().__getitem__(index)
+    """
+    assert set(scan(written(code).train.files).faults) == {2}
+    assert written(code, skip_bad=True).train.targets == (2, 0, 1, 2, 0, 2)
+    listed = "from my_data import *\ntrain = [Photos()[0], (np.zeros(3), 1), Photos()[1]]"
+    with pytest.raises(UserError, match=r"1 of 3 train pictures cannot be used:\n  mine\.train\[1\] fails: .* float64"):
+        written(listed)
 
 
 def test_gray_pictures_become_rgb_and_turned_ones_upright() -> None:

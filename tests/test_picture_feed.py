@@ -1,7 +1,10 @@
 """Pictures from larger files through real DALI: the epochs of paths, exactly, whatever they lie in."""
 
+import gc
 from collections import Counter
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from stores import FIXED, write_arrays, write_shards
 
 from augment.config import parse_aug
 from augment.dataset import Split
+from augment.errors import UserError
 from augment.graph import Placement
 from augment.loader import Loader
 from augment.picture_feed import PictureFeed
@@ -122,6 +126,43 @@ def test_batches_are_a_function_of_their_number(stores: dict[str, Split]) -> Non
         first, second = ([n for b in (0, 1) for n in feed(epoch, r).indices(b).tolist()] for r in (0, 1))
         assert first[3] == first[2]
         assert sorted(first[:3] + second) == list(range(7))
+
+
+class Begun:
+    """A picture that is read in the background, or cannot be begun."""
+
+    name = "begun"
+
+    def __init__(self, found: Future[bytes] | BrokenExecutor) -> None:
+        self.found = found
+
+    def read(self) -> bytes:
+        return b""
+
+    def begin(self) -> Future[bytes]:
+        if isinstance(self.found, BrokenExecutor):
+            raise self.found
+        return self.found
+
+
+def test_what_was_begun_for_nobody_is_not_read() -> None:
+    futures: list[Future[bytes]] = [Future() for _ in range(9)]
+    feed = PictureFeed([Begun(future) for future in futures], batch_size=1, batches=9)
+    futures[0].set_result(b"ab")
+    feed(SimpleNamespace(iteration=0))
+    assert not any(future.cancelled() for future in futures)
+    del feed
+    gc.collect()
+    assert [future.cancelled() for future in futures] == [False, True, True, *[False] * 6]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_readers_that_die_are_reported(when: str) -> None:
+    failed: Future[bytes] = Future()
+    failed.set_exception(BrokenExecutor())
+    feed = PictureFeed([Begun(BrokenExecutor() if when == "before" else failed)], batch_size=1, batches=1)
+    with pytest.raises(UserError, match=r"^data\.workers: a process that reads pictures was killed"):
+        feed(SimpleNamespace(iteration=0))
 
 
 @pytest.mark.parametrize(

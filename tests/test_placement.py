@@ -11,7 +11,8 @@ from augment.config import Aug, parse_aug
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.graph import Placement
-from augment.loader import Loader, check_state
+from augment.loader import Loader
+from augment.loader_state import check_state
 from augment.placement import _decoding_speed, cache_size, decoded_bytes, place
 from augment.plan import build_plan
 

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment import lettering
-from trainer import plots
-from trainer.plots import plot_batch, plot_confusion, plot_history, plot_schedule
+from trainer import batch_plot, confusion_plot, plots
+from trainer.batch_plot import plot_batch
+from trainer.confusion_plot import plot_confusion
+from trainer.plots import plot_history, plot_schedule
 
 LONG = "n02979186_a_cassette_player_with_an_uncommonly_long_name_and_a_tail"
 TRICKY = ["鳥", "🐦 bird", "$10 bill$", "broken \udcff name", "two\nlines", "père & fils", LONG, ""]
@@ -159,7 +161,7 @@ def test_history_names_only_what_it_draws() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 10, 20, 60, 100, 300])
 def test_confusion_is_whole_with_its_names_apart(size: int) -> None:
-    figure = plots._confusion_figure(confusion(size), [LONG if size % 4 == 0 else "cat"] * size)
+    figure = confusion_plot._confusion_figure(confusion(size), [LONG if size % 4 == 0 else "cat"] * size)
     assert_whole(draw(figure))
     axes = figure.axes[0]
     assert_apart([*extents(axes.get_yticklabels()), axes.yaxis.label.get_window_extent()])
@@ -170,7 +172,7 @@ def test_confusion_is_whole_with_its_names_apart(size: int) -> None:
 
 def test_confusion_is_normalized_by_row_and_keeps_a_class_without_samples() -> None:
     counts = np.array([[3, 1, 0], [0, 0, 0], [5, 0, 15]])
-    axes = plots._confusion_figure(counts, ["a", "b", "c"]).axes[0]
+    axes = confusion_plot._confusion_figure(counts, ["a", "b", "c"]).axes[0]
     assert np.asarray(axes.images[0].get_array()).tolist() == [[0.75, 0.25, 0], [0, 0, 0], [0.25, 0, 0.75]]
     assert axes.images[0].get_clim() == (0, 1)
     assert axes.get_title("left") == "Accuracy 75.00% (18 of 24)"
@@ -178,7 +180,7 @@ def test_confusion_is_normalized_by_row_and_keeps_a_class_without_samples() -> N
 
 def test_confusion_writes_each_count_at_its_place() -> None:
     counts = np.array([[97, 3], [0, 123_456]])
-    axes = plots._confusion_figure(counts, ["cat", "dog"]).axes[0]
+    axes = confusion_plot._confusion_figure(counts, ["cat", "dog"]).axes[0]
     written = {text.get_position(): text.get_text() for text in axes.texts}
     assert written == {(0, 0): "97", (1, 0): "3", (0, 1): "0", (1, 1): "0.12M"}
     assert [label.get_text() for label in axes.get_xticklabels()] == ["cat", "dog"]
@@ -187,12 +189,14 @@ def test_confusion_writes_each_count_at_its_place() -> None:
 
 def test_counts_fit_their_cells() -> None:
     counts = np.resize([9, 99_999, 123_456, 12_345_678], (20, 20))
-    axes = plots._confusion_figure(counts, ["x"] * 20).axes[0]
+    axes = confusion_plot._confusion_figure(counts, ["x"] * 20).axes[0]
     assert max(box.width for box in extents(axes.texts)) < axes.bbox.width / 20
 
 
 def test_confusion_of_many_classes_has_no_counts_then_no_names() -> None:
-    few, many, most = (plots._confusion_figure(confusion(size), ["cat"] * size).axes[0] for size in (20, 100, 300))
+    few, many, most = (
+        confusion_plot._confusion_figure(confusion(size), ["cat"] * size).axes[0] for size in (20, 100, 300)
+    )
     assert len(few.texts) == 400
     assert not many.texts
     assert {label.get_text() for label in many.get_xticklabels()} == {"cat"}
@@ -201,20 +205,20 @@ def test_confusion_of_many_classes_has_no_counts_then_no_names() -> None:
 
 def test_confusion_grows_within_limits() -> None:
     sizes = (2, 20, 100, 1000, 3000)
-    widths = [plots._confusion_figure(np.eye(size, dtype=int), ["x"] * size).bbox.width for size in sizes]
+    widths = [confusion_plot._confusion_figure(np.eye(size, dtype=int), ["x"] * size).bbox.width for size in sizes]
     assert widths == sorted(widths)
     assert widths[0] > 300
     assert widths[-1] < 3000
 
 
 def test_confusion_shortens_names_that_would_dwarf_it() -> None:
-    axes = plots._confusion_figure(confusion(2), ["x" * 500, "y"]).axes[0]
+    axes = confusion_plot._confusion_figure(confusion(2), ["x" * 500, "y"]).axes[0]
     assert axes.get_yticklabels()[0].get_text().count("…") == 1
     assert axes.bbox.x0 < 400
 
 
 def test_confusion_of_nothing() -> None:
-    axes = plots._confusion_figure(np.zeros((2, 2), dtype=int), ["cat", "dog"]).axes[0]
+    axes = confusion_plot._confusion_figure(np.zeros((2, 2), dtype=int), ["cat", "dog"]).axes[0]
     assert axes.get_title("left") == "No samples"
 
 
@@ -242,7 +246,7 @@ def test_batch_shows_each_pixel(tmp_path: Path, size: int, factor: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 224, 224), (2, 32, 32), (32, 128, 128), (5, 600, 300), (3, 20, 90)])
 @pytest.mark.parametrize("label", ["church", "English springer .62 / cassette player .38", LONG])
 def test_batch_labels_are_whole_and_free(shape: tuple[int, int, int], label: str) -> None:
-    figure = plots._batch_figure(pictures(*shape), [label] * shape[0], LONG * 2)
+    figure = batch_plot._batch_figure(pictures(*shape), [label] * shape[0], LONG * 2)
     assert_whole(draw(figure))
     boxes = extents(figure.texts)
     assert len(boxes) == shape[0] + 1
@@ -254,12 +258,12 @@ def test_batch_labels_are_whole_and_free(shape: tuple[int, int, int], label: str
 
 
 def test_batch_shows_at_most_32_pictures() -> None:
-    figure = plots._batch_figure(pictures(40, 8, 8), [str(index) for index in range(40)], "")
+    figure = batch_plot._batch_figure(pictures(40, 8, 8), [str(index) for index in range(40)], "")
     assert [text.get_text() for text in figure.texts] == [str(index) for index in range(32)]
 
 
 def test_batch_title_is_drawn() -> None:
-    figure = plots._batch_figure(pictures(1, 8, 8), ["cat"], "train, epoch 1")
+    figure = batch_plot._batch_figure(pictures(1, 8, 8), ["cat"], "train, epoch 1")
     assert [text.get_text() for text in figure.texts] == ["cat", "train, epoch 1"]
 
 
@@ -315,9 +319,9 @@ def test_characters_without_a_glyph_stay_distinct(monkeypatch: pytest.MonkeyPatc
 
 
 def test_dollar_signs_are_no_mathematics() -> None:
-    axes = plots._confusion_figure(confusion(2), ["$x$", "y"]).axes[0]
+    axes = confusion_plot._confusion_figure(confusion(2), ["$x$", "y"]).axes[0]
     assert not any(label.get_parse_math() for label in [*axes.get_xticklabels(), *axes.get_yticklabels()])
-    figure = plots._batch_figure(pictures(1, 8, 8), ["$x$"], "$y$")
+    figure = batch_plot._batch_figure(pictures(1, 8, 8), ["$x$"], "$y$")
     assert not any(text.get_parse_math() for text in figure.texts)
 
 

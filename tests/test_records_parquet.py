@@ -91,8 +91,8 @@ def test_pictures_that_are_gone_are_noticed(tmp_path: Path) -> None:
             "column 'image' (data.image) holds string; allowed: binary, or a struct with bytes",
         ),
         (
-            {"image": [b"1"], "label": [0.5]},
-            "column 'label' (data.label) holds double; allowed: whole numbers, text, or lists",
+            {"image": [b"1"], "label": [b"0"]},
+            "column 'label' (data.label) holds binary; allowed: numbers, text, or lists of these.",
         ),
         ({"image": [b"1", b"2"], "label": [0, None]}, "row 1 has no label in column 'label'"),
         (

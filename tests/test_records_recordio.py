@@ -103,7 +103,7 @@ def test_dali_reads_what_is_written(tmp_path: Path) -> None:
     path = tmp_path / "ours.rec"
     # With the magic number at a multiple of 4, elsewhere, and at both ends.
     pictures = [b"abcde", b"1234" + MAGIC + b"5", b"12" + MAGIC + b"3", MAGIC + b"x" * 5000 + MAGIC]
-    write_records(path, [(picture, target, "") for target, picture in enumerate(pictures)])
+    write_records(path, [(picture, target) for target, picture in enumerate(pictures)])
 
     @pipeline_def(batch_size=4, num_threads=1, device_id=None)
     def pipeline() -> object:

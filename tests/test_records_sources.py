@@ -20,7 +20,7 @@ from augment.errors import UserError
 from augment.loader import Loader
 from augment.pipeline import Shard
 from augment.records.recordio import write_records
-from augment.records.tfrecord import write_examples
+from augment.records.tfrecord import Features, write_examples
 from augment.sources import parse_data
 from augment.stored import read_encoded
 
@@ -42,10 +42,11 @@ def write(source: str, folder: Path, name: str, samples: list[tuple[bytes, int, 
     """Write one file of a source's format; with one beside it, it makes a set of two."""
     folder.mkdir(exist_ok=True)
     if source == "tfrecord":
-        write_examples(folder / f"{name}.tfrecord", samples)
+        examples = [(picture, Features([label], [text])) for picture, label, text in samples]
+        write_examples(folder / f"{name}.tfrecord", examples)
         return folder / f"{name}.tfrecord"
     if source == "recordio":
-        write_records(folder / f"{name}.rec", samples)
+        write_records(folder / f"{name}.rec", [(picture, label) for picture, label, _ in samples])
         return folder / f"{name}.rec"
     if source == "lmdb":
         with lmdb.open(str(folder / name), map_size=2**22) as base, base.begin(write=True) as transaction:
@@ -214,7 +215,7 @@ def test_labels_that_begin_at_one(pictures: Split, tmp_path: Path, caplog: pytes
     dataset = load("tfrecord", path, label_offset=1)
     assert dataset.classes == ("1", "2", "3")
     assert dataset.train.targets == pictures.targets
-    assert not [record for record in caplog.records if record.name == "augment.labels"]
+    assert not [record for record in caplog.records if record.name == "augment.classes"]
     with caplog.at_level(logging.WARNING):
         assert load("tfrecord", path).train.targets == tuple(target + 1 for target in pictures.targets)
     assert (
@@ -294,7 +295,8 @@ def test_a_label_that_is_no_whole_number_is_named(tmp_path: Path) -> None:
     from test_records_recordio import header, part
 
     (tmp_path / "a.rec").write_bytes(part(0, header(0, 1.0) + b"x") + part(0, header(0, 0.5) + b"y"))
-    with pytest.raises(UserError, match=r"a.rec/1 has the label 0.5. Allowed: whole numbers"):
+    message = r"a.rec/1 has the label 0.5. Allowed: whole numbers. Numbers to predict need data.task=regress.$"
+    with pytest.raises(UserError, match=message):
         load("recordio", "a.rec")
 
 

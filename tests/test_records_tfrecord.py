@@ -11,7 +11,7 @@ from nvidia.dali import fn, pipeline_def, tfrecord
 from augment.errors import UserError
 from augment.records.index import Index
 from augment.records.spans import RecordFile, Span
-from augment.records.tfrecord import IMAGE, LABEL, TEXT, index_examples, masked_crc, write_examples
+from augment.records.tfrecord import IMAGE, LABEL, TEXT, Features, index_examples, masked_crc, write_examples
 
 PICTURES = [b"first", b"", b"x" * 300]  # of one and of two bytes of length
 
@@ -136,7 +136,7 @@ def test_damage_is_named(by_hand: Path, damage: "partial[bytes]", message: str) 
             "label",
             "record 0 has no feature 'images' (data.image). Did you mean 'image'. Allowed: image, label, width.",
         ),
-        ("image", "width", "record 0: feature 'width' (data.label) holds floats; allowed are whole numbers"),
+        ("width", "label", "record 0: feature 'width' (data.image) holds floats; allowed are bytes"),
         ("label", "label", "record 0: feature 'label' (data.image) holds whole numbers; allowed are bytes"),
     ],
 )
@@ -156,7 +156,7 @@ def test_two_pictures_in_a_record_are_refused(tmp_path: Path) -> None:
 def test_dali_reads_what_is_written(tmp_path: Path) -> None:
     path = tmp_path / "ours.tfrecord"
     samples = [(b"abc", 0, "cat"), (bytes(range(256)) * 70, 300, "dog"), (b"\0", 2, "ä")]
-    write_examples(path, samples)
+    write_examples(path, [(picture, Features([label], [name])) for picture, label, name in samples])
 
     @pipeline_def(batch_size=3, num_threads=1, device_id=None)
     def pipeline() -> tuple[object, ...]:

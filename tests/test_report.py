@@ -30,8 +30,9 @@ from trainer.report.findings import findings, percent
 from trainer.report.images import SIDE, UnfitError, mistakes
 from trainer.report.page import render, write_report
 from trainer.report.record import Record, read_record
-from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE, SUMMARY_FILE
+from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE
 from trainer.schedule import lin, one_cycle
+from trainer.summary import SUMMARY_FILE
 
 NAMES = ("<script>alert(1)</script>", 'bee "&" co')
 DONE = Ending("finished", 75.0)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from augment.classes import Targets
 from augment.dataset import Task
 from augment.errors import UserError
-from augment.labels import Targets
 from augment.rows import Rows, understand_rows
 
 FLAGS = [[1, 0, 1], [0, 1, 0], [0, 0, 0]]

@@ -15,7 +15,8 @@ from PIL import Image, ImageDraw
 
 from augment import sample
 from augment.errors import UserError
-from augment.sample import CLASSES, draw, make_sample
+from augment.sample import draw, make_sample
+from augment.things import CLASSES, THINGS
 
 ROOT = Path(sample.__file__).parents[1]
 
@@ -100,7 +101,7 @@ def test_every_class_draws_a_thing_of_its_own() -> None:
         """The mean of four things, (128, 128), each upright and white on black."""
         images = [Image.new("L", (128, 128)) for _ in range(4)]
         for seed, image in enumerate(images):
-            for _, points in sample.THINGS[name](np.random.default_rng(seed)):
+            for _, points in THINGS[name](np.random.default_rng(seed)):
                 ImageDraw.Draw(image).polygon((50 * points + 64).ravel().tolist(), fill=255)
         return np.asarray(sum(np.asarray(image) / 255 for image in images)) / len(images)
 

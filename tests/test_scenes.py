@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from augment.sample import CLASSES
 from augment.scenes import draw_scene, labels_of
+from augment.things import CLASSES
 
 
 def test_a_picture_depends_on_its_place_alone() -> None:

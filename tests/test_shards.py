@@ -60,3 +60,11 @@ def test_what_is_missing(pattern: str, message: str, tmp_path: Path) -> None:
         (tmp_path / name).touch()
     with pytest.raises(UserError, match=message):
         find_shards(f"{tmp_path}/{pattern}", "data.train")
+
+
+def test_the_indexes_beside_files_are_none_of_them(tmp_path: Path) -> None:
+    for name in ("t-0.tfrecord", "t-0.tfrecord.idx", "t-1.rec", "t-1.idx", "t-1.lst"):
+        (tmp_path / name).touch()
+    found = [file.name for file in find_shards(f"{tmp_path}/t-*", "k")]
+    assert found == ["t-0.tfrecord", "t-1.rec"]
+    assert [file.name for file in find_shards(f"{tmp_path}/*.lst", "k")] == ["t-1.lst"]

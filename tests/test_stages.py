@@ -13,6 +13,7 @@ import torch
 from fakes import CLASSES, frozen, needs_gpu, on, tiny_model
 from nvidia.dali import backend
 from nvidia.dali.pipeline import Pipeline
+from passes import saved
 from rich.console import Console
 
 import augment.loader
@@ -93,15 +94,6 @@ def same(ones: list[Content], others: list[Content]) -> bool:
     return [one[:2] for one in ones] == [other[:2] for other in others] and all(
         torch.equal(one[2], other[2]) for one, other in zip(ones, others, strict=True)
     )
-
-
-def saved(state: dict[str, Any]) -> dict[str, Any]:
-    """Write a state and read it again, without running code."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    read: dict[str, Any] = torch.load(file, weights_only=True)
-    return read
 
 
 # --- epochs ---

@@ -2,13 +2,15 @@
 
 import copy
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import draw_photo
-from fakes import needs_gpu
+from fakes import needs_gpu, refuse_waiting
+from omegaconf import OmegaConf
 from PIL import Image
 from rich.console import Console
 from torch import nn
@@ -22,7 +24,8 @@ from trainer.losses import make_loss
 from trainer.recorder import read_metrics
 from trainer.report.page import render
 from trainer.report.record import read_record
-from trainer.run import make_learner, train
+from trainer.resume import check_resume
+from trainer.run import CONFIG_FILE, make_learner, train
 from trainer.standardize import MEAN, STD, Standard
 from trainer.tta import average
 
@@ -149,8 +152,38 @@ def test_a_run_goes_on_as_it_began(before: str, now: str, ages: Path) -> None:
     first = fit(ages, f"begun-{before}", "fit.epochs=1", *settings)
     go_on = (f"fit.resume={first}", "fit.epochs=2", *settings)
     assert len(read_metrics(fit(ages, f"resumed-{before}", *go_on))) == 2
-    with pytest.raises(UserError, match=rf"^fit\.standardize={now}: not that of the saved run\. Allowed: {before}"):
+    wrong = rf"^fit\.standardize={now}: not that of the saved run\. Allowed: {before}"
+    with pytest.raises(UserError, match=wrong):
         fit(ages, f"other-{before}", *go_on, f"fit.standardize={now}")
+    with pytest.raises(UserError, match=wrong):
+        check(ages, *go_on, f"fit.standardize={now}")
+    check(ages, *go_on)
+
+
+def check(ages: Path, *settings: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ages)
+        check_resume(parse_config(compose(configured(ages, *settings))))
+
+
+@pytest.mark.parametrize(("saved", "now"), [(None, "huber"), ("mse", "huber"), ("huber", "mae"), ("mae", "mse")])
+def test_another_loss_is_noticed(saved: str | None, now: str, run: Path, ages: Path, tmp_path: Path) -> None:
+    """Also where the run did not say it, and the default has changed since."""
+    before = shutil.copytree(run, tmp_path / "before")
+    values = OmegaConf.load(before / CONFIG_FILE)
+    if saved:
+        values.fit.regression_loss = saved
+    else:
+        del values.fit.regression_loss
+    OmegaConf.save(values, before / CONFIG_FILE)
+
+    go_on = [f"fit.resume={before}", "fit.epochs=4"]
+    was = saved or "mse"
+    with pytest.raises(
+        UserError, match=rf"^fit\.regression_loss: {now}, but the run to go on with had {was}\. Allowed"
+    ):
+        check(ages, *go_on, f"fit.regression_loss={now}")
+    check(ages, *go_on, f"fit.regression_loss={was}")
 
 
 @needs_gpu
@@ -162,13 +195,9 @@ def test_on_the_gpu_it_is_recorded_and_never_waits(settings: list[str], ages: Pa
         learner = make_learner(config, None, callbacks=())
         learner.fit()
         learner.loss_function(learner.output.float(), learner.batch.targets)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            with torch.no_grad():
-                output = learner.model(learner.batch.images.to(next(learner.model.parameters()).dtype))
-                learner.loss_function(output.float(), learner.batch.targets)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        with refuse_waiting(), torch.no_grad():
+            output = learner.model(learner.batch.images.to(next(learner.model.parameters()).dtype))
+            learner.loss_function(output.float(), learner.batch.targets)
         assert output.dtype == torch.float32
         # Of the ages, that of the mean alone is 22.5.
         assert (output - learner.batch.targets)[:, 0].abs().mean().item() < 0.7 * 22.5

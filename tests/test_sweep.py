@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from trainer import sweep
-from trainer.run import Summary
+from trainer.summary import Summary
 from trainer.sweep import Job, SweepFolder, print_table, read_jobs
 
 BETTER = 0.0625  # by how much the best epoch of a job is better than its last one
@@ -167,7 +167,18 @@ def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
         write_job(tmp_path, str(number), ["++data.folds=2", *own], accuracy)
     lines, _ = printed(tmp_path)
     assert lines[-4] == "last val_accuracy over seeds and folds"
-    assert lines[-2].startswith("data.fraction=0.1 | 4 | 0.6000 | 0.1155 | ")
+    assert lines[-2].startswith("data.fraction=0.1 | 4 in 2 folds | 0.6000 | 0.1155 | ")
+
+
+def test_seeds_of_a_fold_count_as_one(tmp_path: Path) -> None:
+    """Two folds that differ are two numbers, however often each was scored; n = 6 would make sure of what is not."""
+    for number, (fold, accuracy) in enumerate([(0, 0.5), (0, 0.51), (0, 0.49), (1, 0.6), (1, 0.61), (1, 0.59)]):
+        own = [f"++data.fold={fold}", f"++seed={number % 3}"]
+        write_job(tmp_path, str(number), ["++data.folds=2", *own], accuracy)
+    lines, _ = printed(tmp_path)
+    half = 12.7062 * 0.05  # of t with one degree of freedom, times the standard error
+    assert lines[-2].startswith("6 in 2 folds | 0.5500 | 0.0555 | ")
+    assert f"{0.55 - half:.4f}..{0.55 + half:.4f}" in lines[-2]
 
 
 def test_folds_alone(tmp_path: Path) -> None:
@@ -237,3 +248,42 @@ def test_labels_and_numbers_have_their_own_scores(
     assert [job.name for job in read_jobs(tmp_path)] == order
     lines, _ = printed(tmp_path)
     assert f"last {key} | best {key}" in lines[1]
+
+
+def test_means_of_losses_begin_with_the_smallest(tmp_path: Path) -> None:
+    for number, (lr, loss) in enumerate([("1", 0.5), ("1", 0.7), ("2", 0.2), ("2", 0.4)]):
+        row = {"epoch": 1, "val_loss": loss, "val_mae": 10 * loss}
+        write_job(tmp_path, str(number), [f"++fit.lr={lr}", f"++seed={number % 2}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert lines[-5] == "last val_loss over seeds"
+    assert [line.split(" | ")[:4] for line in lines[-3:-1]] == [
+        ["fit.lr=2", "2", "0.3000", "0.1414"],
+        ["fit.lr=1", "2", "0.6000", "0.1414"],
+    ]
+
+
+@pytest.mark.parametrize("setting", ["fit.regression_loss", "fit.standardize"])
+def test_losses_of_different_kinds_are_not_compared(setting: str, tmp_path: Path) -> None:
+    for name, loss, error in (("0", 9.0, 1.0), ("1", 0.1, 3.0), ("2", 4.0, 2.0)):
+        row = {"epoch": 1, "val_loss": loss, "val_mae": error}
+        write_job(tmp_path, name, [f"++{setting}={name != '1'}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert "last val_mae | best val_mae" in lines[1]
+    assert [line.split(" | ")[0::2] for line in lines[2:5]] == [
+        ["0", "1.0000", "3"],
+        ["2", "2.0000", "3"],
+        ["1", "3.0000", "3"],
+    ]
+
+
+def test_jobs_of_several_tasks_are_not_compared(tmp_path: Path) -> None:
+    for name, key, value in (("0", "val_map", 0.9), ("1", "val_accuracy", 0.2), ("2", "val_map", 0.8)):
+        row = {"epoch": 1, key: value}
+        write_job(tmp_path, name, [f"++data={key}", f"++seed={name}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert "last score | best score" in lines[1]
+    assert [line.split(" | ")[2] for line in lines[2:5]] == ["val_accuracy 0.2000", "val_map 0.9000", "val_map 0.8000"]
+    assert lines[-4] == "last val_map over seeds"
+    assert lines[-2].startswith("data=val_map | 2 | 0.8500 | ")
+    (means,) = json.loads((tmp_path / "sweep.json").read_text())["means"]
+    assert means["score"] == "val_map"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fakes import logits_loader, make_learner, needs_gpu, noise_loader, tiny_model
+from fakes import logits_loader, make_learner, needs_gpu, noise_loader, refuse_waiting, tiny_model
 from torch import nn
 
 from trainer.recorder import Recorder
@@ -121,15 +121,10 @@ def test_the_score_is_that_of_the_average():
 
 
 @needs_gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_waits_for_the_gpu():
     images = torch.randn(2, 3, 8, 8, device="cuda").half().to(memory_format=torch.channels_last)
     model = tiny_model().eval().cuda()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):
-            result = average(model, images, "flip_shift")
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with refuse_waiting(), torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):
+        result = average(model, images, "flip_shift")
     on_cpu = average(model.cpu(), images.float().cpu(), "flip_shift")
     torch.testing.assert_close(result.cpu(), on_cpu, rtol=0.05, atol=0.05)

@@ -102,7 +102,7 @@ def test_names_are_the_classes_or_those_of_a_file(jpeg: bytes, tmp_path: Path) -
 def test_an_index_is_kept_until_the_shard_changes(jpeg: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[str] = []
     monkeypatch.setattr(
-        "augment.webdataset.index_shard", lambda file, label: listed.append(file.name) or index_shard(file, label)
+        "augment.webdataset.index_shard", lambda file, *given: listed.append(file.name) or index_shard(file, *given)
     )
     file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
     first = load(str(file))
@@ -127,12 +127,12 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "no field": ({"b.cls": None, "b.json": b'{"class": 1}'}, "b.json: has no field label; there is class"),
     "no number": (
         {"b.cls": None, "b.json": b'{"label": 1.5}'},
-        "b.json: label is 1.5. Allowed: the number or the name",
+        "it.tar/b.jpg has the label 1.5. Allowed: whole numbers. Numbers to predict need data.task=regress.",
     ),
     "below 0": ({"b.cls": b"-1"}, "data.train: it.tar/b.jpg has the label -1, which is out of range"),
     "list": (
         {"b.cls": None, "b.json": b'{"label": [1, null]}'},
-        "b.json: label is [1, None]. Allowed: the number or the name of a class, or a list",
+        "b.json: label is [1, None]. Allowed: the number or the name of a class, a number to predict, or a list",
     ),
     "too large": ({"b.cls": b"9" * 30}, "data.train: it.tar/b.jpg has the label 999999999999999999999999999999, which"),
     "mixed": ({"b.cls": b"cat"}, "it.tar/a.jpg has the label 0, and it.tar/b.jpg has the label 'cat'"),
@@ -147,6 +147,31 @@ def test_what_is_wrong_with_a_sample_is_said(case: str, jpeg: bytes, tmp_path: P
     file = write_tar(tmp_path / "it.tar", {name: content for name, content in members.items() if content is not None})
     with pytest.raises(UserError, match=re.escape(message)):
         load(str(file))
+
+
+def test_text_may_be_numbers(jpeg: bytes, tmp_path: Path) -> None:
+    file = str(write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.age": b"2", "b.jpg": jpeg, "b.age": b"1.5\n"}))
+    assert load(file, label="age", task="regress").train.targets == ((2.0,), (1.5,))
+
+
+NO_NUMBERS: dict[str, tuple[Any, str]] = {
+    "no json": ({"b.json": None}, "b.jpg has no label: there is no b.json, only b.cls. data.targets names"),
+    "number is none": ({"b.json": b'{"x": "1"}'}, "b.json: x is '1'. Allowed: a number."),
+    "number is a list": (
+        {"b.json": b'{"x": [1]}'},
+        "b.json: x is [1]. Allowed: a number; data.label=json.x data.task=regress reads a list.",
+    ),
+    "no field of numbers": ({"b.json": b'{"y": 1}'}, "no field x; there is y. data.targets names the fields with num"),
+}
+
+
+@pytest.mark.parametrize("case", NO_NUMBERS)
+def test_what_is_wrong_with_numbers_is_said(case: str, jpeg: bytes, tmp_path: Path) -> None:
+    changes, message = NO_NUMBERS[case]
+    members = {"a.jpg": jpeg, "a.json": b'{"x": 1}', "b.jpg": jpeg, "b.cls": b"0"} | changes
+    file = write_tar(tmp_path / "it.tar", {name: content for name, content in members.items() if content is not None})
+    with pytest.raises(UserError, match=re.escape(message)):
+        load(str(file), targets=["x"])
 
 
 def test_a_file_twice(jpeg: bytes, tmp_path: Path) -> None:

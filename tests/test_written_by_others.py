@@ -139,8 +139,10 @@ def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
     ("source", "files", "settings", "message"),
     [
         ("tfrecord", "tensorflow/gzip.tfrecord", {}, "is no TFRecord file. It is compressed (gzip): unpack it first."),
-        ("tfrecord", "tensorflow/floats.tfrecord", {"image": "image", "label": "label"},
-         "record 0: feature 'label' (data.label) holds floats; allowed are whole numbers, or bytes for names."),
+        ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "targets": ["weigth"]},
+         "no feature 'weigth' (data.targets). Did you mean 'weight'? Allowed: depth, image_raw, label, weight."),
+        ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "targets": ["image_raw"]},
+         "record 0: feature 'image_raw' (data.targets) holds bytes; allowed are numbers."),
         ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_row"},
          "no feature 'image_row' (data.image). Did you mean 'image_raw'? Allowed: depth, image_raw, label, weight."),
         ("tfrecord", "tensorflow/train-00000-of-00002", {"label": "image/object/number"},

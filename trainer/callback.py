@@ -1,5 +1,6 @@
 """Callbacks: what may happen around each level of the training loop, and how a callback cuts a level short."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -143,6 +144,15 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     for callback in checked:
         check_events(callback)
     return tuple(sorted(checked, key=lambda callback: callback.order))
+
+
+def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
+    """Yield callbacks by their class's name, a second one of a class as Name_2: as their states are kept."""
+    seen: Counter[str] = Counter()
+    for callback in callbacks:
+        name = type(callback).__name__
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name}_{seen[name]}", callback
 
 
 # What happens at each level, in order; a word in braces is a level of its own.

@@ -1,12 +1,14 @@
-"""Checkpoint files: written whole or not at all, read without running code."""
+"""Checkpoint files: written whole or not at all, read without running code; and states that go into them."""
 
 import os
 import pickle
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from augment.errors import UserError, first_line
 
@@ -57,3 +59,15 @@ def set_random_state(state: dict[str, Any]) -> None:
     # A run that is resumed on a machine with other GPUs cannot have their dropout masks.
     if len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([value.cpu() for value in state["cuda"]])
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of a model's gradients, by the names of their parameters."""
+    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def set_gradients(model: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+    """Take back what `gradients_of` returned; parameters that are not in it have none."""
+    for name, parameter in model.named_parameters():
+        gradient = gradients.get(name)
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from augment.command import INTERRUPTED, readable_errors
 from augment.compose import CONF, compose_jobs, group_names, normalize, plain_values, split_sweep
+from augment.errors import told
 from trainer import sweep
 from trainer.config import check_config, parse_config
 from trainer.overrides import flags_first, with_resumed
@@ -93,7 +94,7 @@ def _job(statuses: list[str], errors: list[Exception], given: Sequence[str]) -> 
         except Exception as error:
             errors.append(error)
             if sweeping:
-                console.print(f"job {info.job.num} failed: {type(error).__name__}: {error}", style="red", markup=False)
+                console.print(f"job {info.job.num} failed: {told(error)}", style="red", markup=False)
             return
         statuses.append(summary.status)
         console.print(str(summary), highlight=False, soft_wrap=True)

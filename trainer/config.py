@@ -23,6 +23,7 @@ from augment.registry import load_plugins
 from augment.sources import SOURCES, Source, load_dataset, parse_data
 from trainer.callback import Callback
 from trainer.callbacks import complete_callbacks, parse_callbacks
+from trainer.last_batch import check_last_batch
 from trainer.losses import REGRESSION_LOSSES
 from trainer.models import MODELS, Model, check_model, parse_model
 from trainer.optimizers import OptimizerSettings, has_momentum, make_optimizer
@@ -69,7 +70,12 @@ class Fit(OptimizerSettings):
     )
     compile: bool = setting(Flag(default=False, doc="compile the model with torch.compile"))
     accumulate: int = setting(
-        Count(default=1, within=(1, 10**6), doc="batches whose gradients make one step of the optimizer, their mean")
+        Count(
+            default=1,
+            within=(1, 10**6),
+            doc="batches whose gradients make one step of the optimizer, their mean; data.balance=weights is relative "
+            "within each of them",
+        )
     )
     label_smoothing: float = setting(
         Number(default=0, within=(0, 0.999), doc="share of every target that is spread over all classes, in training")
@@ -96,7 +102,11 @@ class Fit(OptimizerSettings):
         Count(default=1, within=(1, 10**6), doc="epochs between two validations; the last epoch always has one")
     )
     drop_last: bool = setting(
-        Flag(default=False, doc="leave out the smaller last training batch: batch norm cannot take a single picture")
+        Flag(
+            default=False,
+            doc="leave out the smaller last training batch, of other pictures in each epoch; needed where it is a "
+            "single picture, on which batch norm cannot train if the picture is small",
+        )
     )
     threads: int | None = setting(
         Count(optional=True, within=(1, 1024), doc="CPU threads of each input pipeline; null: one a core, at most 16")
@@ -260,6 +270,9 @@ def check_config(config: Config) -> None:
     for stage in config.fit.full_stages(size):
         if stage.size != size:
             check_model(config.model, len(classes), size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
+    # Frozen to the end, batch norms keep their statistics.
+    if (config.resolved["callbacks"].get("freeze") or {"epochs": 0})["epochs"] < config.fit.epochs:
+        check_last_batch(config.fit, network, len(dataset.train), size)
     optimizer = config.fit.make_optimizer(network)
     if "momentum" in config.fit.schedules() and not has_momentum(optimizer):
         raise UserError(f"fit.momentum_low: {config.fit.optimizer} has no momentum. Allowed: null.")

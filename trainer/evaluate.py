@@ -19,10 +19,10 @@ from augment.errors import UserError
 from augment.files import write_json
 from augment.folder import scan_split
 from augment.sources import load_dataset
-from trainer.metrics import Samples, wilson_interval
+from trainer.confusion_plot import plot_confusion
+from trainer.metrics import Predictions, wilson_interval
 from trainer.outputs import Outputs, label_scores, number_errors
 from trainer.pictures import plot_outputs
-from trainer.plots import plot_confusion
 from trainer.recorder import Recorder
 from trainer.trained import Trained, load_trained
 from trainer.tta import TTA
@@ -161,7 +161,7 @@ def evaluate(
     )
 
 
-def _calibration_error(samples: Samples) -> float:
+def _calibration_error(samples: Predictions) -> float:
     # Takes seconds to import, for it brings torchvision along.
     from torchmetrics.functional.classification import binary_calibration_error
 

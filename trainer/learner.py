@@ -1,13 +1,12 @@
 """The training loop, as nested small methods; everything else that happens during training is a callback."""
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,40 +14,15 @@ from torch.optim import Optimizer
 
 from augment.dataset import Task
 from augment.loader import Batch
-from trainer.callback import CANCELS, Callback, CancelFit, in_order, loop_text
-from trainer.checkpoint import random_state, set_random_state
+from trainer.batch_loader import BatchLoader, ResumableLoader
+from trainer.callback import CANCELS, Callback, CancelFit, in_order, loop_text, named
+from trainer.checkpoint import gradients_of, random_state, set_gradients, set_random_state
 from trainer.graphs import Eager, Runner, Tensors
+from trainer.losses import LossFunction
 from trainer.stepping import Stepper
 from trainer.tta import average
 
 C = TypeVar("C", bound=Callback)
-
-LossFunction = Callable[[Tensor, Tensor], Tensor]
-
-
-class BatchLoader(Protocol):
-    """What the loop needs of a loader: its exact length, and an epoch a pass."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Batch]: ...
-
-
-class ResumableLoader(BatchLoader, Protocol):
-    """What saving and resuming a fit need besides; see `augment.loader.Loader`."""
-
-    def batches_in(self, epoch: int) -> int:
-        """Return the batches of an epoch."""
-        ...
-
-    def end_pass(self) -> None:
-        """Make the next pass start with the next epoch's first batch."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
 
 
 class Position(NamedTuple):
@@ -341,7 +315,7 @@ class Learner:
             "optimizer": self._stepper.state_dict(),
             "gradients": self._gradients(),
             "loader": self.train_loader.state_dict(),
-            "callbacks": {name: callback.state_dict() for name, callback in self._named_callbacks()},
+            "callbacks": {name: callback.state_dict() for name, callback in named(self.callbacks)},
             "random": random_state(),
         }
 
@@ -350,13 +324,11 @@ class Learner:
         self.model.load_state_dict(state["model"])
         self._stepper.load_state_dict(state["optimizer"])
         self.train_loader.load_state_dict(state["loader"])
-        for name, callback in self._named_callbacks():
+        for name, callback in named(self.callbacks):
             if name in state["callbacks"]:  # one that the saved run had not starts afresh
                 callback.load_state_dict(state["callbacks"][name])
         set_random_state(state["random"])
-        for name, parameter in self.model.named_parameters():
-            gradient = state.get("gradients", {}).get(name)
-            parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+        set_gradients(self.model, state.get("gradients", {}))
         position = Position(*state["position"])
         if not 0 < position.batch < self.batches_in(position.epoch):
             self.train_loader.end_pass()
@@ -367,16 +339,7 @@ class Learner:
         done = self.position.batch
         if done % self.accumulate == 0 or done >= self.batches(self.train_loader):
             return {}
-        parameters = self.model.named_parameters()
-        return {name: p.grad.detach().clone() for name, p in parameters if p.grad is not None}
-
-    def _named_callbacks(self) -> Iterator[tuple[str, Callback]]:
-        """Yield the callbacks by class name, a second one of a class as Name_2."""
-        seen: Counter[str] = Counter()
-        for callback in self.callbacks:
-            name = type(callback).__name__
-            seen[name] += 1
-            yield name if seen[name] == 1 else f"{name}_{seen[name]}", callback
+        return gradients_of(self.model)
 
     # --- showing ---
 

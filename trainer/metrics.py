@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class Predictions:
     """What a pass said of each sample, in the order seen, on the CPU.
 
     Attributes:
@@ -80,12 +80,12 @@ class Meter:
         """Return what `compute` does, at the end of a pass."""
         return self.compute()
 
-    def kept(self) -> Samples:
+    def kept(self) -> Predictions:
         """Return what was said of each sample so far."""
         none = torch.zeros(3, 0, dtype=torch.int64), torch.zeros(2, 0)
         whole = torch.cat(self._whole or [none[0]], dim=1).cpu()
         shares = torch.cat(self._shares or [none[1]], dim=1).cpu()
-        return Samples(*whole.unbind(), *shares.unbind())
+        return Predictions(*whole.unbind(), *shares.unbind())
 
     def confusion(self) -> Tensor:
         """Return the counts so far, (classes, classes) int64 on the CPU: rows are targets, columns predictions."""

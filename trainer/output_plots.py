@@ -7,16 +7,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from augment.figures import save_figure
+from augment.figures import BLUE, GRAY, INK, save_figure
 from augment.lettering import DPI, drawable, font, shorten
 from trainer.outputs import LabelScore
-from trainer.plots import LOCK, SPLITS, frame
+from trainer.plot_style import LOCK, frame
 
 MAX_BARS = 60
 MAX_SCATTERS = 9
 _MAX_POINTS = 5000
-
-_BLUE, _GRAY, _INK = dict(SPLITS)["val"], dict(SPLITS)["train"], "0.15"
 
 
 def plot_labels(scores: Sequence[LabelScore], path: Path) -> None:
@@ -30,7 +28,7 @@ def plot_labels(scores: Sequence[LabelScore], path: Path) -> None:
     with LOCK:
         figure = Figure(figsize=(7, 1.2 + 0.26 * max(1, len(known))), dpi=DPI, layout="constrained")
         axes = figure.subplots()
-        axes.barh(range(len(known)), [score.average_precision for score in known], color=_BLUE, height=0.7)
+        axes.barh(range(len(known)), [score.average_precision for score in known], color=BLUE, height=0.7)
         names = [f"{shorten(drawable(score.name), 2.2 * DPI, 9)} ({score.pictures})" for score in known]
         axes.set_yticks(range(len(known)), names, fontproperties=font(9), parse_math=False)
         axes.invert_yaxis()
@@ -64,9 +62,9 @@ def plot_scatter(targets: NDArray[np.float32], outputs: NDArray[np.float32], nam
                 continue
             x, y = targets[::step, place], outputs[::step, place]
             ends = [float(x.min()), float(x.max())]
-            axes.plot(ends, ends, color=_GRAY, linewidth=1, linestyle=":")
-            axes.plot(x, y, ".", color=_BLUE, markersize=4, alpha=0.5)
+            axes.plot(ends, ends, color=GRAY, linewidth=1, linestyle=":")
+            axes.plot(x, y, ".", color=BLUE, markersize=4, alpha=0.5)
             error = float(np.abs(outputs[:, place] - targets[:, place]).mean())
             frame(axes, f"{shorten(drawable(names[place]), 2 * DPI, 11)}, mean error {error:.3g}", "true")
-            axes.set_ylabel("predicted", color=_INK)
+            axes.set_ylabel("predicted", color=INK)
         save_figure(figure, path, DPI)

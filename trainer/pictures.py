@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from augment.dataset import Task
 from augment.loader import Loader
 from augment.params import Count, setting
+from trainer.batch_plot import plot_batch
 from trainer.callback import Callback
 from trainer.callbacks import ParamScheduler, configurable
 from trainer.checkpoint import BEST, load
+from trainer.confusion_plot import plot_confusion
 from trainer.learner import Learner
 from trainer.output_plots import plot_labels, plot_scatter
 from trainer.outputs import Outputs, label_scores
-from trainer.plots import plot_batch, plot_confusion, plot_history, plot_schedule
+from trainer.plots import plot_history, plot_schedule
 from trainer.recorder import Recorder
 from trainer.schedule import position
 from trainer.stages import StagedLoader

@@ -13,7 +13,7 @@ from torch import Tensor
 from augment.errors import UserError
 from trainer.callback import Callback
 from trainer.learner import Learner
-from trainer.metrics import Meter, Samples
+from trainer.metrics import Meter, Predictions
 from trainer.outputs import OutputMeter, Outputs, make_meter
 
 Row = dict[str, float]
@@ -73,7 +73,7 @@ class Recorder(Callback):
         self.latest: Row = {}
         self.val: Row = {}
         self.confusion: Tensor | None = None
-        self.samples: Samples | Outputs | None = None
+        self.samples: Predictions | Outputs | None = None
         self.looks: list[Look] = []
         self._train: Meter | OutputMeter | None = None
         self._measured: Tensor | None = None

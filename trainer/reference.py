@@ -41,9 +41,9 @@ python -m augment.plan +aug=NAME [--against NAME]                               
 python -m augment.preview +aug=NAME | --op NAME|all                                   draw what they do
 python -m augment.bench +aug=NAME                                                     measure how fast they are
 python -m augment.export +aug=NAME                                                    take validation elsewhere
-python -m augment.info data=NAME ...                                                  say what a data set holds
+python -m augment.info data=NAME ...                                                  what data hold, what looks wrong
 python -m augment.convert data=NAME ... --to FORMAT --out DIR                         write data in another format
-python -m augment.bench.sources data=NAME ...                                         measure its formats
+python -m augment.bench.sources data=NAME ...                                         measure data in all formats
 """
 
 
@@ -94,6 +94,20 @@ def op_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def source_table() -> str:
+    """Return the table of sources in Markdown."""
+    shared = settings(Source)
+    lines = ["| `data=` | what it reads | needs | may have |", "|---|---|---|---|"]
+    for name, cls in SOURCES.items():
+        own = {key: param for key, param in settings(cls).items() if shared.get(key) is not param}
+        needed = ", ".join(f"`{key}`" for key, param in own.items() if param.required)
+        optional = ", ".join(f"`{key}`" for key, param in own.items() if not param.required)
+        doc = _first_line(cls.__doc__).replace("<", "&lt;")
+        lines.append(f"| `{name}` | {doc} | {needed} | {optional} |")
+    lines.append(f"| all of them | | | {', '.join(f'`{key}`' for key in shared)} |")
+    return "\n".join(lines) + "\n"
+
+
 def default_loop() -> str:
     """Return the loop with the callbacks of the default configuration."""
     configured = OmegaConf.to_container(OmegaConf.load(CONF / "callbacks" / "default.yaml"))
@@ -106,6 +120,7 @@ def derived_parts() -> dict[str, str]:
     recipe = (CONF / "aug" / "imagenette.yaml").read_text()
     return {
         "recipe": f"```yaml\n# conf/aug/imagenette.yaml\n{recipe}```\n",
+        "sources": source_table(),
         "ops": op_table(),
         "loop": f"```\n{default_loop()}\n```\n",
     }

@@ -14,13 +14,15 @@ from trainer.checkpoint import LAST, load
 from trainer.config import Config
 from trainer.run import CONFIG_FILE, make_train_loader
 from trainer.stages import check_loader_state
+from trainer.standardize import Standard, check_same
 
 
 def check_resume(config: Config) -> None:
     """Check, before anything is written, that the run to resume can be gone on with.
 
     Raises:
-        UserError: it has no checkpoint, has finished, or had another plan, model, optimizer or groups of parameters.
+        UserError: it has no checkpoint, has finished, or had another plan, model, loss, optimizer or groups of
+            parameters.
     """
     if config.fit.resume is None:
         return
@@ -30,13 +32,19 @@ def check_resume(config: Config) -> None:
         raise UserError(
             f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
         )
+    dataset = load_dataset(config.data)
     file = Path(config.fit.resume) / CONFIG_FILE
     saved = OmegaConf.load(file) if file.is_file() else None
     if isinstance(saved, DictConfig):
         _check_part(config.data, saved)
-    check_loader_state(state["loader"], make_train_loader(config, load_dataset(config.data).train))
+        if dataset.task == "regress":
+            _check_loss(config.fit.regression_loss, saved)
+    check_loader_state(state["loader"], make_train_loader(config, dataset.train))
     with torch.device("meta"):
-        network = config.model.untrained().build(len(load_dataset(config.data).classes), config.aug.size)
+        network = config.model.untrained().build(len(dataset.classes), config.aug.size)
+    if dataset.task == "regress" and config.fit.standardize:
+        Standard.of(dataset.train.targets).put_into(network)
+    check_same(network, state["model"])
     shapes = {name: value.shape for name, value in state["model"].items()}
     if differing := _differing(shapes, {name: value.shape for name, value in network.state_dict().items()}):
         raise UserError(
@@ -63,6 +71,16 @@ def _check_part(source: Source, saved: DictConfig) -> None:
             raise UserError(
                 f"data.{name}: {param.show(now)}, but the run to go on with had {param.show(was)}. Allowed: the same."
             )
+
+
+def _check_loss(loss: str, saved: DictConfig) -> None:
+    """Check that numbers are learned by the same loss, by which the best epoch is chosen too: its default has changed.
+
+    A run that does not say had the first default.
+    """
+    was = OmegaConf.select(saved, "fit.regression_loss", default="mse")
+    if was != loss:
+        raise UserError(f"fit.regression_loss: {loss}, but the run to go on with had {was}. Allowed: the same.")
 
 
 def _differing(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:

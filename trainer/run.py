@@ -2,12 +2,10 @@
 
 import gc
 import logging
-import platform
 import shutil
-import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import torch
@@ -18,75 +16,36 @@ from torch import nn
 
 from augment.balance import describe_balance, loss_weights
 from augment.dataset import Dataset, Split
-from augment.files import installed_version, write_json
+from augment.errors import UserError, told
+from augment.files import write_json
 from augment.graph import Placement
+from augment.items import end_readers
 from augment.loader import Loader
 from augment.memory import keep_freed_memory
 from augment.placement import place
 from augment.plan import Plan, build_plan
-from augment.sources import load_dataset
+from augment.sources import load_dataset, notes_of
+from augment.sources.notes import repeat_notes
 from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load
 from trainer.config import Config
 from trainer.dashboard import Wandb
 from trainer.early_stopping import EarlyStopping
+from trainer.environment import environment
 from trainer.graphs import runner
 from trainer.learner import Learner, Position
 from trainer.losses import LossFunction, make_loss
 from trainer.models import count_parameters
-from trainer.recorder import Recorder
+from trainer.recorder import NonFiniteLossError, Recorder
 from trainer.stages import Prepare, StagedLoader
 from trainer.standardize import Standard, check_same
-from trainer.tasks import JUDGING, best_row, task_of
+from trainer.summary import Summary
+from trainer.tasks import JUDGING, best_row
 from trainer.warm_up import warm_up
 
-CONFIG_FILE, SUMMARY_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "summary.json", "environment.json", "plan.txt"
-
-_PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
+CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "environment.json", "plan.txt"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a run ended.
-
-    Attributes:
-        status: finished, interrupted or failed.
-        folder: where the run lies.
-        epochs: epochs that were finished.
-        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. It was chosen by its score on
-            the validation data, which is therefore too good.
-        last: row of the last epoch, which nothing was chosen by; empty if there is none.
-        seconds: of this process's part of the run.
-        error: what it failed of.
-        stopped: why a callback ended it before the last epoch.
-    """
-
-    status: str
-    folder: Path
-    epochs: int
-    best: dict[str, float]
-    last: dict[str, float]
-    seconds: float
-    error: str = ""
-    stopped: str = ""
-
-    def write(self) -> None:
-        """Write summary.json."""
-        values = {**vars(self), "folder": str(self.folder)}
-        write_json(self.folder / SUMMARY_FILE, values)
-
-    def __str__(self) -> str:
-        key = JUDGING[task_of([self.best, self.last])].monitor
-        best = self.best.get(key)
-        score = f"no {key}" if best is None else f"best {key} {best:.4f}"
-        where = f" in epoch {int(self.best['epoch']) + 1}" if best is not None else ""
-        final = f", last {self.last[key]:.4f}" if key in self.last else ""
-        early = f" (stopped early: {self.stopped})" if self.stopped else ""
-        took = f"{self.seconds:.0f} s, in {self.folder}"
-        epochs = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
-        return f"{self.status} after {epochs}{early}: {score}{where}{final}, {took}"
 
 
 def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
@@ -101,22 +60,29 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
     Returns:
         How the run ended; also in the folder's summary.json. A failure is raised, after it was written down.
     """
-    begun = monotonic()
+    begun, now = monotonic(), time()
     console = console or Console()
     folder.mkdir(parents=True, exist_ok=True)
     if config.fit.torch_device().type == "cpu":
         keep_freed_memory()
     learner: Learner | None = None
     try:
+        # Data are mostly loaded before there is a run with a log, and once for all jobs of a sweep.
+        repeat_notes(notes_of(config.data), before=now)
         learner = _prepare(config, folder, console, group)
         start = _resume(learner, config.fit.resume, folder)
         learner.fit(start)
         status = "interrupted" if learner.find(Interrupt).pressed else "finished"
         summary = _summary(learner, status, folder, monotonic() - begun)
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}"
-        Summary("failed", folder, 0, {}, {}, monotonic() - begun, text).write()
-        log.exception("the run failed")
+        epochs = len(learner.find(Recorder).rows) if learner is not None else 0
+        Summary("failed", folder, epochs, {}, {}, monotonic() - begun, told(error)).write()
+        if not isinstance(error, UserError):
+            log.exception("the run failed")
+            raise
+        if (folder / LAST).is_file() and not isinstance(error, NonFiniteLossError):
+            error.args = (f"{error} fit.resume={folder} goes on from its last checkpoint.",)
+        log.error("the run failed: %s", error)
         raise
     finally:
         if learner is not None:
@@ -254,6 +220,7 @@ def _set_precision(device: torch.device, precision: str) -> None:
 def release_memory() -> None:
     """Give back what a run held, so that a sweep of many does not fill the GPU: DALI keeps its pool otherwise."""
     gc.collect()
+    end_readers()
     backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -283,9 +250,6 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
         )
     if reason := train_loader.placement.reason:
         console.print(reason, highlight=False, soft_wrap=True)
-    if dataset.task == "classify" and len(dataset.classes) == 1:
-        log.warning("there is one class only, %s: nothing to tell apart", dataset.classes[0])
-        console.print(f"there is one class only, {dataset.classes[0]}: nothing to tell apart", markup=False)
     if balance := describe_balance(dataset, config.data.balance):
         log.info(balance)
         console.print(balance, highlight=False, soft_wrap=True)
@@ -331,24 +295,6 @@ def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Sum
     stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
     last = dict(rows[-1]) if rows else {}
     return Summary(status, folder, len(rows), best, last, seconds, stopped=stopped)
-
-
-def environment() -> dict[str, Any]:
-    """Return git revision, versions and devices: with the configuration, enough to run a run again."""
-    versions = {package: installed_version(package) for package in _PACKAGES}
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}
-
-
-def _git_revision() -> dict[str, Any] | None:
-    def git(*arguments: str) -> str:
-        here = Path(__file__).parent
-        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
-
-    try:
-        return {"revision": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def _device_name(device: torch.device) -> str:

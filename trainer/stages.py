@@ -15,11 +15,13 @@ from typing import Any, ClassVar
 from augment.config import Aug
 from augment.errors import UserError
 from augment.graph import Placement
-from augment.loader import Batch, Loader, check_state
+from augment.loader import Batch, Loader
+from augment.loader_state import check_state
 from augment.params import Count, parse_settings, setting, settings
 from augment.plan import Plan
+from trainer.batch_loader import BatchLoader
 from trainer.callback import Callback
-from trainer.learner import BatchLoader, Learner
+from trainer.learner import Learner
 
 # Seconds before the end of a stage at which the next one's pipeline is begun; building takes 1 to 3 on a GPU.
 _LEAD = 10.0

@@ -16,10 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from augment.files import write_json
-from trainer.run import SUMMARY_FILE
+from trainer.summary import SUMMARY_FILE
 from trainer.tasks import JUDGING, smaller_is_better, task_of
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
+
+# Overrides that change what the loss of numbers is.
+_OF_LOSSES = ("fit.regression_loss=", "fit.standardize=")
 
 # Folders of the sweeps that this process started.
 STARTED: list[Path] = []
@@ -68,10 +71,24 @@ class Mean:
     Attributes:
         name: what else the sweep varies.
         scores: of each.
+        score: what these are, as val_accuracy.
+        folds: the fold that each is of; empty where the sweep goes over no folds.
     """
 
     name: str
     scores: tuple[float, ...]
+    score: str = JUDGING["classify"].monitor
+    folds: tuple[str, ...] = ()
+
+    @property
+    def apart(self) -> tuple[float, ...]:
+        """What is told apart: the scores, or where folds have several each, which resemble each other, their means."""
+        if len(set(self.folds)) < 2:
+            return self.scores
+        of_fold: defaultdict[str, list[float]] = defaultdict(list)
+        for fold, score in zip(self.folds, self.scores, strict=True):
+            of_fold[fold].append(score)
+        return tuple(map(mean, of_fold.values()))
 
     @property
     def mean(self) -> float:
@@ -84,10 +101,11 @@ class Mean:
         return stdev(self.scores)
 
     def interval(self) -> tuple[float, float]:
-        """Return the 95 % confidence interval of the mean over all seeds (Student's t)."""
+        """Return the 95 % confidence interval of the mean over all seeds, or over folds (Student's t)."""
         from scipy.stats import t  # takes a while
 
-        half = float(t.ppf(0.975, len(self.scores) - 1)) * self.std / math.sqrt(len(self.scores))
+        apart = self.apart
+        half = float(t.ppf(0.975, len(apart) - 1)) * stdev(apart) / math.sqrt(len(apart))
         return self.mean - half, self.mean + half
 
     def plain(self) -> dict[str, Any]:
@@ -97,23 +115,35 @@ class Mean:
 
 def read_jobs(folder: Path) -> list[Job]:
     """Read the jobs of a sweep's folder, the best last epoch first, those without a score last."""
-    jobs = [_read_job(run.parent) for run in folder.glob("*/.hydra")]
-    sign = 1 if smaller_is_better(_score(jobs)) else -1
-    return sorted(jobs, key=lambda job: (job.last is None, sign * (job.last or 0.0), len(job.name), job.name))
+    overrides = {
+        run.parent: tuple(str(o).lstrip("+") for o in OmegaConf.load(run / "overrides.yaml"))
+        for run in folder.glob("*/.hydra")
+    }
+    # Losses of different kinds cannot be compared.
+    losses = {tuple(o for o in given if o.startswith(_OF_LOSSES)) for given in overrides.values()}
+    of_numbers = JUDGING["regress"].monitor if len(losses) < 2 else f"val_{JUDGING['regress'].quantity}"
+    jobs = [_read_job(run, given, of_numbers) for run, given in overrides.items()]
+    return sorted(jobs, key=lambda job: (job.last is None, *_rank(job.score, job.last or 0.0), len(job.name), job.name))
 
 
-def _score(jobs: Sequence[Job]) -> str:
-    """Return what the jobs are judged by."""
-    return next((job.score for job in jobs if job.last is not None), JUDGING["classify"].monitor)
+def _rank(score: str, value: float) -> tuple[str, float]:
+    """Return what sorts scores of several kinds, the best of each kind first."""
+    return score, value if smaller_is_better(score) else -value
 
 
-def _read_job(folder: Path) -> Job:
-    overrides = tuple(str(o).lstrip("+") for o in OmegaConf.load(folder / ".hydra" / "overrides.yaml"))
+def _score(rows: Sequence[Job | Mean]) -> str:
+    """Return what all of some are judged by; empty if that differs."""
+    scores = {row.score for row in rows if isinstance(row, Mean) or row.last is not None}
+    return "" if len(scores) > 1 else next(iter(scores), JUDGING["classify"].monitor)
+
+
+def _read_job(folder: Path, overrides: tuple[str, ...], of_numbers: str) -> Job:
     try:
         summary = json.loads((folder / SUMMARY_FILE).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return Job(folder.name, overrides, "missing", None, None, 0.0, "")
-    score = JUDGING[task_of([summary["last"], summary["best"]])].monitor
+    task = task_of([summary["last"], summary["best"]])
+    score = of_numbers if task == "regress" else JUDGING[task].monitor
     last, best = (_value(summary[row], score) for row in ("last", "best"))
     return Job(folder.name, overrides, summary["status"], last, best, summary["seconds"], summary["error"], score)
 
@@ -128,7 +158,7 @@ def print_table(folder: Path, console: Console) -> bool:
     jobs = read_jobs(folder)
     varied = _varied(jobs)
     means = _over_seeds(jobs, varied)
-    tables = [_job_table(jobs, varied), *([_mean_table(means, _score(jobs), varied)] if means else [])]
+    tables = [_job_table(jobs, varied), *([_mean_table(means, varied)] if means else [])]
     for title, rows in tables:
         table = Table(title=title, title_justify="left")
         for name in rows[0]:
@@ -148,26 +178,31 @@ Rows = tuple[str, list[list[str]]]
 _WORDS = ("job", "what it varies", "status")
 
 # Overrides that repeat an experiment, and what they go over.
-_REPEATED = {"seed=": "seeds", "data.fold=": "folds"}
+_FOLD = "data.fold="
+_REPEATED = {"seed=": "seeds", _FOLD: "folds"}
 
 
 def _job_table(jobs: Sequence[Job], varied: set[str]) -> Rows:
     key = _score(jobs)
-    rows = [["job", "what it varies", f"last {key}", f"best {key}", "seconds", "status"]]
+    rows = [["job", "what it varies", f"last {key or 'score'}", f"best {key or 'score'}", "seconds", "status"]]
     for job in jobs:
-        scores = ("" if score is None else f"{score:.4f}" for score in (job.last, job.best))
+        which = "" if key else f"{job.score} "
+        scores = ("" if score is None else f"{which}{score:.4f}" for score in (job.last, job.best))
         status = f"{job.status}: {job.error}" if job.error else job.status
         rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", status])
     return f"{len(jobs)} jobs, the best last epoch first", rows
 
 
-def _mean_table(means: Sequence[Mean], score: str, varied: set[str]) -> Rows:
+def _mean_table(means: Sequence[Mean], varied: set[str]) -> Rows:
+    key = _score(means)
     rows = [["what it varies", "n", "mean", "std", "95 % interval of the mean"]]
     for row in means:
         low, high = row.interval()
-        rows.append([row.name, str(len(row.scores)), f"{row.mean:.4f}", f"{row.std:.4f}", f"{low:.4f}..{high:.4f}"])
+        mean_score = f"{row.mean:.4f}" if key else f"{row.score} {row.mean:.4f}"
+        n = str(len(row.scores)) + (f" in {len(row.apart)} folds" if len(row.apart) < len(row.scores) else "")
+        rows.append([row.name, n, mean_score, f"{row.std:.4f}", f"{low:.4f}..{high:.4f}"])
     over = [name for key, name in _REPEATED.items() if any(override.startswith(key) for override in varied)]
-    return f"last {score} over {' and '.join(over) or 'seeds'}", rows
+    return f"last {key or 'score'} over {' and '.join(over) or 'seeds'}", rows
 
 
 def _markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
@@ -188,10 +223,15 @@ def _kept(job: Job, varied: set[str]) -> list[str]:
 
 def _over_seeds(jobs: Sequence[Job], varied: set[str]) -> list[Mean]:
     """Return the means over jobs that differ in their seed or fold alone, the best first; none for single ones."""
-    groups: defaultdict[str, list[float]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
     for job in jobs:
         if job.last is not None and job.status == "finished":
-            groups[" ".join(o for o in _kept(job, varied) if not o.startswith(tuple(_REPEATED)))].append(job.last)
-    means = [Mean(name, tuple(scores)) for name, scores in groups.items() if len(scores) > 1]
-    sign = 1 if smaller_is_better(_score(jobs)) else -1
-    return sorted(means, key=lambda row: sign * row.mean)
+            name = " ".join(o for o in _kept(job, varied) if not o.startswith(tuple(_REPEATED)))
+            fold = next((o for o in _kept(job, varied) if o.startswith(_FOLD)), "")
+            groups[name, job.score].append((job.last, fold))
+    means = [
+        Mean(name, tuple(score for score, _ in rows), of, tuple(fold for _, fold in rows))
+        for (name, of), rows in groups.items()
+        if len(rows) > 1
+    ]
+    return sorted(means, key=lambda row: _rank(row.score, row.mean))

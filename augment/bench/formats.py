@@ -1,25 +1,30 @@
 """The same pictures in every form that a source reads."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.format import open_memmap
 from pyarrow import parquet
 
+from augment.bench.cpu_time import cores
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.records.conversion import Options, convert
+from augment.records.lists import CLASSES_FILE
 from augment.records.protobuf import VARINT, field, varint
-from augment.records.writers import CLASSES_FILE, FORMATS
+from augment.records.writers import FORMATS
 from augment.sources import parse_data
 from augment.stored import open_picture, read_encoded
 
-# Pictures in a file or a transaction, where the writer is one of ours.
-_PART = 4096
+_PART = 4096  # pictures in a parquet file
+_BATCH = 256  # pictures in a transaction
 
 
 def write_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> dict[str, Any]:
@@ -87,16 +92,18 @@ def load_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> Dataset:
     # Nobody reads val: a picture of each class is enough.
     some = {target: picture for picture, target in zip(dataset.val.files, dataset.val.targets, strict=True)}
     few = replace(dataset, val=Split(tuple(some.values()), tuple(some)))
-    loaded = parse_data(write_as(source, few, folder, jobs)).load()
+    # Without the check: these pictures were decoded before, or will be.
+    loaded = parse_data(write_as(source, few, folder, jobs)).unchecked()
     assert len(loaded.train) == len(dataset.train)
     return loaded
 
 
 def _write_list(split: Split, path: Path) -> None:
-    for picture in split.files:
+    lines = []
+    for picture, target in zip(split.files, split.targets, strict=True):
         if not isinstance(picture, Path):
             raise UserError("the pictures are no files of their own")
-    lines = (f'"{file}" {target}\n' for file, target in zip(split.files, split.targets, strict=True))
+        lines.append(f'"{picture.absolute()}" {target}\n')
     path.with_suffix(".txt").write_text("".join(lines))
 
 
@@ -104,12 +111,14 @@ def _write_lmdb(split: Split, path: Path) -> None:
     import lmdb
 
     size = sum(len(read_encoded(picture)) for picture in split.files)
-    with lmdb.open(str(path), map_size=4 * size + 2**24) as base:
-        for number, (picture, target) in enumerate(_samples(split)):
-            # Caffe's Datum: 4 the data, 5 the label, 7 whether the data are encoded.
-            label, encoded = varint(5 << 3 | VARINT) + varint(target), varint(7 << 3 | VARINT) + varint(1)
+    with lmdb.open(str(path), map_size=4 * size + 2**24, sync=False) as base:
+        samples = enumerate(_samples(split))
+        while batch := list(islice(samples, _BATCH)):
             with base.begin(write=True) as transaction:
-                transaction.put(b"%08d" % number, field(4, picture) + label + encoded)
+                for number, (picture, target) in batch:
+                    # Caffe's Datum: 4 the data, 5 the label, 7 whether the data are encoded.
+                    label, encoded = varint(5 << 3 | VARINT) + varint(target), varint(7 << 3 | VARINT) + varint(1)
+                    transaction.put(b"%08d" % number, field(4, picture) + label + encoded)
 
 
 def _write_parquet(split: Split, path: Path) -> None:
@@ -121,13 +130,22 @@ def _write_parquet(split: Split, path: Path) -> None:
 
 
 def _write_numpy(split: Split, path: Path) -> None:
-    pictures = []
-    for file in split.files:
+    sizes = set()
+    for file in split.files:  # all first: decoding takes long
         with open_picture(file) as image:
-            pictures.append(np.asarray(image.convert("RGB")))
-        if pictures[-1].shape != pictures[0].shape:
+            sizes.add(image.size)
+        if len(sizes) > 1:
             raise UserError("the pictures have several sizes")
-    np.save(path.with_suffix(".npy"), np.stack(pictures))
+    (width, height), count = sizes.pop(), len(split)
+    pixels = open_memmap(path.with_suffix(".npy"), mode="w+", dtype=np.uint8, shape=(count, height, width, 3))
+
+    def decode(place: int) -> None:
+        with open_picture(split.files[place]) as image:
+            pixels[place] = np.asarray(image.convert("RGB"))
+
+    with ThreadPoolExecutor(cores()) as pool:
+        for _ in pool.map(decode, range(count)):
+            pass
     np.save(path.with_suffix(".targets.npy"), np.array(split.targets))
 
 

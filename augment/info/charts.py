@@ -8,7 +8,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from augment.info.page import BLUE, GRAY, ORANGE, Page, bins, draw_shares, frame, legend, thousands
+from augment.figures import BLUE, GRAY
+from augment.info.page import ORANGE, Page, bins, draw_shares, frame, legend, thousands
 from augment.info.summary import Info
 
 CHARTS = 3.3  # inches: their height, with the blanks around them

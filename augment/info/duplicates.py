@@ -17,7 +17,8 @@ from PIL import Image
 
 from augment.check import DECODER_ERRORS, strict_pillow
 from augment.dataset import Picture, Target
-from augment.info.luma import MAX_BITS, MIN_CORRELATION, Luma, correlation, read_luma
+from augment.errors import UserError
+from augment.info.luma import MAX_BITS, MIN_CORRELATION, correlation, read_luma
 from augment.info.scan import Scan
 from augment.stored import is_raw, read_encoded
 
@@ -157,17 +158,17 @@ def _confirmed(pictures: Sequence[Picture], scan: Scan, pairs: Pairs) -> Pairs:
         for a, b in pairs.tolist()
         if (first := lumas[a]) is not None
         and (second := lumas[b]) is not None
-        and correlation(first, second) >= MIN_CORRELATION
+        and correlation(first.astype(np.float32), second.astype(np.float32)) >= MIN_CORRELATION
     ]
     return np.array(kept, np.int64).reshape(-1, 2)
 
 
-def _luma(picture: Picture, orientation: int) -> Luma | None:
-    """Return what a picture shows; None where it has gone since it was looked at."""
+def _luma(picture: Picture, orientation: int) -> NDArray[np.uint8] | None:
+    """Return what a picture shows, in a quarter of the memory; None where it has gone since it was looked at."""
     try:
         if is_raw(picture):
-            return read_luma(Image.fromarray(picture.read_pixels()))
+            return read_luma(Image.fromarray(picture.read_pixels())).astype(np.uint8)
         with Image.open(BytesIO(read_encoded(picture))) as image:
-            return read_luma(image, orientation)
-    except DECODER_ERRORS:
+            return read_luma(image, orientation).astype(np.uint8)  # the levels are whole
+    except (*DECODER_ERRORS, UserError):
         return None

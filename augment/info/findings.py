@@ -12,7 +12,6 @@ IMBALANCE = 5.0  # pictures in train of the largest class over those of the smal
 FEW = 10  # pictures of a class in train
 VAL_SHARES = (0.05, 0.4)
 DUPLICATE_SHARE = 0.01  # of copies within a split
-NUMBER_SCALE = 3.0  # of mean or standard deviation
 
 
 def find_wrong(info: Info, *, skip_bad: bool | None = None, convert: str = "") -> list[Finding]:
@@ -51,7 +50,7 @@ def _unreadable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
 def _leaks(info: Info) -> Iterator[Finding]:
     total = len(info.data.val)
     why = "Scores on val are better than they should be; take them out of one of the two."
-    doubt = "Pictures that are alike by nature count too, so look at the pairs in the drawing first."
+    doubt = "Pictures alike by nature (scans, icons, frames of a film) count too: see the pairs in the drawing."
     for kind, counted, how in (
         ("leak", info.exact, f"byte by byte. {why}"),
         ("near_leak", info.near, f"by their looks: re-encoded, resized, or almost the same scene. {why} {doubt}"),
@@ -63,16 +62,21 @@ def _leaks(info: Info) -> Iterator[Finding]:
 
 def _contradictions(info: Info) -> Iterator[Finding]:
     what = "numbers" if info.data.task == "regress" else "labels"
-    for kind, counted, which in (
-        ("contradiction", info.exact, "copies of one file have"),
-        ("near_contradiction", info.near, "two pictures that look the same have"),
+    for kind, counted, which, wrong in (
+        ("contradiction", info.exact, "copies of one file have", "must be wrong"),
+        (
+            "near_contradiction",
+            info.near,
+            "two pictures that look the same have",
+            "is wrong, if they are not just alike by nature (scans, icons, frames of a film)",
+        ),
     ):
         if counted.contradicting:
             group = counted.contradicting[0]
             other = next(place for place in group if info.targets[place] != info.targets[group[0]])
             times = number(len(counted.contradicting), "time", "times")
             example = f"{_labeled(info, group[0])} and {_labeled(info, other)}"
-            yield Finding(kind, f"{times} {which} different {what}, of which one must be wrong: {example}.")
+            yield Finding(kind, f"{times} {which} different {what}, of which one {wrong}: {example}.")
 
 
 def _labeled(info: Info, place: int) -> str:
@@ -118,9 +122,6 @@ def _numbers(info: Info) -> Iterator[Finding]:
     for name, (train, val) in info.numbers.items():
         if not train.std:
             yield Finding("constant", f"{name} is {train.mean:.4g} for every picture of train: nothing to learn.")
-        elif max(abs(train.mean), train.std) > NUMBER_SCALE:
-            what = f"{name} has mean {train.mean:.4g} and standard deviation {train.std:.4g} in train"
-            yield Finding("scale", f"{what}; networks learn numbers of about -1..1 best, so bring it there.")
         if train.std and (val.max > train.max + train.std or val.min < train.min - train.std):
             what = f"{name} is {val.min:.4g}..{val.max:.4g} in val, {train.min:.4g}..{train.max:.4g} in train"
             yield Finding("range", f"{what}: what lies beyond was never learned.")
@@ -137,12 +138,12 @@ def _val_share(info: Info) -> Iterator[Finding]:
 
 def _repeated(info: Info) -> Iterator[Finding]:
     for kind, counted, how in (
-        ("duplicates", info.exact, "are copies, byte by byte, of others in it"),
-        ("near_duplicates", info.near, "look the same as others in it"),
+        ("duplicates", info.exact, "are copies, byte by byte, of others in it."),
+        ("near_duplicates", info.near, "look the same as others in it: copies, or alike by nature."),
     ):
         for split, count, total in (
             ("train", counted.train, len(info.data.train)),
             ("val", counted.val, len(info.data.val)),
         ):
             if count and count >= DUPLICATE_SHARE * total:
-                yield Finding(kind, f"{count:,} of {total:,} {split} pictures ({percent(count / total)}) {how}.")
+                yield Finding(kind, f"{count:,} of {total:,} {split} pictures ({percent(count / total)}) {how}")

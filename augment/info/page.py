@@ -9,12 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from augment import figures
+from augment.figures import BLUE, GRAY, INK
 from augment.lettering import font
 
 WIDTH = 11.0  # inches
-INK, GRAY, BLUE, ORANGE = "0.15", "0.6", "#1f5a96", "#c8641e"
+ORANGE = "#c8641e"
 COLORS = {"train": GRAY, "val": BLUE}
-TITLE, TEXT, SMALL = 11, 9, 8  # points
+TEXT, SMALL = 9, 8  # points
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,7 @@ class Page:
 
 def frame(axes: Axes, title: str, xlabel: str) -> None:
     """Give axes the look of all."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["bottom", "left"]].set_color(GRAY)
-    axes.grid(axis="y", color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=TEXT, color=GRAY, labelcolor=INK)
-    axes.set_xlabel(xlabel, fontsize=TEXT, color=INK)
-    axes.set_title(title, loc="left", color=INK, fontproperties=font(TITLE), parse_math=False)
+    figures.frame(axes, title, xlabel, TEXT)
 
 
 def legend(axes: Axes) -> None:

@@ -10,8 +10,9 @@ from PIL import ImageOps
 
 from augment.check import DECODER_ERRORS
 from augment.dataset import Picture
+from augment.figures import INK, TITLE
 from augment.info.charts import CHARTS, draw_charts
-from augment.info.page import COLORS, INK, SMALL, TEXT, TITLE, WIDTH, Page, bins, draw_shares, frame, legend, thousands
+from augment.info.page import COLORS, SMALL, TEXT, WIDTH, Page, bins, draw_shares, frame, legend, thousands
 from augment.info.summary import Info
 from augment.info.text import headline
 from augment.lettering import DPI, drawable, font, shorten, text_width

@@ -15,6 +15,7 @@ from PIL import Image
 
 from augment.check import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
 from augment.dataset import Picture
+from augment.errors import UserError
 from augment.info.luma import BLANK, perceptual_hash, read_luma
 from augment.progress import progress_bar
 from augment.stored import is_raw, read_encoded
@@ -122,6 +123,8 @@ def _look(picture: Picture) -> tuple[Any, ...] | str:
         if isinstance(error, OSError) and error.errno is not None:
             return f"cannot be read: {error.strerror or error}"
         return f"is broken: {error or type(error).__name__}"
+    except UserError as error:  # of a user's own code
+        return f"fails: {error}"
     except MemoryError:
         return "needs more memory to decode than there is"
 

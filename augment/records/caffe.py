@@ -13,7 +13,7 @@ import numpy as np
 from augment.errors import UserError, first_line
 from augment.records.index import Advance, Index
 from augment.records.protobuf import BYTES, VARINT, read_fields, signed
-from augment.records.spans import RecordFile, changed
+from augment.records.spans import RecordFile, changed, check_unchanged
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)
 
@@ -41,7 +41,9 @@ class DatumPicture:
         Raises:
             OSError: the database is gone, or not the one that was indexed.
         """
-        with _environment(self.file, os.getpid()).begin(buffers=True) as transaction:
+        environment = _environment(self.file, os.getpid())
+        check_unchanged(self.file)
+        with environment.begin(buffers=True) as transaction:
             value = transaction.get(self.key)
             if value is None:
                 raise changed(self.file)

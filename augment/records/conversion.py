@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -15,21 +16,26 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
+from time import perf_counter
 from uuid import uuid4
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from augment.dataset import Dataset, Picture, Split
+from augment.dataset import Dataset, Picture, Split, Task
 from augment.errors import UserError, first_line
 from augment.files import write_whole
 from augment.progress import progress_bar
+from augment.records.lists import CLASSES_FILE
 from augment.records.manifest import MANIFEST, Done, read_manifest, total_checksum
-from augment.records.writers import CLASSES_FILE, FORMATS, Sample
+from augment.records.tfrecord import IMAGE
+from augment.records.told import Meaning, Told, check_numbers, tell
+from augment.records.writers import FORMATS, Sample
 from augment.stored import name_of, open_picture, read_encoded
 
 _SEED = 0  # of the order of train
 _PROBED = 64  # pictures, by which the size of all is estimated
+_WORTHWHILE = 2.0  # seconds of work for a process; it takes about one to start
 _KEY = re.compile(r"[^A-Za-z0-9_-]+")
 _KEY_LENGTH = 60  # tar's oldest form has room for names of 100
 
@@ -63,7 +69,7 @@ class Shard:
 
     name: str
     first: int
-    pictures: tuple[tuple[Picture, int], ...]
+    pictures: tuple[tuple[Picture, Told], ...]
 
 
 def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> list[Done]:
@@ -76,7 +82,7 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         dataset: what is written.
         out: folder, which is made.
         options: in which form.
-        jobs: processes.
+        jobs: processes, at most; no more are started than there are shards, and only for seconds of work each.
 
     Returns:
         The shards in order, train first.
@@ -84,11 +90,14 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
     Raises:
         UserError: the folder holds something else, there is no room, or a picture cannot be read.
     """
-    _check_names(dataset, options)
-    ordered = {"train": _shuffled(dataset.train), "val": _shuffled(dataset.val, keep=True)}
-    settings = {**asdict(options), "data": _digest(dataset.classes, ordered)}
+    meaning = Meaning(dataset.task, dataset.classes)
+    _check_names(meaning, options)
+    for split in (dataset.train, dataset.val):
+        check_numbers(split)
+    ordered = {"train": _shuffled(_pairs(dataset.train, meaning)), "val": _pairs(dataset.val, meaning)}
+    settings = {**asdict(options), "data": _digest(meaning, ordered)}
     known = read_manifest(out, settings)
-    shards, expected = _cut(ordered, options)
+    shards, expected, seconds = _cut(ordered, options)
     _check_room(out, expected if not known else 0)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -98,14 +107,15 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         raise UserError(f"--out {out}: cannot be written: {error.strerror}.") from None
     for left in out.glob(".*.part"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
-    write_whole(out / CLASSES_FILE, "".join(f"{name}\n" for name in dataset.classes))
+    if meaning.task != "regress":
+        write_whole(out / CLASSES_FILE, "".join(f"{name}\n" for name in dataset.classes))
     # Anew, for its last line may not be whole.
     lines = [settings, *map(asdict, known.values())]
     write_whole(out / MANIFEST, "".join(json.dumps(line) + "\n" for line in lines))
-    tasks = [(shard, out, options, dataset.classes, known.get(shard.name)) for shard in shards]
+    tasks = [(shard, out, options, meaning, known.get(shard.name)) for shard in shards]
     done: dict[str, Done] = {}
     with (
-        _results(tasks, min(jobs, len(tasks))) as results,
+        _results(tasks, max(1, min(jobs, len(tasks), int(seconds / _WORTHWHILE)))) as results,
         (out / MANIFEST).open("a") as manifest,
         progress_bar() as progress,
     ):
@@ -119,47 +129,67 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         found = [done[shard.name] for shard in shards]
         total = sum(result.pictures for result in found)
         assert total == len(dataset.train) + len(dataset.val)
+        files = {split: [name for shard in found if shard.split == split for name in shard.files] for split in ordered}
+        told = {split: [target for _, target in pairs] for split, pairs in ordered.items()}
+        try:
+            FORMATS[options.to].finish(out, {split: (files[split], told[split]) for split in ordered}, meaning)
+        except OSError as error:
+            raise UserError(f"{out}: cannot be written: {error.strerror or error}.") from None
         manifest.write(json.dumps({"pictures": total, "checksum": total_checksum(found)}) + "\n")
     return found
 
 
-def _shuffled(split: Split, *, keep: bool = False) -> list[tuple[Picture, int]]:
-    # Others than classes were refused before.
-    pairs = [(p, target) for p, target in zip(split.files, split.targets, strict=True) if isinstance(target, int)]
-    if keep:
-        return pairs
+_Pairs = Sequence[tuple[Picture, Told]]
+
+
+def _pairs(split: Split, meaning: Meaning) -> _Pairs:
+    return list(zip(split.files, tell(split.targets, meaning.task), strict=True))
+
+
+def _shuffled(pairs: _Pairs) -> _Pairs:
     return [pairs[place] for place in np.random.default_rng(_SEED).permutation(len(pairs)).tolist()]
 
 
-def _digest(classes: Sequence[str], splits: Mapping[str, Sequence[tuple[Picture, int]]]) -> str:
-    digest = blake2b("\n".join(classes).encode(), digest_size=12)
+def _digest(meaning: Meaning, splits: Mapping[str, _Pairs]) -> str:
+    digest = blake2b("\n".join([meaning.task, *meaning.names]).encode(), digest_size=12)
     for name, pairs in splits.items():
         digest.update(f"\0{name}".encode())
-        for picture, target in pairs:
+        for picture, told in pairs:
+            target = told.numbers or told.places
             digest.update(f"{name_of(picture)}\0{target}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
-def _check_names(dataset: Dataset, options: Options) -> None:
-    if dataset.task != "classify":
-        what = "several labels" if dataset.task == "multilabel" else "numbers to predict"
-        raise UserError(f"data: pictures with {what} are not written. Allowed: one class a picture.")
-    for name in dataset.classes:
-        if name != name.strip() or "\n" in name:
-            raise UserError(
-                f"the class '{name}' has blanks around its name or lines in it, which {CLASSES_FILE} cannot."
-            )
-        if options.to == "folder" and ("/" in name or name.startswith(".")):
+_NOUNS: Mapping[Task, str] = {"classify": "class", "multilabel": "label", "regress": "number"}
+
+
+def _check_names(meaning: Meaning, options: Options) -> None:
+    noun = _NOUNS[meaning.task]
+    if len(set(meaning.names)) < len(meaning.names):
+        twice, _ = Counter(meaning.names).most_common(1)[0]
+        raise UserError(f"data: '{twice}' is the name of more than one {noun}. Allowed: a name each.")
+    for name in meaning.names:
+        if name != name.strip() or name.splitlines() != [name]:
+            file = "a header" if meaning.task == "regress" else CLASSES_FILE
+            raise UserError(f"the {noun} '{name}' has blanks around its name or lines in it, which {file} cannot.")
+        if name != name.encode(errors="replace").decode():
+            shown = name.encode(errors="replace").decode()
+            raise UserError(f"the {noun} '{shown}' has letters that are none in Unicode. Allowed: names that are text.")
+        if meaning.task == "regress" and options.to == "tfrecord" and name == IMAGE:
+            raise UserError(f"the number '{name}' is named as the pictures are. Allowed: other names in data.targets.")
+        if meaning.task == "classify" and options.to == "folder" and ("/" in name or name.startswith(".")):
             raise UserError(f"the class '{name}' cannot be a folder. Choose other names with data.classes=FILE.")
 
 
-def _cut(splits: Mapping[str, Sequence[tuple[Picture, int]]], options: Options) -> tuple[list[Shard], float]:
-    """Return the shards, and the bytes that they will take, about."""
+def _cut(splits: Mapping[str, _Pairs], options: Options) -> tuple[list[Shard], float, float]:
+    """Return the shards, the bytes that they will take, and how long it takes to load their pictures, all about."""
     shards: list[Shard] = []
-    expected = 0.0
+    expected = seconds = 0.0
     for split, pairs in splits.items():
         probed = pairs[:: -(-len(pairs) // _PROBED)]
+        begin = perf_counter()
         mean = sum(len(_load(picture, options)) for picture, _ in probed) / len(probed)
+        seconds += (perf_counter() - begin) * len(pairs) / len(probed)
         expected += mean * len(pairs)
         each = max(1, round(options.shard_mb * 2**20 / max(mean, 1)))
         count = -(-len(pairs) // each)
@@ -167,7 +197,7 @@ def _cut(splits: Mapping[str, Sequence[tuple[Picture, int]]], options: Options) 
         for number in range(count):
             start, stop = number * len(pairs) // count, (number + 1) * len(pairs) // count
             shards.append(Shard(f"{split}-{number:0{width}}-of-{count:0{width}}", start, tuple(pairs[start:stop])))
-    return shards, expected
+    return shards, expected, seconds
 
 
 def _check_room(out: Path, expected: float) -> None:
@@ -177,7 +207,7 @@ def _check_room(out: Path, expected: float) -> None:
         raise UserError(f"--out {out}: {expected / 1e6:,.1f} MB are needed, and there is room for {free / 1e6:,.1f}.")
 
 
-_Task = tuple[Shard, Path, Options, tuple[str, ...], Done | None]
+_Task = tuple[Shard, Path, Options, Meaning, Done | None]
 
 
 @contextmanager
@@ -199,31 +229,42 @@ def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[Iterator[Done]]:
 
 def _finish(task: _Task) -> Done:
     """Write a shard, unless it is there and whole."""
-    shard, out, options, classes, known = task
+    shard, out, options, meaning, known = task
     form = FORMATS[options.to]
+    told = [target for _, target in shard.pictures]
+
+    def read(files: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
+        # A target that lies not with its picture is in the list of its split, which is checked when it is written.
+        for place, (found, picture) in enumerate(form.read(out, files, meaning)):
+            yield meaning.exact(told[place] if found is None else found), picture
+
     if known is not None:
-        with suppress(UserError, OSError, LookupError):  # then it is written anew
+        with suppress(UserError, OSError, LookupError, ValueError):  # then it is written anew
             size = _size(out, known.files)
-            count, checksum = _checksum(form.read(out, known.files, classes))
+            count, checksum = _checksum(read(known.files))
             if (count, size, checksum) == (len(shard.pictures), known.size, known.checksum):
                 return replace(known, kept=True)
     samples = [
-        Sample(number, _key(number, picture), _load(picture, options), target, classes[target])
+        Sample(number, _key(number, picture), _load(picture, options), target)
         for number, (picture, target) in enumerate(shard.pictures, start=shard.first)
     ]
     part = out / f".{uuid4().hex}.part"
     try:
         part.mkdir()
-        files = form.write(part, shard.name, samples)
+        files = form.write(part, shard.name, samples, meaning)
+        for parent in {Path(name).parent for name in files}:
+            (out / parent).mkdir(parents=True, exist_ok=True)
         for name in files:
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(part / name, out / name)
     except OSError as error:
         raise UserError(f"{out / shard.name}: cannot be written: {error.strerror or error}.") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    wanted = _checksum((sample.label, sample.picture) for sample in samples)
-    found = _checksum(form.read(out, files, classes))
+    wanted = _checksum((meaning.exact(sample.told), sample.picture) for sample in samples)
+    try:
+        found = _checksum(read(files))
+    except (LookupError, ValueError) as error:
+        raise UserError(f"{out / shard.name}: what was written reads differently: {first_line(error)}.") from None
     if found != wanted:
         raise UserError(
             f"{out / shard.name}: what was written reads differently: {found[0]:,} of {wanted[0]:,} pictures."
@@ -235,11 +276,11 @@ def _size(out: Path, files: Sequence[str]) -> int:
     return sum((out / name).stat().st_size for name in files)
 
 
-def _checksum(pictures: Iterator[tuple[str, bytes]]) -> tuple[int, str]:
+def _checksum(pictures: Iterator[tuple[bytes, bytes]]) -> tuple[int, str]:
     count = total = 0
-    for label, picture in pictures:
+    for target, picture in pictures:
         count += 1
-        digest = blake2b(label.encode() + b"\0", digest_size=16)
+        digest = blake2b(target + b"\0", digest_size=16)
         digest.update(picture)
         total += int.from_bytes(digest.digest())
     return count, f"{total % 2**128:032x}"

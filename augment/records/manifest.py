@@ -20,7 +20,7 @@ class Done:
         files: what was written, relative to the folder.
         pictures: how many.
         size: of the files together, in bytes.
-        checksum: of all (class, encoded picture), independent of their order: hexadecimal.
+        checksum: of all (target, encoded picture), independent of their order: hexadecimal.
         kept: whether it was there already.
     """
 
@@ -30,6 +30,11 @@ class Done:
     size: int
     checksum: str
     kept: bool = False
+
+    @property
+    def split(self) -> str:
+        """Name of the split that it is of."""
+        return self.shard.partition("-")[0]
 
 
 def total_checksum(shards: Sequence[Done]) -> str:

@@ -8,7 +8,7 @@ picture, unless all row groups fit into memory.
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,7 +25,13 @@ _ROWS = 64  # that are Python's at a time
 
 
 def unpack_table(
-    file: RecordFile, advance: Advance, *, image: str, label: str, place: Callable[[RecordFile], Path]
+    file: RecordFile,
+    advance: Advance,
+    *,
+    image: str,
+    label: str,
+    targets: Sequence[str] = (),
+    place: Callable[[RecordFile], Path],
 ) -> Index:
     """Copy the pictures of a file; the names of its classes become the index's keys, as JSON, if it has any.
 
@@ -35,7 +41,8 @@ def unpack_table(
         file: the file.
         advance: called with the bytes that were gone through.
         image: column of the encoded pictures: bytes, or the hub's struct of bytes and path.
-        label: column of the labels: whole numbers, names, or lists of these.
+        label: column of the labels: whole numbers, names, floats to predict, or lists of these.
+        targets: columns of a number each, in place of `label`.
         place: says where the pictures go.
 
     Raises:
@@ -48,14 +55,15 @@ def unpack_table(
     try:
         with parquet.ParquetFile(file.path, pre_buffer=False, buffer_size=2**20) as table:
             schema = table.schema_arrow
-            for key, name in (("data.image", image), ("data.label", label)):
+            key_of = {image: "data.image"} | (dict.fromkeys(targets, "data.targets") or {label: "data.label"})
+            for name, key in key_of.items():
                 if name not in schema.names:
                     raise UserError(f"there is no column '{name}' ({key}).{suggest(name, schema.names)}")
             if not table.metadata.num_rows:
                 raise UserError("holds no rows.")
-            _check_types(pa, schema, image, label)
-            names = json.dumps(_class_names(schema.metadata or {}, label)).encode()
-            return _copy(table, file, advance, image, label, place(file), names)
+            _check_types(pa, schema, image, label, targets)
+            names = json.dumps(None if targets else _class_names(schema.metadata or {}, label)).encode()
+            return _copy(table, file, advance, image, targets or label, place(file), names)
     except pa.ArrowException as error:
         raise UserError(f"is no parquet file that can be read: {_why(file, error)}.") from None
     except OSError as error:
@@ -75,7 +83,7 @@ def is_kept(index: Index, place: Path) -> bool:
     return place.is_file() and place.stat().st_size == index.spans[:, 1].sum()
 
 
-def _check_types(pa: Any, schema: Any, image: str, label: str) -> None:
+def _check_types(pa: Any, schema: Any, image: str, label: str, targets: Sequence[str]) -> None:
     types = pa.types
     kind = schema.field(image).type
     if types.is_struct(kind) and "bytes" in [kind.field(i).name for i in range(kind.num_fields)]:
@@ -85,19 +93,36 @@ def _check_types(pa: Any, schema: Any, image: str, label: str) -> None:
             f"column '{image}' (data.image) holds {_short(schema.field(image).type)}; "
             "allowed: binary, or a struct with bytes."
         )
+    for name in targets:
+        kind = schema.field(name).type
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            several = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+            hint = f"; data.label={name} data.task=regress reads lists" if several else ""
+            raise UserError(f"column '{name}' (data.targets) holds {_short(kind)}; allowed: numbers{hint}.")
+    if targets:
+        return
     kind = schema.field(label).type
-    if types.is_list(kind) or types.is_large_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind = kind.value_type
     if types.is_dictionary(kind):
         kind = kind.value_type
-    if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_string(kind) or types.is_large_string(kind)):
         raise UserError(
             f"column '{label}' (data.label) holds {_short(schema.field(label).type)}; "
-            "allowed: whole numbers, text, or lists of these."
+            "allowed: numbers, text, or lists of these."
         )
 
 
-def _copy(table: Any, file: RecordFile, advance: Advance, image: str, label: str, place: Path, names: bytes) -> Index:
+def _copy(
+    table: Any,
+    file: RecordFile,
+    advance: Advance,
+    image: str,
+    wanted: str | Sequence[str],
+    place: Path,
+    names: bytes,
+) -> Index:
+    columns = [wanted] if isinstance(wanted, str) else list(wanted)
     place.parent.mkdir(parents=True, exist_ok=True)
     groups = [table.metadata.row_group(group) for group in range(table.metadata.num_row_groups)]
     needed, free = sum(group.total_byte_size for group in groups), shutil.disk_usage(place.parent).free
@@ -111,17 +136,21 @@ def _copy(table: Any, file: RecordFile, advance: Advance, image: str, label: str
     part = place.with_name(f".{uuid4().hex}.part")
     try:
         with part.open("wb") as stream:
-            for batch in table.iter_batches(_ROWS, columns=[image, label]):
+            for batch in table.iter_batches(_ROWS, columns=[image, *columns]):
                 column = batch.column(image)
                 begin = len(lengths)
                 for picture in _pictures(column):
                     if not picture:  # an empty one is a picture that cannot be decoded, of which the check tells
                         _refuse_path(column[len(lengths) - begin].as_py(), f"row {len(lengths)}", image)
                     lengths.append(stream.write(picture or b""))
-                for value in batch.column(label).to_pylist():
-                    if value is None:
-                        raise UserError(f"row {len(labels)} has no label in column '{label}'.")
-                    labels.append(value if isinstance(value, list) else [value])
+                for values in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+                    if None in values:
+                        what = "label" if isinstance(wanted, str) else "number"
+                        raise UserError(f"row {len(labels)} has no {what} in column '{columns[values.index(None)]}'.")
+                    if not isinstance(wanted, str):
+                        labels.append(list(map(float, values)))
+                    else:
+                        labels.append(values[0] if isinstance(values[0], list) else [values[0]])
                 advance(file.size * batch.num_rows // table.metadata.num_rows)
         os.replace(part, place)
     finally:

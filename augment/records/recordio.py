@@ -7,8 +7,9 @@ flag says, and the encoded picture; all little endian. Source: dmlc-core/include
 mxnet/recordio.py, IRHeader.
 """
 
+import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from augment.errors import UserError
@@ -21,6 +22,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _MAX_LENGTH = 2**29 - 1
+PADDING = -1  # in label arrays, of which the library's readers want all to be of one length
 _DO_WITHOUT = "Remove it, and it is done without."
 
 
@@ -115,7 +117,12 @@ def _join(extent: bytes, *, cut: bool = False) -> bytes:
 def _labels(record: bytes) -> tuple[int | float, ...]:
     flag, label, _, _ = _HEADER.unpack_from(record)
     labels = struct.unpack_from(f"<{flag}f", record, _HEADER.size) if flag else (label,)
-    return tuple(int(value) if value.is_integer() else value for value in labels)
+    return tuple(int(value) if value.is_integer() and _is_int64(value) else value for value in labels)
+
+
+def _is_int64(value: float) -> bool:
+    """Whether a whole number is the same as int64; -0.0, where numbers are predicted, is another than 0."""
+    return abs(value) < 2**63 and (value != 0 or math.copysign(1, value) == 1)
 
 
 def _listed(path: Path, extents: dict[int, int]) -> list[int] | None:
@@ -149,12 +156,12 @@ def _listed(path: Path, extents: dict[int, int]) -> list[int] | None:
     return order
 
 
-def write_records(path: Path, samples: Iterable[tuple[bytes, int, str]], first_id: int = 0) -> None:
+def write_records(path: Path, samples: Iterable[tuple[bytes, float | Sequence[float]]], first_id: int = 0) -> None:
     """Write a file of records and beside it the index, `<stem>.idx`, of MXNet's and DALI's readers.
 
     Args:
         path: the file to write.
-        samples: encoded picture, class and the class's name, which has no place in the format.
+        samples: encoded picture, and its class or number, or several.
         first_id: number of the first record.
 
     Raises:
@@ -162,9 +169,13 @@ def write_records(path: Path, samples: Iterable[tuple[bytes, int, str]], first_i
     """
     lines: list[str] = []
     with path.open("wb") as stream:
-        for number, (picture, target, _) in enumerate(samples, start=first_id):
+        for number, (picture, labels) in enumerate(samples, start=first_id):
             lines.append(f"{number}\t{stream.tell()}\n")
-            for part, kind in _cut(_HEADER.pack(0, target, number, 0) + picture):
+            if isinstance(labels, Sequence):
+                head = _HEADER.pack(len(labels), 0, number, 0) + struct.pack(f"<{len(labels)}f", *labels)
+            else:
+                head = _HEADER.pack(0, labels, number, 0)
+            for part, kind in _cut(head + picture):
                 stream.write(_PART.pack(_MAGIC, kind << 29 | len(part)) + part + bytes(-len(part) % 4))
     path.with_suffix(".idx").write_text("".join(lines))
 

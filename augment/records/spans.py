@@ -104,9 +104,21 @@ class _Opened:
 _opened = lru_cache(_OPEN_FILES)(_Opened)
 
 
+def check_unchanged(file: RecordFile) -> None:
+    """Check that a file that is mapped into memory is what it was: reading it would end the process otherwise.
+
+    Raises:
+        OSError: it has changed, or is gone.
+    """
+    # By its name, which takes a microsecond: to hold it open would be one more descriptor for each of them.
+    stat = os.stat(file.path)
+    if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns):
+        raise changed(file)
+
+
 def changed(file: RecordFile) -> OSError:
     """Return the error of a file that is not what it was when it was indexed."""
-    return OSError(errno.ESTALE, "it has changed since it was indexed; start again", str(file.path))
+    return OSError(errno.ESTALE, "it has changed since it was indexed", str(file.path))
 
 
 @contextmanager

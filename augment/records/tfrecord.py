@@ -6,12 +6,13 @@ tensorflow/core/example/example.proto and feature.proto.
 """
 
 import struct
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from augment.errors import UserError, suggest
 from augment.records.index import Advance, Index
-from augment.records.protobuf import BYTES, VARINT, field, read_fields, read_varint, signed, varint
+from augment.records.protobuf import BYTES, FIXED32, VARINT, field, read_fields, read_varint, signed, varint
 from augment.records.spans import RecordFile, mapped
 
 IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
@@ -31,7 +32,9 @@ class _WrongFeatureError(ValueError):
     """A feature of an Example that can be read holds something else."""
 
 
-def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, label: str = LABEL) -> Index:
+def index_examples(
+    file: RecordFile, advance: Advance, *, image: str = IMAGE, label: str = LABEL, targets: Sequence[str] = ()
+) -> Index:
     """Go through a file.
 
     All checksums are compared, which takes reading the whole file: so does the check of its pictures, that comes next.
@@ -40,14 +43,16 @@ def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, la
         file: the file.
         advance: called with the bytes that were gone through.
         image: name of the feature that holds the encoded picture.
-        label: name of the feature that holds the labels: int64, or bytes for the names of classes.
+        label: name of the feature that holds the labels: int64, bytes for the names of classes, or floats to predict.
+        targets: names of features that hold a number each, in place of `label`.
 
     Raises:
         UserError: no TFRecord file, one that is cut short or damaged, no Example, or a feature that is not there.
     """
     spans: list[tuple[int, int]] = []
     labels: list[list[int | float | str]] = []
-    wanted = {image.encode(), label.encode()}
+    named = [("data.image", image), *([("data.targets", name) for name in targets] or [("data.label", label)])]
+    wanted = {name.encode() for _, name in named}
     with mapped(file) as buffer:
         for start, stop in _records(buffer):
             if masked_crc(bytes(buffer[start:stop])) != _CHECKSUM.unpack_from(buffer, stop)[0]:
@@ -56,12 +61,15 @@ def index_examples(file: RecordFile, advance: Advance, *, image: str = IMAGE, la
                 )
             try:
                 features = _features(buffer, start, stop, wanted)
-                for key, name in (("data.image", image), ("data.label", label)):
+                for key, name in named:
                     if name.encode() not in features:
                         there = [found.decode(errors="replace") for found in _features(buffer, start, stop)]
                         raise UserError(f"record {len(labels)} has no feature '{name}' ({key}).{_suggest(name, there)}")
                 spans.append(_picture(buffer, *features[image.encode()], image))
-                labels.append(_labels(buffer, *features[label.encode()], label))
+                if targets:
+                    labels.append([_number(buffer, *features[name.encode()], name) for name in targets])
+                else:
+                    labels.append(_labels(buffer, *features[label.encode()]))
             except _WrongFeatureError as error:
                 raise UserError(f"record {len(labels)}: {error}.") from None
             except ValueError as error:
@@ -156,7 +164,7 @@ def _picture(buffer: memoryview, start: int, stop: int, name: str) -> tuple[int,
     return begin, end - begin
 
 
-def _labels(buffer: memoryview, start: int, stop: int, name: str) -> list[int | float | str]:
+def _labels(buffer: memoryview, start: int, stop: int) -> list[int | float | str]:
     labels: list[int | float | str] = []
     for kind, begin, end in _nested(buffer, start, stop, _BYTES, _FLOATS, _INTS):
         for number, wire, value, value_end in read_fields(buffer, begin, end):
@@ -170,27 +178,52 @@ def _labels(buffer: memoryview, start: int, stop: int, name: str) -> list[int | 
                 while value < value_end:
                     one, value = read_varint(buffer, value, value_end)
                     labels.append(signed(one))
+            elif kind == _FLOATS and wire in (BYTES, FIXED32) and (value_end - value) % 4 == 0:  # packed, or one
+                labels += struct.unpack_from(f"<{(value_end - value) // 4}f", buffer, value)
             else:
-                raise _WrongFeatureError(
-                    f"feature '{name}' (data.label) holds {_KINDS[kind]}; allowed are whole numbers, or bytes for names"
-                )
+                raise ValueError(f"a list of {_KINDS[kind]} holds something else")
     return labels
 
 
-def write_examples(path: Path, samples: Iterable[tuple[bytes, int, str]]) -> None:
-    """Write a file of Examples with the features `IMAGE`, `LABEL` and `TEXT`, and beside it the index of DALI's reader.
+def _number(buffer: memoryview, start: int, stop: int, name: str) -> float:
+    if any(kind == _BYTES for kind, _, _ in _nested(buffer, start, stop, _BYTES)):
+        raise _WrongFeatureError(f"feature '{name}' (data.targets) holds bytes; allowed are numbers")
+    values = _labels(buffer, start, stop)
+    if len(values) != 1:
+        several = f"; data.label={name} data.task=regress reads several" if values else ""
+        raise _WrongFeatureError(f"feature '{name}' (data.targets) holds {len(values)} values; allowed is one{several}")
+    return float(values[0])
+
+
+@dataclass(frozen=True)
+class Features:
+    """What is written of a picture besides it; each becomes a feature where there is some.
+
+    Attributes:
+        labels: its classes: `LABEL`, and their names `TEXT`.
+        names: of these classes.
+        numbers: floats to predict, by the names of their features.
+    """
+
+    labels: Sequence[int] = ()
+    names: Sequence[str] = ()
+    numbers: Mapping[str, float] | None = None
+
+
+def write_examples(path: Path, samples: Iterable[tuple[bytes, Features]]) -> None:
+    """Write a file of Examples with the feature `IMAGE` and others, and beside it the index of DALI's reader.
 
     Args:
         path: the file to write; the index is `<path>.idx`, a line "offset length" for each record.
-        samples: encoded picture, class and the class's name.
+        samples: encoded picture, and what belongs to it.
 
     Raises:
         OSError: it cannot be written.
     """
     lines: list[str] = []
     with path.open("wb") as stream:
-        for picture, target, name in samples:
-            record = _example(picture, target, name)
+        for picture, others in samples:
+            record = _example(picture, others)
             lines.append(f"{stream.tell()} {len(record) + _HEAD + _CHECKSUM.size}\n")
             length = _LENGTH.pack(len(record))
             stream.write(length + _CHECKSUM.pack(masked_crc(length)))
@@ -199,12 +232,14 @@ def write_examples(path: Path, samples: Iterable[tuple[bytes, int, str]]) -> Non
     path.with_name(f"{path.name}.idx").write_text("".join(lines))
 
 
-def _example(picture: bytes, target: int, name: str) -> bytes:
-    features = {
-        IMAGE: field(_BYTES, field(1, picture)),
-        LABEL: field(_INTS, field(1, varint(target))),
-        TEXT: field(_BYTES, field(1, name.encode())),
-    }
+def _example(picture: bytes, others: Features) -> bytes:
+    features = {IMAGE: field(_BYTES, field(1, picture))}
+    if others.numbers is None:
+        features[LABEL] = field(_INTS, field(1, b"".join(map(varint, others.labels))))
+        features[TEXT] = field(_BYTES, b"".join(field(1, name.encode()) for name in others.names))
+    else:
+        numbers = others.numbers.items()
+        features |= {name: field(_FLOATS, field(1, struct.pack("<f", number))) for name, number in numbers}
     return field(1, b"".join(field(1, field(1, key.encode()) + field(2, value)) for key, value in features.items()))
 
 

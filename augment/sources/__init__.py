@@ -4,7 +4,7 @@ from augment.sources.files import FileList, Folder, Imagenette, Imagewoof, Sampl
 from augment.sources.own import Own
 from augment.sources.packed import Arrays, WebDataset
 from augment.sources.records import Lmdb, Parquet, RecordIO, TFRecord
-from augment.sources.registry import SOURCES, Source, load_dataset, parse_data, source
+from augment.sources.registry import SOURCES, Source, load_dataset, notes_of, parse_data, source
 
 __all__ = [
     "SOURCES",
@@ -23,6 +23,7 @@ __all__ = [
     "TFRecord",
     "WebDataset",
     "load_dataset",
+    "notes_of",
     "parse_data",
     "source",
 ]

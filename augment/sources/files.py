@@ -10,12 +10,13 @@ from typing import ClassVar, get_args
 import numpy as np
 
 from augment.check import require_readable
+from augment.classes import note_missing, read_names
 from augment.dataset import Dataset, Split, Task
+from augment.emptied import note_emptied
 from augment.filelist import SEPARATORS, Line, Lines, read_list
 from augment.files import near_file
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
-from augment.labels import note_missing, read_names
 from augment.params import Choice, Flag, Text, Texts, setting
 from augment.sample import make_sample
 from augment.scenes import make_scenes
@@ -186,4 +187,4 @@ def check_files(dataset: Dataset, about: Path, *, skip_bad: bool) -> Dataset:
     """
     digest = blake2b(str(about.resolve()).encode(), digest_size=6).hexdigest()
     check = partial(require_readable, skip_bad=skip_bad, cache=Path(DATA_DIR) / f"checked-{digest}.json")
-    return replace(dataset, train=check(dataset.train, "train"), val=check(dataset.val, "val"))
+    return note_emptied(dataset, replace(dataset, train=check(dataset.train, "train"), val=check(dataset.val, "val")))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from augment.classes import read_names
 from augment.dataset import Dataset
-from augment.labels import read_names
 from augment.named import Named
 from augment.params import Count, Options, Text, setting
 from augment.sources.leak import warn_of_leak
@@ -56,11 +56,22 @@ class Own(Source):
     )
     skip_bad: bool = setting(SKIP_BAD)
 
+    # 1 and True are equal, and other arguments.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Own) and repr(self) == repr(other)
+
     def __hash__(self) -> int:
-        return hash((self.train, self.val, self._named("train"), self._named("val")))
+        return hash(repr(self))
 
     def load(self) -> Dataset:
         """Call both, and learn the targets: those that a Dataset has beforehand, or else by reading every item once."""
+        return self._read(checked=True)
+
+    def unchecked(self) -> Dataset:
+        """As `load`, but with the pictures that cannot be decoded."""
+        return self._read(checked=False)
+
+    def _read(self, *, checked: bool) -> Dataset:
         # Not at the top: it takes PyTorch, for which a program that reads other pictures should not wait.
         from augment.own import read_own
 
@@ -72,6 +83,7 @@ class Own(Source):
             offset=self.label_offset,
             targets=self.targets,
             skip_bad=self.skip_bad,
+            checked=checked,
         )
         if self.train == self.val and self._arguments("train") == self._arguments("val"):
             logger.warning(

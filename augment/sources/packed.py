@@ -1,16 +1,19 @@
 """The sources whose pictures lie in tar shards and in arrays."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from augment.arrays import read_arrays
-from augment.dataset import Dataset, Stored, Task
+from augment.classes import read_names
+from augment.dataset import Dataset, Stored
+from augment.emptied import note_emptied
 from augment.errors import UserError
-from augment.labels import Label, Labeled, pack, read_names, understand_labels
-from augment.params import Text, setting
-from augment.rows import Rows, understand_rows
+from augment.labels import Label, Labeled, pack
+from augment.params import Text, Texts, setting
+from augment.rows import Rows, understand_found, understand_rows
 from augment.shards import find_shards
 from augment.sources.leak import warn_of_leak
 from augment.sources.registry import (
@@ -43,6 +46,10 @@ class WebDataset(Source):
     classes: str | None = setting(CLASSES)
     label_offset: int = setting(LABEL_OFFSET)
     multilabel: bool = setting(MULTILABEL)
+    task: str | None = setting(TASK)
+    targets: tuple[str, ...] = setting(
+        Texts(default=(), doc="fields of .json to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
+    )
     skip_bad: bool = setting(SKIP_BAD)
 
     def load(self) -> Dataset:
@@ -51,18 +58,23 @@ class WebDataset(Source):
         check = partial(check_shards, skip_bad=self.skip_bad, folder=Path(DATA_DIR) / "shards")
         train, val = self._shards().values()
         warn_of_leak((file.resolve() for file in train), (file.resolve() for file in val))
-        return replace(dataset, train=check(dataset.train, "train", train), val=check(dataset.val, "val", val))
+        learned, scored = check(dataset.train, "train", train), check(dataset.val, "val", val)
+        return note_emptied(dataset, replace(dataset, train=learned, val=scored))
 
     def unchecked(self) -> Dataset:
         """List the shards."""
+        task = task_given(self.task, multilabel=self.multilabel)
         names = read_names(self.classes) if self.classes else None
         # Both patterns first: what is missing shall not be found out after the shards of train were listed.
         splits = self._shards()
-        train, val = (read_shards(files, self.label, Path(DATA_DIR) / "shards", key) for key, files in splits.items())
-        labeled = (_labeled(key, *split) for key, split in zip(splits, (train, val), strict=True))
-        task: Task | None = "multilabel" if self.multilabel else None
-        targets = understand_labels(*labeled, classes=names, offset=self.label_offset, task=task)
-        return targets.of(train[0], val[0])
+        folder = Path(DATA_DIR) / "shards"
+        train, val = (read_shards(files, self.label, folder, key, self.targets) for key, files in splits.items())
+        numbers = task == "regress"
+        labeled = (_labeled(key, *split, numbers=numbers) for key, split in zip(splits, (train, val), strict=True))
+        found = understand_found(
+            *labeled, task=task, classes=names, offset=self.label_offset, targets=self.targets, typed=False
+        )
+        return found.of(train[0], val[0])
 
     def _shards(self) -> dict[str, list[Path]]:
         return {key: find_shards(p, key) for key, p in (("data.train", self.train), ("data.val", self.val))}
@@ -97,9 +109,12 @@ class Arrays(Source):
         return targets.of(found["train"][0], found["val"][0])
 
 
-def _labeled(key: str, pictures: Sequence[Stored], labels: Sequence[Sequence[Label]]) -> Labeled:
-    """Return the labels of pictures."""
+def _labeled(key: str, pictures: Sequence[Stored], labels: Sequence[Sequence[Label]], *, numbers: bool) -> Labeled:
+    """Return the labels of pictures; text that is to be numbers stays text where it is none."""
     name = _namer(pictures)
+    if numbers:
+        with suppress(ValueError):
+            labels = [[float(label) for label in some] for some in labels]
     try:
         return Labeled(key, pack(labels, name), name)
     except UserError as error:

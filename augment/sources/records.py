@@ -7,23 +7,39 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
 
 from augment.check import CACHE_VERSION, require_readable
+from augment.classes import read_names
 from augment.dataset import Dataset, Split, Stored, Task
+from augment.emptied import note_emptied
 from augment.errors import UserError
 from augment.files import near_file, write_whole
-from augment.labels import Labeled, Labels, join, read_names, understand_labels
-from augment.params import Text, setting
+from augment.labels import Labeled, Labels, join
+from augment.params import Text, Texts, setting
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
 from augment.records.kinds import told_by_content
 from augment.records.parquet import class_names, is_kept, unpack_table
-from augment.records.recordio import index_records, is_current, left_out, unpack
+from augment.records.recordio import PADDING, index_records, is_current, left_out, unpack
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
+from augment.rows import understand_found
 from augment.shards import find_shards, is_pattern
 from augment.sources.leak import warn_of_leak
-from augment.sources.registry import DATA_DIR, LABEL_OFFSET, MULTILABEL, SKIP_BAD, Source, source
+from augment.sources.registry import (
+    DATA_DIR,
+    LABEL_OFFSET,
+    MULTILABEL,
+    SKIP_BAD,
+    TARGETS,
+    TASK,
+    Source,
+    source,
+    task_given,
+)
 from augment.stored import name_of
 
 logger = logging.getLogger(__name__)
@@ -33,6 +49,8 @@ logger = logging.getLogger(__name__)
 class Records(Source):
     """Base of the sources whose pictures lie in files of records."""
 
+    typed: ClassVar[bool] = True  # whether the files tell floats from whole numbers
+
     train: str = setting(Text(required=True, doc="the files to learn from, as DIR/train-* or DIR/train-{000..009}"))
     val: str = setting(Text(required=True, doc="the files to be scored on"))
     classes: str | None = setting(
@@ -40,25 +58,34 @@ class Records(Source):
     )
     label_offset: int = setting(LABEL_OFFSET)
     multilabel: bool = setting(MULTILABEL)
+    task: str | None = setting(TASK)
+    targets: tuple[str, ...] = setting(TARGETS)
     skip_bad: bool = setting(SKIP_BAD)
     dir: str = setting(Text(default=DATA_DIR, doc="folder in which the index of the files is kept"))
 
     def load(self) -> Dataset:
         """Index what is not indexed yet, check every picture once, and give the labels numbers."""
         dataset = self.unchecked()
-        return replace(dataset, train=self._check(dataset.train, "train"), val=self._check(dataset.val, "val"))
+        train, val = self._check(dataset.train, "train"), self._check(dataset.val, "val")
+        return note_emptied(dataset, replace(dataset, train=train, val=val))
 
     def unchecked(self) -> Dataset:
         """Index what is not indexed yet, and give the labels numbers."""
+        task = self._task()
         names = read_names(self.classes) if self.classes else None
         # Both patterns first: what is missing shall not be found out after the files of train were indexed.
         found = {key: self._find(pattern, key) for key, pattern in (("data.train", self.train), ("data.val", self.val))}
         learned, scored = ([path.resolve() for path in paths] for paths in found.values())
         warn_of_leak(learned, scored)
         (train, train_labels), (val, val_labels) = (self._split(key, paths) for key, paths in found.items())
-        task: Task | None = "multilabel" if self.multilabel else None
-        targets = understand_labels(train_labels, val_labels, classes=names, offset=self.label_offset, task=task)
+        targets = understand_found(
+            train_labels, val_labels, task=task, classes=names, offset=self.label_offset, targets=self.targets,
+            typed=self.typed,
+        )  # fmt: skip
         return targets.of(train, val)
+
+    def _task(self) -> Task | None:
+        return task_given(self.task, multilabel=self.multilabel)
 
     def _check(self, split: Split, name: str) -> Split:
         """Leave out, or refuse, pictures that cannot be decoded; where all can be that is noted down, by the files."""
@@ -89,7 +116,7 @@ class Records(Source):
             def name(place: int) -> str:
                 return files[place].name
 
-            parts = [Labels(index.labels, index.counts, tuple(index.words.tolist())) for index in indexes]
+            parts = [self._labels(index) for index in indexes]
             return files, Labeled(given, join(parts, name), name, self._names(indexes))
         except UserError as error:
             raise UserError(f"{given}: {error}") from None
@@ -106,6 +133,9 @@ class Records(Source):
 
     def _pictures(self, file: RecordFile, index: Index) -> list[Stored]:
         return _spans(file, index)
+
+    def _labels(self, index: Index) -> Labels:
+        return Labels(index.labels, index.counts, tuple(index.words.tolist()))
 
     def _is_whole(self, file: RecordFile, index: Index) -> bool:
         return True
@@ -126,19 +156,26 @@ class TFRecord(Records):
     """TFRecord files of tf.train.Example, with or without TensorFlow."""
 
     image: str = setting(Text(default=IMAGE, doc="feature that holds the encoded picture"))
-    label: str = setting(Text(default=LABEL, doc="feature that holds the classes: numbers, or bytes for names"))
+    label: str = setting(
+        Text(default=LABEL, doc="feature that holds the classes: numbers, or bytes for names; floats are predicted")
+    )
+    targets: tuple[str, ...] = setting(
+        Texts(default=(), doc="features to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
+    )
 
     def _kind(self) -> str:
-        return f"tfrecord {self.image} {self.label}"
+        return f"tfrecord {self.image} {list(self.targets) or self.label}"
 
     def _build(self) -> Build:
-        return partial(index_examples, image=self.image, label=self.label)
+        return partial(index_examples, image=self.image, label=self.label, targets=self.targets)
 
 
 @source("recordio")
 @dataclass(frozen=True, kw_only=True)
 class RecordIO(Records):
     """MXNet's .rec files; the .idx beside one says which of its records count, and is done without if missing."""
+
+    typed: ClassVar[bool] = False  # all are floats
 
     def _build(self) -> Build:
         return index_records
@@ -150,6 +187,14 @@ class RecordIO(Records):
                 file.path, file.path.with_suffix(".idx").name, len(index.spans), len(index.spans) + count,
             )  # fmt: skip
         return _spans(file, index, unpack)
+
+    def _labels(self, index: Index) -> Labels:
+        labels = super()._labels(index)
+        if self._task() != "multilabel" or self.targets:
+            return labels
+        told = labels.values != PADDING
+        owners = np.repeat(np.arange(len(labels.counts)), labels.counts)[told]
+        return Labels(labels.values[told], np.bincount(owners, minlength=len(labels.counts)).astype(np.int64))
 
     def _is_whole(self, file: RecordFile, index: Index) -> bool:
         return is_current(file.path, index)
@@ -195,13 +240,18 @@ class Parquet(Records):
     """Parquet files, as of the Hugging Face hub; their pictures are unpacked into one plain file each, once."""
 
     image: str = setting(Text(default="image", doc="column of the encoded pictures: binary, or a struct with bytes"))
-    label: str = setting(Text(default="label", doc="column of the classes: numbers, names, or lists of these"))
+    label: str = setting(
+        Text(default="label", doc="column of the classes: numbers, names, or lists of these; floats are predicted")
+    )
+    targets: tuple[str, ...] = setting(
+        Texts(default=(), doc="columns to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
+    )
 
     def _kind(self) -> str:
-        return f"parquet {self.image} {self.label}"
+        return f"parquet {self.image} {list(self.targets) or self.label}"
 
     def _build(self) -> Build:
-        return partial(unpack_table, image=self.image, label=self.label, place=self._place)
+        return partial(unpack_table, image=self.image, label=self.label, targets=self.targets, place=self._place)
 
     def _place(self, file: RecordFile) -> Path:
         digest = blake2b(f"{self._kind()} {file.path}".encode(), digest_size=12).hexdigest()

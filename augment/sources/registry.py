@@ -1,8 +1,10 @@
 """What a source is, and the registry by which the `data` section of the configuration names it."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from logging import LogRecord
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args
@@ -12,7 +14,10 @@ from augment.dataset import Dataset, Task
 from augment.errors import UserError
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.sources.beside import note_names_beside
+from augment.sources.notes import kept_notes
 from augment.subset import take_fold, take_fraction
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +138,20 @@ def load_dataset(source: Source) -> Dataset:
     return _select(source, Path.cwd())
 
 
+def notes_of(source: Source) -> tuple[LogRecord, ...]:
+    """Return what was said in the log while a source's dataset was loaded, which happens now if it is not yet."""
+    return _load(_whole(source), Path.cwd())[1]
+
+
+def _whole(source: Source) -> Source:
+    """Return the source of all that there is: the jobs of a sweep over folds share what is listed and checked."""
+    whole: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
+    return replace(source, **whole)
+
+
 @cache
 def _select(source: Source, folder: Path) -> Dataset:
-    # The jobs of a sweep over folds share what is listed and checked.
-    whole: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
-    dataset = _load(replace(source, **whole), folder)
+    dataset, _ = _load(_whole(source), folder)
     check_balance(dataset, source.balance)
     if source.folds is not None and source.fold is not None:
         dataset = take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
@@ -147,7 +161,10 @@ def _select(source: Source, folder: Path) -> Dataset:
 
 
 @cache
-def _load(source: Source, _: Path) -> Dataset:
-    dataset = source.load()
-    note_names_beside(source, dataset)
-    return dataset
+def _load(source: Source, _: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
+    with kept_notes() as notes:
+        dataset = source.load()
+        note_names_beside(source, dataset)
+        if dataset.task == "classify" and len(dataset.classes) == 1:
+            logger.warning("there is one class only, %s: nothing to tell apart", dataset.classes[0])
+    return dataset, tuple(notes)

@@ -9,7 +9,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from augment.loader import Batch
 from trainer.config import Fit
 from trainer.graphs import WARM_UP, Backend, CudaBackend, Tensors, UncapturableError, capturable
-from trainer.learner import LossFunction
+from trainer.losses import LossFunction
 
 
 class ByHand:

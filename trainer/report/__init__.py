@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import ClassVar
 
-from augment.errors import UserError, first_line
+from augment.errors import UserError, first_line, told
 from augment.params import Count, setting
 from trainer.callback import Callback
 from trainer.callbacks import Interrupt, configurable
@@ -59,7 +59,7 @@ class Report(Callback):
     def _ending(self, learner: Learner) -> Ending:
         seconds, error = monotonic() - self._begun, learner.error
         if error is not None:
-            return Ending("failed", seconds, f"{type(error).__name__}: {error}")
+            return Ending("failed", seconds, told(error))
         pressed = any(isinstance(c, Interrupt) and c.pressed for c in learner.callbacks)
         stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
         return Ending("interrupted" if pressed else "finished", seconds, stopped=stopped)

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from trainer.plots import LOCK, SPLITS, column, draw_series, frame, set_epochs
+from trainer.plot_style import LOCK, SPLITS, frame, set_epochs
+from trainer.plots import column, draw_series
 from trainer.recorder import Row
 from trainer.report.record import Record
 from trainer.schedule import Schedule

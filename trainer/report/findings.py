@@ -30,6 +30,7 @@ def findings(record: Record) -> list[Finding]:
         finding
         for rule in (
             _end,
+            _data,
             _no_number,
             _guessing,
             _overfitting,
@@ -65,6 +66,11 @@ def _end(record: Record) -> Iterator[Finding]:
     elif record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
         yield Finding(f"The run ended early, after {epochs}{why}.")
+
+
+def _data(record: Record) -> Iterator[Finding]:
+    for text in record.warnings:
+        yield Finding(text if text.endswith(".") else f"{text}.", warning=True)
 
 
 def _no_number(record: Record) -> Iterator[Finding]:

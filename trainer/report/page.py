@@ -13,9 +13,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from augment.files import write_whole
 from trainer.checkpoint import LAST
+from trainer.confusion_plot import plot_confusion
 from trainer.metrics import wilson_interval
 from trainer.pictures import BATCH, CONFUSION
-from trainer.plots import plot_confusion
 from trainer.recorder import Row
 from trainer.report import REPORT_FILE, Ending, Report
 from trainer.report.charts import charts

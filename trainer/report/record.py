@@ -1,6 +1,7 @@
 """What the folder of a run tells, read once; whatever is missing or cannot be read is left empty, with a note."""
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,14 +18,15 @@ from yaml import YAMLError
 
 from augment.dataset import Dataset, Task
 from augment.errors import UserError, first_line
-from augment.sources import load_dataset
+from augment.sources import load_dataset, notes_of
 from trainer.checkpoint import BEST, load
 from trainer.config import Config, parse_config
 from trainer.models import count_parameters
 from trainer.outputs import LabelScore, Outputs, label_scores
 from trainer.recorder import LOOKS_FILE, METRICS_FILE, Row, read_metrics
 from trainer.report import Ending
-from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE, SUMMARY_FILE
+from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE
+from trainer.summary import SUMMARY_FILE
 from trainer.tasks import JUDGING, Judging, best_row, task_of
 
 # What reading a file that is broken, or one of another version of this program, may end in.
@@ -75,6 +77,7 @@ class Record:
         overrides: of the command line.
         texts: config.yaml and plan.txt as they are, by their names.
         notes: what could not be read, by file or section, and why.
+        warnings: what was said when the pictures were loaded.
     """
 
     folder: Path
@@ -94,6 +97,7 @@ class Record:
     overrides: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def judging(self) -> Judging:
@@ -154,6 +158,8 @@ def read_record(folder: Path, ending: Ending | None = None) -> Record:
     if record.config is not None:
         source = record.config.data
         record.dataset = attempt("data", lambda: load_dataset(source), None)
+        if record.dataset is not None:
+            record.warnings = tuple(n.getMessage() for n in notes_of(source) if n.levelno >= logging.WARNING)
     if (folder / BEST).is_file():
         attempt(BEST, lambda: _take_best(record, load(folder / BEST)), None)
     elif record.dataset is not None:

@@ -1,0 +1,152 @@
+"""The kinds of parameters that hold one value: numbers, flags, texts, names and lists of these."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from augment.errors import UserError, suggest
+from augment.params.param import Interval, Param, bounds, number_in
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Param[float]):
+    """A real number within closed bounds; `above` excludes everything up to and including it."""
+
+    within: Interval = (-inf, inf)
+    above: float = -inf
+
+    def _convert(self, value: object) -> float | None:
+        number = number_in(value, self.within)
+        return number if number is not None and number > self.above else None
+
+    def _allowed(self) -> str:
+        return f"a number{bounds(self.within, self.above)}"
+
+    def _show(self, value: float) -> str:
+        return f"{value:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count(Param[int]):
+    """A whole number within closed bounds."""
+
+    within: Interval = (0, inf)
+
+    def _convert(self, value: object) -> int | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return None
+        return value if self.within[0] <= value <= self.within[1] else None
+
+    def _allowed(self) -> str:
+        return f"a whole number{bounds(self.within)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag(Param[bool]):
+    """True or false."""
+
+    def _convert(self, value: object) -> bool | None:
+        return value if isinstance(value, bool) else None
+
+    def _allowed(self) -> str:
+        return "true or false"
+
+    def _show(self, value: bool) -> str:
+        return str(value).lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Param[str]):
+    """A string that is not empty."""
+
+    def _convert(self, value: object) -> str | None:
+        # Unquoted YAML turns a folder named 2024 into a number; that is still its name.
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return value if isinstance(value, str) and value else None
+
+    def _allowed(self) -> str:
+        return "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Param[str]):
+    """One of a few names."""
+
+    options: tuple[str, ...]
+
+    def parse(self, value: object, key: str) -> str | None:
+        """Return `value` if it is one of the options; the error names the nearest one."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)  # unquoted YAML turns the name 320 into a number
+        if isinstance(value, str) and value not in self.options:
+            raise UserError(f"{key}: unknown name '{value}'.{suggest(value, self.options)}")
+        return super().parse(value, key)
+
+    def _convert(self, value: object) -> str | None:
+        return value if isinstance(value, str) and value in self.options else None
+
+    def _allowed(self) -> str:
+        return ", ".join(self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts(Param[tuple[str, ...]]):
+    """A list of strings."""
+
+    def _convert(self, value: object) -> tuple[str, ...] | None:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            return None
+        return tuple(value) if all(isinstance(v, str) and v for v in value) else None
+
+    def _allowed(self) -> str:
+        return "a list of names"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Param[Mapping[str, Any]]):
+    """A mapping from names to whatever whoever gets it can take."""
+
+    def _convert(self, value: object) -> Mapping[str, Any] | None:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            return None
+        return dict(value)
+
+    def _allowed(self) -> str:
+        return "a mapping of names to values"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSize(Param[int | str]):
+    """Memory in MiB, "gpu" for as much as is reasonable, or "off"."""
+
+    def _convert(self, value: object) -> int | str | None:
+        if value is False:
+            return "off"  # which is what YAML takes an unquoted off for
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value if value > 0 else None
+        return value if value in ("off", "gpu") and isinstance(value, str) else None
+
+    def _allowed(self) -> str:
+        return "off, gpu, or a number of MiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channels(Param[tuple[float, float, float]]):
+    """Three numbers, for red, green and blue."""
+
+    within: Interval
+    above: float = -inf
+
+    def _convert(self, value: object) -> tuple[float, float, float] | None:
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 3:
+            return None
+        numbers = [number_in(v, self.within) for v in value]
+        red, green, blue = numbers
+        if red is None or green is None or blue is None or min(red, green, blue) <= self.above:
+            return None
+        return red, green, blue
+
+    def _allowed(self) -> str:
+        return f"three numbers{bounds(self.within, self.above)}"

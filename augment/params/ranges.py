@@ -1,0 +1,86 @@
+"""The parameter that values are drawn from, for each sample."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.params.param import Interval, Param, bounds, number_in
+
+
+@dataclass(frozen=True)
+class Values:
+    """A few values, each as likely as the next."""
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range(Param[Interval | Values]):
+    """What a value is drawn from for each sample: uniformly from an interval [low, high], or one of a few values.
+
+    Attributes:
+        within: bounds of the interval.
+        above: excluded lower bound.
+        draws: names of the values drawn from it, each independently; by default the parameter's name
+            without its ending `_range`.
+        whole: whole numbers only, low and high included.
+    """
+
+    within: Interval = (-inf, inf)
+    above: float = -inf
+    draws: tuple[str, ...] = ()
+    whole: bool = False
+
+    def draw(self, value: Interval | Values, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Turn numbers of [0, 1), of any shape, into draws."""
+        if isinstance(value, Values):
+            return np.array(value.values)[(uniform * len(value.values)).astype(np.int64)]
+        low, high = value
+        if self.whole:
+            return low + np.floor((high - low + 1) * uniform)  # added last: rounding reaches no high + 1
+        return low + (high - low) * uniform
+
+    def _convert(self, value: object) -> Interval | Values | None:
+        if isinstance(value, Values):
+            value = {"values": value.values}
+        if isinstance(value, Mapping):
+            return self._few(value.get("values")) if set(value) == {"values"} else None
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+            return None
+        low, high = (self._one(v) for v in value)
+        return None if low is None or high is None or low > high else (low, high)
+
+    def _few(self, values: object) -> Values | None:
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            return None
+        numbers = [number for number in map(self._one, values) if number is not None]
+        return Values(tuple(numbers)) if len(numbers) == len(values) else None
+
+    def _one(self, value: object) -> float | None:
+        number = number_in(value, self.within)
+        if number is None or number <= self.above or (self.whole and number % 1):
+            return None
+        return number
+
+    def _allowed(self) -> str:
+        numbers = "whole numbers" if self.whole else "numbers"
+        return f"[low, high] with low <= high or {{values: [...]}}, {numbers}{bounds(self.within, self.above)}"
+
+    def _show(self, value: Interval | Values) -> str:
+        if isinstance(value, Values):
+            return _shown(value.values)
+        return f"{value[0]:.4g}..{value[1]:.4g}"
+
+
+def _shown(values: tuple[float, ...]) -> str:
+    """Write a few values for people: a pair that differs by its sign as +-3, a long list by its ends."""
+    unique = sorted(set(values))
+    size = sorted({abs(v) for v in unique})
+    if len(unique) > 1 and unique == sorted({-v for v in unique}):
+        return f"+-{size[0]:.4g}" if len(size) == 1 else f"+-({_shown(tuple(size))})"
+    if len(unique) > 4:
+        return f"{unique[0]:.4g}..{unique[-1]:.4g} in {len(unique)} levels"
+    return " or ".join(f"{v:.4g}" for v in unique)

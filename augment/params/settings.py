@@ -1,0 +1,73 @@
+"""Configuration sections: dataclasses whose fields are declared by their parameters, and their checks."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, field, fields
+from typing import Any, TypeVar
+
+from augment.errors import UserError, suggest
+from augment.params.param import Param
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+def setting(param: Param[T]) -> T:
+    """Declare a dataclass field by its parameter, which brings the default and the checks."""
+    default = MISSING if param.required else param.default
+    made: T = field(default=default, metadata={"param": param})  # type: ignore[assignment]
+    return made
+
+
+def settings(cls: type) -> dict[str, Param[Any]]:
+    """Return the parameters of a dataclass whose fields were made by `setting`, in order."""
+    return {f.name: f.metadata["param"] for f in fields(cls) if "param" in f.metadata}
+
+
+def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
+    """Check a mapping from the configuration against parameters and complete it with their defaults.
+
+    Args:
+        params: the allowed keys.
+        given: the mapping found at `key`; null counts as empty.
+        key: full key path of the mapping; empty at the top.
+
+    Raises:
+        UserError: not a mapping, an unknown key, a missing one, or a value that its parameter refuses.
+    """
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of {', '.join(params) or 'nothing'}.")
+    path = f"{key}." if key else ""
+    for name in given:
+        if name not in params:
+            raise UserError(f"{path}{name}: unknown key.{suggest(str(name), params)}")
+    for name, param in params.items():
+        if param.required and given.get(name) is None:
+            raise UserError(f"{path}{name}: missing. Allowed: {param.allowed()} ({param.doc}).")
+    return {n: p.parse(given[n], f"{path}{n}") if n in given else p.default for n, p in params.items()}
+
+
+def parse_settings(cls: type[S], given: object, key: str) -> S:
+    """Build a dataclass of settings from a mapping, with the checks of `parse_params`."""
+    return cls(**parse_params(settings(cls), given, key))
+
+
+def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector: str) -> S:
+    """Build one of several dataclasses of settings: `{selector: name, ...settings}` says which.
+
+    Args:
+        kinds: the dataclasses by name.
+        given: the mapping found at `key`.
+        key: full key path of the mapping.
+        selector: its key that holds the name, which is also what one of them is called.
+
+    Raises:
+        UserError: an unknown name or setting, a missing one, or a value that is not allowed.
+    """
+    if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
+        raise UserError(f"{key}.{selector}: missing. Allowed: {', '.join(kinds)}.")
+    name = given[selector]
+    if name not in kinds:
+        raise UserError(f"{key}.{selector}: unknown {selector} '{name}'.{suggest(name, kinds)}")
+    return parse_settings(kinds[name], {n: v for n, v in given.items() if n != selector}, key)

@@ -1,0 +1,51 @@
+"""How a run ended."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from augment.files import write_json
+from trainer.tasks import JUDGING, task_of
+
+SUMMARY_FILE = "summary.json"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended.
+
+    Attributes:
+        status: finished, interrupted or failed.
+        folder: where the run lies.
+        epochs: epochs that were finished.
+        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. It was chosen by its score on
+            the validation data, which is therefore too good.
+        last: row of the last epoch, which nothing was chosen by; empty if there is none.
+        seconds: of this process's part of the run.
+        error: what it failed of.
+        stopped: why a callback ended it before the last epoch.
+    """
+
+    status: str
+    folder: Path
+    epochs: int
+    best: dict[str, float]
+    last: dict[str, float]
+    seconds: float
+    error: str = ""
+    stopped: str = ""
+
+    def write(self) -> None:
+        """Write summary.json."""
+        values = {**vars(self), "folder": str(self.folder)}
+        write_json(self.folder / SUMMARY_FILE, values)
+
+    def __str__(self) -> str:
+        key = JUDGING[task_of([self.best, self.last])].monitor
+        best = self.best.get(key)
+        score = f"no {key}" if best is None else f"best {key} {best:.4f}"
+        where = f" in epoch {int(self.best['epoch']) + 1}" if best is not None else ""
+        final = f", last {self.last[key]:.4f}" if key in self.last else ""
+        early = f" (stopped early: {self.stopped})" if self.stopped else ""
+        took = f"{self.seconds:.0f} s, in {self.folder}"
+        epochs = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
+        return f"{self.status} after {epochs}{early}: {score}{where}{final}, {took}"
