@@ -198,11 +198,22 @@ def compose(arguments: Sequence[str]) -> dict[str, Any]:
     for token in arguments:
         if not _is_override(token) or token.startswith("-"):
             raise UserError(f"'{token}' is no override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
-        if parse(token).is_sweep_override():
-            raise UserError(f"{token}: several values make a sweep, which only `python -m trainer -m` runs.")
+    refuse_sweeps(arguments)
     (composed,) = compose_jobs([normalize(arguments)])
     check_keys(composed)
     return composed
+
+
+def refuse_sweeps(tokens: Sequence[str]) -> None:
+    """Check that no override has several values.
+
+    Raises:
+        UserError: one has.
+    """
+    for token in tokens:
+        if _is_override(token) and parse(token).is_sweep_override():
+            shown = token.removeprefix("++")
+            raise UserError(f"{shown}: several values make a sweep, which only `python -m trainer -m` runs.")
 
 
 def _meant(token: str) -> str:

@@ -239,6 +239,7 @@ def test_an_experiment_is_swept_by_one_command(tmp_path, photos):
         (["data=folder"], "data.root: missing"),
         (["data=folder", "data.root=nowhere"], "data.root=nowhere: there is no such folder"),
         (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder"),
+        (["seed=0,1"], "error: seed=0,1: several values make a sweep, which only `python -m trainer -m` runs."),
         (["+experiment=imagenete_5"], "experiment: unknown name 'imagenete_5'. Did you mean 'imagenette_5'?"),
         (["+experiment=imagenette_5", "fit=article"], "fit=article: has fit.epochs=8, and the experiment"),
         (["-m", "experiment=glob(image_net*)"], "experiment: glob(image_net*) matches no file. Allowed: article_2019"),

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from augment.command import INTERRUPTED, readable_errors
-from augment.compose import CONF, compose_jobs, group_names, normalize, plain_values, split_sweep
+from augment.compose import CONF, compose_jobs, group_names, normalize, plain_values, refuse_sweeps, split_sweep
 from augment.errors import told
 from trainer import sweep
 from trainer.config import check_config, parse_config
@@ -64,6 +64,8 @@ def _main(arguments: list[str]) -> int:
 
 def _check_all(tokens: list[str], config_name: str, config_dir: str | None, *, multirun: bool) -> None:
     """Compose and check the run, or every job of a sweep, before anything is written."""
+    if not multirun:
+        refuse_sweeps(tokens)
     jobs = split_sweep(tokens) if multirun else [tokens]
     for composed in compose_jobs(jobs, config_name=config_name, config_dir=config_dir):
         config = parse_config(composed)

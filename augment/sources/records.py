@@ -61,7 +61,9 @@ class Records(Source):
     task: str | None = setting(TASK)
     targets: tuple[str, ...] = setting(TARGETS)
     skip_bad: bool = setting(SKIP_BAD)
-    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the index of the files is kept"))
+    dir: str = setting(
+        Text(default=DATA_DIR, doc="folder for the index of the files, and for pictures that are unpacked")
+    )
 
     def load(self) -> Dataset:
         """Index what is not indexed yet, check every picture once, and give the labels numbers."""

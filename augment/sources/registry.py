@@ -34,7 +34,11 @@ class Source:
         Count(optional=True, within=(2, 1000), doc="cross-validation: cut train into so many; val is left aside")
     )
     fold: int | None = setting(
-        Count(optional=True, within=(0, 999), doc="cross-validation: which fold is scored on, from 0")
+        Count(
+            optional=True,
+            within=(0, 999),
+            doc="cross-validation: which fold is scored on, from 0; -m 'data.fold=range(K)' runs all",
+        )
     )
     split_seed: int = setting(
         Count(default=0, within=(0, 2**31 - 1), doc="seed of what fraction, folds and balance choose; seed has no part")
