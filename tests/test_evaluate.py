@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from trainer.evaluate import Score, evaluate, main
+from trainer.evaluate import Score, _worst, evaluate, main
 from trainer.predict import predict
 
 
@@ -25,6 +25,13 @@ def test_unequal_classes_by_hand():
     assert score.accuracy == 0.9
     assert score.balanced_accuracy == 0.5
     assert score.precisions() == pytest.approx({"cat": 0.9, "dog": math.nan, "bird": math.nan}, nan_ok=True)
+
+
+def test_of_many_classes_the_worst_are_shown():
+    many = {str(place): (place, 100) for place in reversed(range(61))} | {"none": (0, 0)}
+    assert list(_worst(many)) == [str(place) for place in range(60)]
+    few = {"cat": (2, 2), "dog": (0, 0), "ant": (1, 2)}
+    assert list(_worst(few)) == list(few)
 
 
 def test_all_right_still_leaves_a_doubt():

@@ -200,6 +200,7 @@ def test_sweep_names_the_failed_job_and_goes_on(tmp_path, photos):
     (sweep,) = tmp_path.glob("outputs/*/*-sweep")
     statuses = {job.name: json.loads((job / "summary.json").read_text())["status"] for job in sweep.glob("[0-9]")}
     assert statuses == {"0": "failed", "1": "failed", "2": "finished", "3": "finished"}
+    assert "job 3: fit.lr=0.05 aug.train.rotate.p=0.5 ─" in result.stdout
     table = result.stdout.split("4 jobs, the best last epoch first")[1]
     assert "NonFiniteLossError" in table
     assert table.index("fit.lr=0.05") < table.index("fit.lr=1000000.0")

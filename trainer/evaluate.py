@@ -37,6 +37,9 @@ _EXAMPLES = """\
 RUN is the folder of a run. The score goes to evaluation.json, or evaluation-<name of DIR>.json, in it."""
 
 
+_SHOWN = 60  # classes in a table on the terminal
+
+
 @dataclass(frozen=True)
 class Score:
     """What an evaluation found.
@@ -186,15 +189,26 @@ def _first_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
     return next((f"'{a}' against '{b}'" for a, b in zip(ours, theirs, strict=False) if a != b), "their number")
 
 
+def _worst(per_class: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Return all classes, or if a screen does not hold them those with the lowest recall; all are in the JSON file."""
+    if len(per_class) <= _SHOWN:
+        return dict(per_class)
+    recall = {name: right / total for name, (right, total) in per_class.items() if total}
+    return {name: per_class[name] for name in sorted(recall, key=recall.__getitem__)[:_SHOWN]}
+
+
 def _report(score: Score, run: Path, folder: Path | None) -> None:
     low, high = score.interval
     console = Console()
     table = Table("class", "right", "of", "recall", "precision")
     precisions = score.precisions()
-    for name, (right, total) in score.per_class().items():
+    shown = _worst(score.per_class())
+    for name, (right, total) in shown.items():
         precision = "" if math.isnan(precisions[name]) else f"{precisions[name]:.4f}"
         table.add_row(Text(name), str(right), str(total), f"{right / total:.4f}" if total else "", precision)
     console.print(table)
+    if len(shown) < len(score.classes):
+        console.print(f"the {len(shown)} of {len(score.classes):,} classes with the lowest recall", highlight=False)
     views = "" if score.tta == "none" else f", tta {score.tta}"
     console.print(
         f"val_accuracy {score.accuracy:.4f} (95 % interval {low:.4f} to {high:.4f}, {score.pictures} pictures), "
