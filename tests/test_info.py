@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import draw_photo
 from PIL import Image
+from stores import write_shards
 
 from augment.info.__main__ import main
-from tests.conftest import draw_photo
-from tests.stores import write_shards
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import draw_photo
 from PIL import Image
 
 from augment.dataset import Picture
 from augment.info.duplicates import Copies, find_copies, near_hashes, tally
 from augment.info.luma import MAX_BITS, perceptual_hash, read_luma
 from augment.info.scan import scan
-from tests.conftest import draw_photo
 
 
 def photo(seed: int, width: int = 200, height: int = 150) -> Image.Image:
