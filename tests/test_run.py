@@ -75,6 +75,14 @@ def test_what_is_configured_is_what_runs(
     assert found(prepared(photos, tmp_path, override)) == value
 
 
+def test_a_setting_without_effect_is_told_in_the_log(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepared(photos, tmp_path, "fit.regression_loss=mse")
+    assert "fit.regression_loss=mse has no effect where classes are predicted" in caplog.messages
+
+
 def stop(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 

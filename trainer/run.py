@@ -34,7 +34,7 @@ from trainer.early_stopping import EarlyStopping
 from trainer.environment import environment
 from trainer.graphs import runner
 from trainer.learner import Learner, Position
-from trainer.losses import LossFunction, make_loss
+from trainer.losses import LossFunction, make_loss, without_effect
 from trainer.models import count_parameters
 from trainer.recorder import NonFiniteLossError, Recorder
 from trainer.stages import Prepare, StagedLoader
@@ -257,6 +257,9 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
         )
     if reason := train_loader.placement.reason:
         console.print(reason, highlight=False, soft_wrap=True)
+    for note in without_effect(config.fit, dataset.task):
+        log.warning(note)
+        console.print(note, highlight=False, soft_wrap=True)
     if balance := describe_balance(dataset, config.data.balance):
         log.info(balance)
         console.print(balance, highlight=False, soft_wrap=True)
