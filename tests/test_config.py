@@ -455,7 +455,7 @@ def test_flip_has_no_border() -> None:
         ({"center_crop": {"size": 9}}, "center_crop.size: unknown key. "),
         (
             {"random_resized_crop": {"area_range": [0, 1]}},
-            "random_resized_crop.area_range: [0, 1] is not allowed. Allowed: [low, high] with low <= high or {values: [...]}, numbers "  # noqa: E501
+            "random_resized_crop.area_range: [0, 1] is not allowed. Allowed: [low, high] with low <= high, numbers "
             "above 0 up to 1.",
         ),
     ],

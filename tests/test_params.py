@@ -159,6 +159,11 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
         "[low, high] with low <= high or {values: [...]}, whole numbers from 0 to 3",
         [[0, 2.5], [0.5, 1], [0, 4], [-1, 0], [2, 1], {"values": [1.5]}, {"values": [0, 4]}],
     ),
+    (
+        Range(within=(0, 1), few=False, doc="what DALI draws"),
+        "[low, high] with low <= high, numbers from 0 to 1",
+        [{"values": [0.5]}, Values((0.5,)), [0.5, 1.1]],
+    ),
     (CACHE, "off, gpu, or a number of MiB", [0, -1, True, None, "on", "", 1.5, nan, ["gpu"], {}]),
     (
         AREAS,
