@@ -86,7 +86,8 @@ def describe_balance(dataset: Dataset, how: str) -> str:
         each = counts.max() / counts[least]
         return (
             f"balance: {train.pictures:,} training pictures make {len(train):,} samples an epoch, {counts.max():,} of "
-            f"each class; the {counts[least]:,} of {names[least]} are seen {each:.3g} times each"
+            f"each class; the smallest, {names[least]}, has {counts[least]:,} "
+            f"picture{'s' if counts[least] > 1 else ''}, seen {each:.3g} times each"
         )
     weights = loss_weights(dataset)
     low, high = int(np.where(weights > 0, weights, np.inf).argmin()), int(weights.argmax())

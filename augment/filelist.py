@@ -21,6 +21,8 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 # Between several labels in one cell of a CSV.
 LABELS_SEPARATOR = ";"
 
+_FLAGS = ("0", "1", "0.0", "1.0")
+
 
 @dataclass(frozen=True)
 class Line:
@@ -46,12 +48,15 @@ class Lines:
         file: the list.
         lines: what it holds, at least one.
         columns: names of the columns that the words come from, where each has one of its own.
+        flags: names of the columns that hold nothing but 0 and 1, where the one of the words is among them, as the
+            first, and was chosen for its place alone.
     """
 
     key: str
     file: Path
     lines: tuple[Line, ...]
     columns: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
     def error(self, line: Line, text: str) -> UserError:
         """Return an error that says where."""
@@ -86,6 +91,7 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
     columns = tuple(targets)
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise UserError(f"data.targets: '{twice[0]}' is there twice. Allowed: each column once.")
+    flags: tuple[str, ...] = ()
     separator = SEPARATORS.get(file.suffix.lower())
     if separator is None:
         if image or label or targets:
@@ -95,10 +101,10 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
             )
         lines = tuple(_text_lines(key, file, text))
     else:
-        lines = tuple(_csv_lines(key, file, text, separator, image=image, label=label, targets=columns))
+        lines, flags = _csv_lines(key, file, text, separator, image=image, label=label, targets=columns)
     if not lines:
         raise UserError(f"{key}: {file} lists no pictures.")
-    return Lines(key, file, lines, columns)
+    return Lines(key, file, lines, columns, flags)
 
 
 def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
@@ -122,7 +128,8 @@ def _words(line: str) -> list[str]:
 
 def _csv_lines(
     key: str, file: Path, text: str, separator: str, *, image: str | None, label: str | None, targets: tuple[str, ...]
-) -> Iterator[Line]:
+) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    """Return the lines, and `Lines.flags`."""
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
     header = [name.strip() for name in next(reader, [])]
     if len(header) < 2:
@@ -138,6 +145,8 @@ def _csv_lines(
     default = 1 if place == 0 else 0
     setting = "data.targets" if targets else "data.label"
     places = [_column(key, file, header, setting, name, "label", default) for name in names]
+    flags = [] if targets or label or "label" in header else [places[0], *range(places[0] + 1, len(header))]
+    lines = []
     for row in reader:
         if not any(cell.strip() for cell in row):
             continue
@@ -148,7 +157,9 @@ def _csv_lines(
             )
         cells = [row[i].strip() for i in places]
         words = cells if targets else [word.strip() for word in cells[0].split(LABELS_SEPARATOR)]
-        yield Line(reader.line_num, row[place].strip(), tuple(words if targets else filter(None, words)))
+        lines.append(Line(reader.line_num, row[place].strip(), tuple(words if targets else filter(None, words))))
+        flags = [i for i in flags if row[i].strip() in _FLAGS]
+    return tuple(lines), tuple(header[i] for i in flags) if places[0] in flags else ()
 
 
 def _column(key: str, file: Path, header: list[str], setting: str, name: str | None, usual: str, default: int) -> int:

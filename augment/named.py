@@ -158,6 +158,8 @@ def call(function: Any, options: Mapping[str, Mapping[str, Any]], what: str) -> 
 def describe(value: object) -> str:
     """Say what something is that should be something else."""
     name = type(value).__name__
+    if name == "ndarray":
+        return f"an array {getattr(value, 'shape', ())}"
     if isinstance(value, list | tuple | dict):
         return f"a {name} of {len(value)}"
     return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

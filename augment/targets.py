@@ -1,7 +1,6 @@
 """From words in lists to targets: a class, labels or numbers for each picture."""
 
 import logging
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -10,6 +9,8 @@ from augment.dataset import Target, Task
 from augment.errors import UserError
 from augment.filelist import Line, Lines
 from augment.labels import Label, Labeled, pack
+from augment.mistaken import refuse_flags_as_numbers, refuse_slips, refuse_unnamed_flags, warn_of_joined
+from augment.numerals import is_whole, read_number
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,11 @@ def understand(
         UserError: a line does not fit; the message says which one and why.
     """
     guessed = task is None
+    refuse_unnamed_flags(train, val, "classify" if guessed and classes else task)
+    if guessed and train.columns:
+        refuse_flags_as_numbers(train, val)
+    elif guessed and not classes:
+        refuse_slips((train, val))
     task = task or ("regress" if train.columns else _task(train, val, known=classes is not None))
     if task == "regress":
         first = train.lines[0]
@@ -41,6 +47,8 @@ def understand(
             raise UserError("data.targets: several columns of labels. Allowed: data.task=multilabel or regress.")
         flags = _Rows(_flags)
         return Targets(task, train.columns, flags.of(train), flags.of(val))
+    if not classes and (guessed or task == "multilabel"):
+        warn_of_joined((train, val))
     named = _named(train, val, classes or ())
     try:
         splits = [_labeled(lines, named) for lines in (train, val)]
@@ -48,7 +56,7 @@ def understand(
     except UserError as error:
         # Numbers that are no classes may be meant to be predicted.
         words = [word for line in train.lines for word in line.words]
-        maybe = guessed and not classes and words and all(map(_is_whole, words))
+        maybe = guessed and not classes and words and all(map(is_whole, words))
         raise UserError(f"{error}{' Numbers to predict need data.task=regress.' if maybe else ''}") from None
 
 
@@ -64,9 +72,9 @@ class _Rows:
 
 def _task(train: Lines, val: Lines, *, known: bool) -> Task:
     words = [word for lines in (train, val) for line in lines.lines for word in line.words]
-    numbers = [_number(word) for word in words]
-    if not known and words and None not in numbers and not all(map(_is_whole, words)):
-        fractions = [word for word in words if not _is_whole(word)]
+    numbers = [read_number(word) for word in words]
+    if not known and words and None not in numbers and not all(map(is_whole, words)):
+        fractions = [word for word in words if not is_whole(word)]
         if len(fractions) < len(words) / 2:
             logger.warning(
                 "%d of %d labels have a fraction, as %s, so all are numbers to predict; data.task=classify if they are "
@@ -80,7 +88,7 @@ def _task(train: Lines, val: Lines, *, known: bool) -> Task:
 def _named(train: Lines, val: Lines, classes: Collection[str]) -> Collection[str]:
     """Return the names of classes that words may be: none where all words are numbers and not all are names too."""
     words = {word for lines in (train, val) for line in lines.lines for word in line.words}
-    return set(classes) if words <= set(classes) or not all(map(_is_whole, words)) else ()
+    return set(classes) if words <= set(classes) or not all(map(is_whole, words)) else ()
 
 
 def _labeled(lines: Lines, named: Collection[str]) -> Labeled:
@@ -91,7 +99,7 @@ def _labeled(lines: Lines, named: Collection[str]) -> Labeled:
         return f"line {line.number} of {lines.file}: {line.path}"
 
     meant: dict[str, Label] = {word: word for line in lines.lines for word in line.words}
-    meant |= {word: int(word) for word in meant if _is_whole(word) and word not in named}
+    meant |= {word: int(word) for word in meant if is_whole(word) and word not in named}
     labels = [[meant[word] for word in line.words] for line in lines.lines]
     try:
         return Labeled(lines.key, pack(labels, name), name)
@@ -101,7 +109,7 @@ def _labeled(lines: Lines, named: Collection[str]) -> Labeled:
 
 def _flags(lines: Lines, line: Line) -> tuple[float, ...]:
     for word, column in zip(line.words, lines.columns, strict=True):
-        if _number(word) not in (0.0, 1.0):
+        if read_number(word) not in (0.0, 1.0):
             raise lines.error(line, f"{column} is '{word}'. Allowed: 0 or 1.")
     return tuple(map(float, line.words))
 
@@ -113,24 +121,12 @@ def _numbers(lines: Lines, line: Line, first: Line) -> tuple[float, ...]:
         raise lines.error(line, f"{len(line.words)} numbers, but {len(first.words)} in the first line of data.train.")
     numbers = []
     for place, word in enumerate(line.words):
-        number = _number(word)
+        number = read_number(word)
         if number is None:
             which = f" in column {lines.columns[place]}" if lines.columns else ""
             raise lines.error(line, f"'{word}'{which} is no number. Allowed with data.task=regress: numbers.")
         numbers.append(number)
     return tuple(numbers)
-
-
-def _number(word: str) -> float | None:
-    try:
-        number = float(word)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _is_whole(word: str) -> bool:
-    return word.removeprefix("-").isdecimal()
 
 
 def number_names(count: int) -> tuple[str, ...]:

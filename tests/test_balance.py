@@ -178,7 +178,8 @@ def test_weights_of_labels_by_hand() -> None:
 def test_what_balancing_came_to() -> None:
     assert describe_balance(UNEQUAL, "none") == ""
     assert describe_balance(oversample(UNEQUAL, 0), "oversample") == (
-        "balance: 15 training pictures make 21 samples an epoch, 7 of each class; the 3 of bee are seen 2.33 times each"
+        "balance: 15 training pictures make 21 samples an epoch, 7 of each class; the smallest, bee, has 3 "
+        "pictures, seen 2.33 times each"
     )
     assert describe_balance(UNEQUAL, "weights") == (
         "balance: in the training loss the class ant weighs 0.714, bee 1.67; validation is not weighed"

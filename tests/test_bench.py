@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from augment.bench.baselines import HAS_TORCHVISION, PilDataset, Recipe, TorchvisionDataset, obstacle, window
+from augment.bench.baselines import HAS_TORCHVISION, PilDataset, Recipe, TorchvisionDataset, draw, obstacle, window
 from augment.bench.contenders import ROWS, Setup, Stream, op_rows, whole_batches, without_steps
 from augment.bench.cpu_time import own_seconds
 from augment.bench.handwritten import TRANSLATIONS, Options, handwritten_pipeline, untranslated
@@ -341,3 +341,13 @@ def test_every_matrix_op_has_a_row_or_a_reason(monkeypatch):
     setup = Setup(aug, (), 0, 1, 1, 1, torch.device("cpu"))
     (row,) = [row for row in ROWS if row.name == "dali"]
     assert "warp" in row.obstacle(setup)
+
+
+def test_one_of_a_few_values_is_drawn_or_the_row_left_out(photos):
+    few = {"values": [-0.1, 0.1]}
+    aug = parse_aug({"size": 16, "train": {"affine": {"translate_range": few, "scale_range": {"values": [1.1]}}}})
+    (step,) = parse_aug({"train": {"affine": {"translate_range": few}}}).train
+    rng = np.random.default_rng(0)
+    assert {draw(step, rng)["translate_x"] for _ in range(20)} == {-0.1, 0.1}
+    assert _item(PilDataset(photos, Recipe.of(aug)), photos[0], rng).size == (16, 16)
+    assert untranslated(build_plan(aug, "train").steps) == "no DALI translation of affine"

@@ -124,6 +124,14 @@ def test_labels_with_semicolons_have_columns(pictures: Split, tmp_path: Path) ->
     assert content(load("folder", tmp_path / "out", dataset), "val") == content(dataset, "val")
 
 
+def test_numbers_that_are_all_0_and_1_stay_numbers(pictures: Split, tmp_path: Path) -> None:
+    split = Split(pictures.files[:2], ((0.0,), (1.0,)))
+    dataset = Dataset(("sick",), split, split, "regress")
+    convert(dataset, tmp_path / "out", Options("folder"))
+    written = load("folder", tmp_path / "out", dataset)
+    assert (written.task, written.val.targets) == ("regress", split.targets)
+
+
 @pytest.mark.parametrize("task", ["multilabel", "regress"])
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_target_that_is_not_kept_is_found_out(

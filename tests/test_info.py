@@ -85,7 +85,7 @@ def test_a_list_with_missing_files(here: Path):
     assert kinds(content) == ["unreadable"]
 
 
-def test_shards_are_listed_unchecked_and_stay_so(here: Path):
+def test_shards_are_listed_unchecked_and_stay_so(here: Path, caplog: pytest.LogCaptureFixture):
     root = write_folder(here / "d")
     for split in ("train", "val"):
         files = sorted((root / split).rglob("*.jpg"))
@@ -95,6 +95,10 @@ def test_shards_are_listed_unchecked_and_stay_so(here: Path):
         write_shards(here, files, targets, 2, split)
     content = report("data=webdataset", "data.train=train-*.tar", "data.val=val-*.tar")
     assert [bad["file"] for bad in content["unreadable"]] == ["val-000.tar/photos/0000.jpg"]
+    assert not caplog.records
+    Path("classes.txt").write_text("cat\ndog\n")
+    report("data=webdataset", "data.train=train-*.tar", "data.val=val-*.tar")
+    assert "data.classes=classes.txt reads them" in caplog.text
     # It was noted nowhere that all pictures of these shards are good.
     assert not list((here / "outputs").rglob("*.good"))
 

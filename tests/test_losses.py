@@ -6,7 +6,26 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
-from trainer.losses import BinaryCrossEntropy, CrossEntropy, make_loss
+from augment.dataset import Task
+from trainer.config import parse_fit
+from trainer.losses import BinaryCrossEntropy, CrossEntropy, make_loss, without_effect
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "notes"),
+    [
+        ("regress", {"label_smoothing": 0.1}, ["fit.label_smoothing=0.1 has no effect where numbers are predicted"]),
+        ("regress", {"regression_loss": "mse", "standardize": False}, []),
+        ("classify", {"label_smoothing": 0.1, "regression_loss": "huber", "standardize": True}, []),
+        ("classify", {"regression_loss": "mse", "standardize": False}, [
+            "fit.regression_loss=mse has no effect where classes are predicted",
+            "fit.standardize=false has no effect where classes are predicted",
+        ]),
+    ],
+)  # fmt: skip
+def test_settings_of_another_task_are_told(task: Task, given: dict[str, object], notes: list[str]) -> None:
+    assert list(without_effect(parse_fit(given), task)) == notes
+
 
 OUTPUTS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.3]])
 INDICES = torch.tensor([0, 2])

@@ -477,6 +477,7 @@ ITEM = r"^data\.train: item 0 of mine\.train "
 @pytest.mark.parametrize(
     ("item", "message"),
     [
+        ("np.zeros((2, 3))", ITEM + r"is an array \(2, 3\)\. Allowed: a pair"),
         ("3", ITEM + r"is an int\. Allowed: a pair, \(picture, target\)"),
         ("(1, 2, 3)", ITEM + r"is a tuple of 3\. Allowed: a pair"),
         ("{'image': 1, 'label': 2}", ITEM + r"is a dict of 2\. Allowed: a pair"),

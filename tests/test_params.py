@@ -113,7 +113,8 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
     (TEXT, "text", ["", True, None, 1.5, ["a"], {}]),
     (CHOICE, "horizontal, vertical", [True, None, 1.5, ["horizontal"]]),
     (VARIANT, "1, 320, full", [True, 1.0]),
-    (TEXTS, "a list of names", ["ab", ["a", 1], ["a", ""], ["a", None], None, 3, {"a": 1}]),
+    (TEXTS, f"a list of names, as {KEY}=[ab]", ["ab"]),
+    (TEXTS, "a list of names", [["a", 1], ["a", ""], ["a", None], None, 3, {"a": 1}]),
     (
         CHANNELS,
         "three numbers from 0 to 1",
@@ -157,6 +158,11 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
         TURNS,
         "[low, high] with low <= high or {values: [...]}, whole numbers from 0 to 3",
         [[0, 2.5], [0.5, 1], [0, 4], [-1, 0], [2, 1], {"values": [1.5]}, {"values": [0, 4]}],
+    ),
+    (
+        Range(within=(0, 1), few=False, doc="what DALI draws"),
+        "[low, high] with low <= high, numbers from 0 to 1",
+        [{"values": [0.5]}, Values((0.5,)), [0.5, 1.1]],
     ),
     (CACHE, "off, gpu, or a number of MiB", [0, -1, True, None, "on", "", 1.5, nan, ["gpu"], {}]),
     (

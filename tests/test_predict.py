@@ -3,18 +3,20 @@
 import csv
 import json
 import shutil
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
 from fakes import needs_gpu
 from PIL import Image
+from rich.console import Console
 
 from augment.dataset import Split
 from augment.errors import UserError
 from augment.loader import Loader
 from augment.plan import build_plan
-from trainer.predict import Prediction, as_csv, list_pictures, main, predict
+from trainer.predict import Prediction, _print, as_csv, list_pictures, main, predict
 from trainer.trained import load_trained
 
 
@@ -116,6 +118,13 @@ def test_the_table_names_files_as_they_are(finished_run, photos, tmp_path, capsy
     assert "[red] a=b.png" in output
     ((name, share),) = predict(finished_run, photos[:1], top=1)[0].classes
     assert f"{name} {share:.1%}" in output
+
+
+@pytest.mark.parametrize("kind", ["class", "label"])
+def test_the_table_is_headed_by_what_is_told(kind):
+    out = StringIO()
+    _print([Prediction(Path("a.jpg"), (("cat", 0.5),), kind=kind)], Console(file=out, width=80))
+    assert out.getvalue().splitlines()[1].replace("┃", " ").split() == ["picture", kind]
 
 
 def test_machines_get_csv_and_json_and_the_exit_code_tells_of_bad_pictures(finished_run, photos, bad, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """A run is made as it is configured: no setting is lost between the configuration and the learner."""
 
+import json
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -11,9 +12,9 @@ from PIL import Image
 from rich.console import Console
 
 from augment.compose import compose
-from trainer import run
-from trainer.callbacks import ParamScheduler
-from trainer.config import parse_config
+from trainer import cli, run
+from trainer.callbacks import GradClip, ParamScheduler
+from trainer.config import Config, parse_config
 from trainer.evaluate import Score, evaluate
 from trainer.learner import Learner
 from trainer.losses import CrossEntropy
@@ -31,10 +32,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def small_config(photos: Path, *overrides: str) -> Config:
+    small = ["data=folder", f"data.root={photos}", "aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1"]
+    return parse_config(compose([*small, *overrides]))
+
+
 def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:
     """The learner of a run that has not begun."""
-    small = ["data=folder", f"data.root={photos}", "aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1"]
-    learner = run._prepare(parse_config(compose([*small, *overrides])), folder, Console(quiet=True), None)
+    learner = run._prepare(small_config(photos, *overrides), folder, Console(quiet=True), None)
     run._close(learner)
     return learner
 
@@ -68,6 +73,55 @@ def test_what_is_configured_is_what_runs(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)  # below which the check of the pictures is kept
     assert found(prepared(photos, tmp_path, override)) == value
+
+
+def test_a_setting_without_effect_is_told_in_the_log(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepared(photos, tmp_path, "fit.regression_loss=mse")
+    assert "fit.regression_loss=mse has no effect where classes are predicted" in caplog.messages
+
+
+def stop(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def status(folder: Path) -> object:
+    return json.loads((folder / "summary.json").read_text())["status"]
+
+
+def test_ctrl_c_while_data_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "_check_all", stop)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([])
+    assert stopped.value.code == 130
+    assert capsys.readouterr().out == "stopped before the first batch; nothing to go on with\n"
+
+
+def test_ctrl_c_while_pipelines_are_built(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "place", stop)
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to go on with$"):
+        run.train(small_config(photos), tmp_path / "run", console=Console(quiet=True))
+    assert status(tmp_path / "run") == "interrupted"
+    again = small_config(photos, "fit.resume=old")
+    with pytest.raises(
+        KeyboardInterrupt, match=r"^stopped before the first batch; fit.resume=old goes on from its last"
+    ):
+        run.train(again, tmp_path / "run", console=Console(quiet=True))
+
+
+def test_a_second_ctrl_c_says_what_was_saved(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(GradClip, "before_step", stop)
+    folder = tmp_path / "run"
+    for saved, said in ((False, "nothing to go on with"), (True, f"fit.resume={folder} goes on from its last")):
+        if saved:
+            (folder / "last.pt").touch()
+        with pytest.raises(KeyboardInterrupt, match=f"^stopped at once; {said}"):
+            run.train(small_config(photos, "+callbacks.grad_clip={}"), folder, console=Console(quiet=True))
+        assert status(folder) == "interrupted"
 
 
 def weights(learner: Learner) -> list[float]:

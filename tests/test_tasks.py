@@ -162,6 +162,7 @@ def test_predicted_labels(labels: Path, lists: Path, capsys: pytest.CaptureFixtu
     assert [label for label, _ in some] == [every[0].classes[0][0]]
     assert [len(found.classes) for found in predict.predict(labels, files, top=1)] == [1, 1]
     assert all(s >= 0.5 for found in predict.predict(labels, files) for _, s in found.classes)
+    assert {found.kind for found in predict.predict(labels, files)} == {"label"}
     assert predict.main([str(labels), *map(str, files), "--threshold", "0"]) == 0
     assert "red" in capsys.readouterr().out
 

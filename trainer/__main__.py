@@ -5,6 +5,10 @@ import sys
 from augment.memory import imports_are_no_garbage
 
 if __name__ == "__main__":
-    with imports_are_no_garbage():
-        from trainer.cli import main
+    try:
+        with imports_are_no_garbage():
+            from trainer.cli import main
+    except KeyboardInterrupt:  # as `main` has it
+        sys.stdout.write("stopped before the first batch; nothing to go on with\n")
+        sys.exit(130)
     sys.exit(main())

@@ -24,6 +24,9 @@ from trainer.reference import help_text
 from trainer.resume import check_resume
 from trainer.run import train
 
+# Of Ctrl-C before there is a run, mostly while the data are listed.
+NOTHING_YET = "stopped before the first batch; nothing to go on with"
+
 # Two runs that start in the same second must not share a folder.
 OmegaConf.register_new_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
 
@@ -33,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Hydra would print and exit by itself; with this set it raises, and there is one place for messages.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     with readable_errors():
-        return _main(list(sys.argv[1:] if arguments is None else arguments))
+        try:
+            return _main(list(sys.argv[1:] if arguments is None else arguments))
+        except KeyboardInterrupt as error:
+            sys.stdout.write(f"{str(error) or NOTHING_YET}\n")
+            raise
 
 
 def _main(arguments: list[str]) -> int:
@@ -101,6 +108,6 @@ def _job(statuses: list[str], errors: list[Exception], given: Sequence[str]) -> 
         statuses.append(summary.status)
         console.print(str(summary), highlight=False, soft_wrap=True)
         if sweeping and summary.status == "interrupted":
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("stopped; no further job was begun")
 
     return job

@@ -1,6 +1,6 @@
 """What is minimized, for each task."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -8,11 +8,17 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, huber_loss, l1_loss, mse_loss
 
 from augment.dataset import Task
+from augment.params import settings
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 # Name in the configuration -> loss of numbers, a mean over the batch and the numbers of a picture.
 REGRESSION_LOSSES: Mapping[str, LossFunction] = MappingProxyType({"mse": mse_loss, "mae": l1_loss, "huber": huber_loss})
+
+# Settings of the loss that count for some tasks alone.
+_TASKS: Mapping[str, tuple[Task, ...]] = MappingProxyType(
+    {"label_smoothing": ("classify", "multilabel"), "regression_loss": ("regress",), "standardize": ("regress",)}
+)
 
 
 @dataclass(frozen=True)
@@ -81,3 +87,17 @@ def make_loss(
     if task == "regress":
         return REGRESSION_LOSSES[regression]
     return (BinaryCrossEntropy if task == "multilabel" else CrossEntropy)(smoothing, weights)
+
+
+def without_effect(fit: object, task: Task) -> Iterator[str]:
+    """Say which settings of the loss were set and change nothing with this task.
+
+    Args:
+        fit: the settings of the fit.
+        task: what the targets are.
+    """
+    for name, tasks in _TASKS.items():
+        param, value = settings(type(fit))[name], getattr(fit, name)
+        if task not in tasks and value != param.default:
+            what = "numbers" if task == "regress" else "labels" if task == "multilabel" else "classes"
+            yield f"fit.{name}={param.show(value)} has no effect where {what} are predicted"

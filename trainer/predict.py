@@ -26,6 +26,7 @@ from augment.folder import find_pictures
 from augment.stored import name_of
 from trainer.callback import Callback
 from trainer.learner import Learner
+from trainer.tasks import JUDGING
 from trainer.trained import Trained, load_trained
 from trainer.tta import TTA
 
@@ -52,12 +53,14 @@ class Prediction:
         classes: the most probable classes, or the labels, with their probabilities, in [0, 1], the best first.
         numbers: what the model predicts, by name, where it predicts numbers.
         error: why the picture cannot be used; then there are no classes.
+        kind: what the classes are, "class" or "label".
     """
 
     file: Path
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""
     numbers: tuple[tuple[str, float], ...] = ()
+    kind: str = "class"
 
 
 def predict(
@@ -169,7 +172,7 @@ def _predict(
         if task == "regress":
             yield Prediction(file, numbers=pairs)
         else:
-            yield Prediction(file, tuple(pair for pair in pairs if pair[1] >= least))
+            yield Prediction(file, tuple(pair for pair in pairs if pair[1] >= least), kind=JUDGING[task].kind)
 
 
 def as_json(predictions: Sequence[Prediction]) -> str:
@@ -203,7 +206,8 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
 def _print(predictions: Sequence[Prediction], console: Console) -> None:
     top = max(len(prediction.classes) for prediction in predictions)
     names = next(([name for name, _ in p.numbers] for p in predictions if p.numbers), [])
-    heads = ["class", *[""] * (top - 1)][: top if top <= _MAX_COLUMNS else 1]
+    kind = next((p.kind for p in predictions if p.classes), "class")
+    heads = [kind, *[""] * (top - 1)][: top if top <= _MAX_COLUMNS else 1]
     table = Table("picture", *heads, *(Column(Text(name)) for name in names))
     for prediction in predictions:
         cells = [f"{name} {share:.1%}" for name, share in prediction.classes]

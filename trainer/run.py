@@ -34,7 +34,7 @@ from trainer.early_stopping import EarlyStopping
 from trainer.environment import environment
 from trainer.graphs import runner
 from trainer.learner import Learner, Position
-from trainer.losses import LossFunction, make_loss
+from trainer.losses import LossFunction, make_loss, without_effect
 from trainer.models import count_parameters
 from trainer.recorder import NonFiniteLossError, Recorder
 from trainer.stages import Prepare, StagedLoader
@@ -58,7 +58,8 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         group: name of the sweep that the run is part of, for dashboards.
 
     Returns:
-        How the run ended; also in the folder's summary.json. A failure is raised, after it was written down.
+        How the run ended; also in the folder's summary.json. A failure is raised, after it was written down, and so is
+        KeyboardInterrupt, which says what there is to go on from, where Ctrl-C stopped it at once.
     """
     begun, now = monotonic(), time()
     console = console or Console()
@@ -76,7 +77,13 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         summary = _summary(learner, status, folder, monotonic() - begun)
     except BaseException as error:
         epochs = len(learner.find(Recorder).rows) if learner is not None else 0
-        Summary("failed", folder, epochs, {}, {}, monotonic() - begun, told(error)).write()
+        pressed = isinstance(error, KeyboardInterrupt)
+        status, why = ("interrupted", "") if pressed else ("failed", told(error))
+        Summary(status, folder, epochs, {}, {}, monotonic() - begun, why).write()
+        if pressed:
+            error.args = (_cut_short(learner, config.fit.resume, folder),)
+            log.info("%s", error)
+            raise
         if not isinstance(error, UserError):
             log.exception("the run failed")
             raise
@@ -250,6 +257,9 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
         )
     if reason := train_loader.placement.reason:
         console.print(reason, highlight=False, soft_wrap=True)
+    for note in without_effect(config.fit, dataset.task):
+        log.warning(note)
+        console.print(note, highlight=False, soft_wrap=True)
     if balance := describe_balance(dataset, config.data.balance):
         log.info(balance)
         console.print(balance, highlight=False, soft_wrap=True)
@@ -276,6 +286,14 @@ def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
     if (Path(run) / BEST).is_file():
         shutil.copy2(Path(run) / BEST, folder / BEST)
     return position
+
+
+def _cut_short(learner: Learner | None, resumed: str | None, folder: Path) -> str:
+    """Say what a run that Ctrl-C stopped at once can go on from."""
+    when = "at once" if learner is not None and learner.error is not None else "before the first batch"
+    run = folder if (folder / LAST).is_file() else resumed
+    what = "nothing to go on with" if run is None else f"fit.resume={run} goes on from its last checkpoint"
+    return f"stopped {when}; {what}"
 
 
 def _close(learner: Learner) -> None:

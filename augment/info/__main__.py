@@ -35,9 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from augment.info.summary import describe
         from augment.info.text import report
         from augment.lettering import DPI
+        from augment.sources.beside import note_names_beside
 
         name = str(recipe.plain["data"]["source"])
-        info = describe(source.unchecked(), name, recipe.aug.size)
+        data = source.unchecked()
+        note_names_beside(source, data)
+        info = describe(data, name, recipe.aug.size)
         chosen = shlex.join(token for token in overrides if key_of(parse(token)).split(".")[0] == "data")
         findings = find_wrong(info, skip_bad=getattr(source, "skip_bad", None), convert=chosen or "data=NAME")
         console = Console(highlight=False, markup=False, soft_wrap=True)

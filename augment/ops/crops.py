@@ -37,9 +37,12 @@ def resize(picture: "Picture", size: int, side: str) -> Any:
         default=(0.35, 1.0),
         within=(0, 1),
         above=0,
+        few=False,
         doc="area of the window over that of the picture; the low end is what others call min_scale",
     ),
-    aspect_range=Range(default=(3 / 4, 4 / 3), within=(0.01, 100), doc="width of the window over its height"),
+    aspect_range=Range(
+        default=(3 / 4, 4 / 3), within=(0.01, 100), few=False, doc="width of the window over its height"
+    ),
 )
 def random_resized_crop(picture: "Picture", size: int, area_range: Interval, aspect_range: Interval) -> Any:
     """Cut a window of random area, aspect ratio and place, and resize it to the square (Szegedy et al. 2015)."""

@@ -95,6 +95,12 @@ class Choice(Param[str]):
 class Texts(Param[tuple[str, ...]]):
     """A list of strings."""
 
+    def parse(self, value: object, key: str) -> tuple[str, ...] | None:
+        """Return `value` if it is one; the error about a single name shows the list of it."""
+        if isinstance(value, str) and value:
+            raise UserError(f"{key}: {value!r} is not allowed. Allowed: {self.allowed()}, as {key}=[{value}].")
+        return super().parse(value, key)
+
     def _convert(self, value: object) -> tuple[str, ...] | None:
         if isinstance(value, str) or not isinstance(value, Sequence):
             return None

@@ -27,12 +27,14 @@ class Range(Param[Interval | Values]):
         draws: names of the values drawn from it, each independently; by default the parameter's name
             without its ending `_range`.
         whole: whole numbers only, low and high included.
+        few: a few values are allowed; false where an interval alone can be drawn from, as by DALI itself.
     """
 
     within: Interval = (-inf, inf)
     above: float = -inf
     draws: tuple[str, ...] = ()
     whole: bool = False
+    few: bool = True
 
     def draw(self, value: Interval | Values, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
         """Turn numbers of [0, 1), of any shape, into draws."""
@@ -47,13 +49,13 @@ class Range(Param[Interval | Values]):
         if isinstance(value, Values):
             value = {"values": value.values}
         if isinstance(value, Mapping):
-            return self._few(value.get("values")) if set(value) == {"values"} else None
+            return self._some(value.get("values")) if self.few and set(value) == {"values"} else None
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
             return None
         low, high = (self._one(v) for v in value)
         return None if low is None or high is None or low > high else (low, high)
 
-    def _few(self, values: object) -> Values | None:
+    def _some(self, values: object) -> Values | None:
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             return None
         numbers = [number for number in map(self._one, values) if number is not None]
@@ -67,7 +69,8 @@ class Range(Param[Interval | Values]):
 
     def _allowed(self) -> str:
         numbers = "whole numbers" if self.whole else "numbers"
-        return f"[low, high] with low <= high or {{values: [...]}}, {numbers}{bounds(self.within, self.above)}"
+        few = " or {values: [...]}" if self.few else ""
+        return f"[low, high] with low <= high{few}, {numbers}{bounds(self.within, self.above)}"
 
     def _show(self, value: Interval | Values) -> str:
         if isinstance(value, Values):

@@ -65,6 +65,8 @@ def use_lists(out: Path, meaning: Meaning) -> str:
         settings["classes"] = out / CLASSES_FILE
     if meaning.task == "multilabel":
         settings["multilabel"] = "true"
+    elif columns:
+        settings["task"] = meaning.task  # they may all be 0 and 1
     return typed("filelist", settings)
 
 

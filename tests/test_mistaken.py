@@ -1,0 +1,102 @@
+"""What lists hold that would be taken for something else than was meant."""
+
+from pathlib import Path
+
+import pytest
+
+from augment.dataset import Task
+from augment.errors import UserError
+from augment.filelist import Lines, read_list
+from augment.targets import understand
+
+
+def write(folder: Path, name: str, rows: list[str], targets: tuple[str, ...] = (), label: str | None = None) -> Lines:
+    file = folder / name
+    file.write_text("".join(f"{row}\n" for row in rows))
+    return read_list("data.train", file, image=None, label=label, targets=targets)
+
+
+def numbers(*labels: str) -> list[str]:
+    return ["path\tage", *(f"{i}.png\t{label}" for i, label in enumerate(labels))]
+
+
+@pytest.mark.parametrize(
+    ("labels", "line", "message"),
+    [
+        (("1.5", "2.0", "nan", "3.5", ".25"), 4, "2.png has 'nan', which is no number, where other labels are fract"),
+        (("1.5", "2.0", "3.5", ".25", ""), 6, "4.png has no number, where other labels are fractional"),
+        (("1.5", "1,5", "3.5", ".25"), 3, "1.png has '1,5', which is no number, where other labels are fractional "
+         "numbers. Allowed: numbers, with a point for the fraction; or data.task=classify if these are names."),
+        (("1,5", "0,25", "-2,75"), 2, "0.png has '1,5', which is no number (and 2 more)"),
+        (("1.5", "2.5", "3.5") * 6 + ("NA", "NA"), 20, "18.png has 'NA', which is no number (and 1 more)"),
+    ],
+)  # fmt: skip
+def test_a_slip_among_numbers_is_refused(labels: tuple[str, ...], line: int, message: str, tmp_path: Path) -> None:
+    lines, val = write(tmp_path, "a.tsv", numbers(*labels)), write(tmp_path, "b.tsv", numbers("0.5"))
+    with pytest.raises(UserError) as raised:
+        understand(lines, val, task=None, classes=None)
+    assert str(raised.value).startswith(f"data.train: line {line} of {tmp_path}/a.tsv: {message}")
+    if "" not in labels:
+        assert understand(lines, lines, task="classify", classes=None).names == tuple(sorted(set(labels)))
+
+
+@pytest.mark.parametrize("labels", [("1.5", "2.5", "nan", "dev"), ("1.5", "2.5", "3.5", "a", "b", "c"), ("1,2", "3,4")])
+def test_names_with_a_few_numbers_stay_names(labels: tuple[str, ...], tmp_path: Path) -> None:
+    lines = write(tmp_path, "a.tsv", numbers(*labels))
+    assert understand(lines, lines, task=None, classes=None).names == tuple(sorted(labels))
+
+
+HOT = ["path,cat,dog,age", "a.png,0,1,3", "b.png,1,0,4", "c.png,1,1,5"]
+
+
+def test_the_first_of_several_columns_of_flags_is_no_class(tmp_path: Path) -> None:
+    lines = write(tmp_path, "a.csv", HOT)
+    asked: tuple[Task | None, ...] = (None, "multilabel")
+    for task in asked:
+        with pytest.raises(UserError) as raised:
+            understand(lines, lines, task=task, classes=None)
+        assert str(raised.value) == (
+            f"data.train: {tmp_path}/a.csv has 2 columns of 0 and 1, cat, dog, and no column 'label'. Allowed: "
+            "data.targets=[cat,dog] data.multilabel=true for labels, or data.label=cat if that column is the class."
+        )
+    chosen = write(tmp_path, "a.csv", HOT, label="cat")
+    assert understand(chosen, chosen, task=None, classes=None).train == (0, 1, 1)
+    few = write(tmp_path, "few.csv", ["path,kind,fold", "a.png,1,1"])  # flags by chance: those of train are none
+    many = write(tmp_path, "many.csv", ["path,kind,fold", "a.png,0,1", "b.png,1,3", "c.png,2,0"])
+    assert understand(many, few, task=None, classes=None).names == ("0", "1", "2")
+
+
+def test_flags_with_names_are_labels_or_numbers(tmp_path: Path) -> None:
+    lines = write(tmp_path, "a.csv", HOT, targets=("cat", "dog"))
+    with pytest.raises(
+        UserError, match=r"^data.targets: cat, dog are 0 and 1, .*data.multilabel=true or data.task=reg"
+    ):
+        understand(lines, lines, task=None, classes=None)
+    assert understand(lines, lines, task="regress", classes=None).task == "regress"
+    assert understand(lines, lines, task="multilabel", classes=None).train[0] == (0.0, 1.0)
+    mixed = write(tmp_path, "a.csv", HOT, targets=("cat", "age"))
+    assert understand(mixed, mixed, task=None, classes=None).task == "regress"
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("saw", "old", "saw|old"), "1 of 3 classes are several words with | between them, as 'saw|old', and there are "
+         "but 2 words; several labels of a picture are separated by ; in CSV, by blanks in other lists"),
+        (("saw", "old", "red", "saw, old", "red, saw"), "2 of 5 classes are several words with , between"),
+        (("saw", "old", "red", "saw old", "old red", "red saw", "red old saw"), "with blanks between"),
+        (("red apple", "green apple", "red pear", "apple"), ""),
+        (("tench, Tinca tinca", "crane", "crane, bird"), ""),
+        (("a|b", "c|d"), ""),
+    ],
+)  # fmt: skip
+def test_labels_joined_in_a_cell_are_noted(
+    labels: tuple[str, ...], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = write(tmp_path, "a.tsv", numbers(*labels))
+    assert understand(lines, lines, task=None, classes=None).names == tuple(sorted(labels))
+    assert said in caplog.text
+    assert len(caplog.records) == bool(said)
+    caplog.clear()
+    understand(lines, lines, task="classify", classes=None)  # who says so is not asked
+    assert not caplog.records
