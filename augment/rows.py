@@ -58,8 +58,8 @@ def understand_rows(
     Args:
         train: the targets to learn.
         val: those to be scored by.
-        task: what they are; None: numbers, if they are floats or have names in `targets`; else labels, where each
-            picture has a row; else a class each.
+        task: what they are; None: numbers, if they are floats or have names in `targets` and are not all 0 and 1; else
+            labels, where each picture has a row; else a class each.
         classes: names of classes or labels, by number.
         offset: number of the first class.
         targets: names of the columns of numbers, or of labels.
@@ -183,12 +183,17 @@ def _squeezed(split: Rows) -> Rows:
 
 
 def _task(splits: Sequence[Rows], *, named: bool, targets: bool) -> Task:
+    flags = all(bool(np.isin(split.values, (0, 1)).all()) for split in splits)
+    if targets and flags:
+        raise UserError(
+            "data.targets: all of them are 0 and 1, which may mean labels or numbers. "
+            "Allowed: data.multilabel=true or data.task=regress."
+        )
     if targets:
         return "regress"
     floats = any(split.values.dtype.kind == "f" for split in splits)
     if splits[0].values.ndim == 1:
         return "regress" if floats and not named else "classify"
-    flags = all(bool(np.isin(split.values, (0, 1)).all()) for split in splits)
     if not flags:
         if floats:
             return "regress"

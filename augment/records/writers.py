@@ -181,7 +181,7 @@ def _use(source: str, ending: str) -> Callable[[Path, Meaning], str]:
     def usage(out: Path, meaning: Meaning) -> str:
         settings: dict[str, object] = {"train": out / f"train-*{ending}", "val": out / f"val-*{ending}"}
         if meaning.task == "regress":
-            settings["targets"] = names_given(meaning.names)
+            settings |= {"targets": names_given(meaning.names), "task": "regress"}
         else:
             settings["classes"] = out / CLASSES_FILE
         if meaning.task == "multilabel":
