@@ -5,23 +5,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 import numpy as np
 
 from augment.check import require_readable
-from augment.classes import note_missing, read_names
-from augment.dataset import Dataset, Split, Task
+from augment.classes import note_missing
+from augment.dataset import Dataset, Split
 from augment.emptied import note_emptied
 from augment.filelist import SEPARATORS, Line, Lines, read_list
 from augment.files import near_file
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
-from augment.params import Choice, Flag, Text, Texts, setting
+from augment.params import Choice, Text, Texts, setting
 from augment.sample import make_sample
 from augment.scenes import make_scenes
 from augment.sources.leak import warn_of_leak
-from augment.sources.registry import DATA_DIR, LABEL_OFFSET, SKIP_BAD, Source, source, task_given
+from augment.sources.registry import DATA_DIR, SKIP_BAD, LabeledSource, Source, source
 from augment.targets import understand
 
 
@@ -75,7 +75,7 @@ class Folder(Source):
 
 @source("filelist")
 @dataclass(frozen=True, kw_only=True)
-class FileList(Source):
+class FileList(LabeledSource):
     """Lists of your own pictures: lines `path label [label ...]`, or CSV with a header; classes, labels or numbers."""
 
     train: str = setting(Text(required=True, doc="list of the pictures to learn from"))
@@ -84,13 +84,6 @@ class FileList(Source):
         Text(optional=True, doc="file that names the classes, one a line; null: those in data.train, sorted")
     )
     root: str | None = setting(Text(optional=True, doc="folder that paths are relative to; null: that of each list"))
-    label_offset: int = setting(LABEL_OFFSET)
-    multilabel: bool = setting(
-        Flag(default=False, doc="a picture has any number of labels, also none; short for data.task=multilabel")
-    )
-    task: str | None = setting(
-        Choice(optional=True, options=get_args(Task), doc="what the lists hold; null: told from them")
-    )
     image: str | None = setting(Text(optional=True, doc="CSV: column of the path; null: path, or the first one"))
     label: str | None = setting(
         Text(optional=True, doc="CSV: column of the labels, separated by ; in a cell; null: label, or the second one")
@@ -111,12 +104,12 @@ class FileList(Source):
         return self._read(allow_missing=True)
 
     def _read(self, *, allow_missing: bool) -> Dataset:
-        task = task_given(self.task, multilabel=self.multilabel)
+        task = self.asked()
         train, val = (
             read_list(f"data.{name}", Path(file).expanduser(), image=self.image, label=self.label, targets=self.targets)
             for name, file in (("train", self.train), ("val", self.val))
         )
-        classes = None if self.classes is None else read_names(self.classes)
+        classes = self.class_names()
         # The files first: a path that is not what was meant, as one cut at a blank, has other words for labels too.
         files = [self._files(lines, allow_missing) for lines in (train, val)]
         return understand(train, val, task=task, classes=classes, offset=self.label_offset).of(*files)

@@ -7,20 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from augment.classes import read_names
 from augment.dataset import Dataset
 from augment.named import Named
 from augment.params import Count, Options, Text, setting
 from augment.sources.leak import warn_of_leak
 from augment.sources.registry import (
-    LABEL_OFFSET,
-    MULTILABEL,
     SKIP_BAD,
-    TARGETS,
-    TASK,
-    Source,
+    LabeledSource,
     source,
-    task_given,
 )
 
 logger = logging.getLogger(__name__)
@@ -28,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @source("own")
 @dataclass(frozen=True, kw_only=True)
-class Own(Source):
+class Own(LabeledSource):
     """Your own code: a function that returns pairs of a picture and its target, or a map-style torch Dataset."""
 
     train: str = setting(
@@ -43,10 +37,6 @@ class Own(Source):
             optional=True, doc="file with a class name a line; null: the Dataset's classes, else the labels themselves"
         )
     )
-    label_offset: int = setting(LABEL_OFFSET)
-    multilabel: bool = setting(MULTILABEL)
-    task: str | None = setting(TASK)
-    targets: tuple[str, ...] = setting(TARGETS)
     workers: int = setting(
         Count(
             default=0,
@@ -78,8 +68,8 @@ class Own(Source):
         dataset = read_own(
             self._named("train"),
             self._named("val"),
-            task=task_given(self.task, multilabel=self.multilabel),
-            classes=read_names(self.classes) if self.classes else None,
+            task=self.asked(),
+            classes=self.class_names(),
             offset=self.label_offset,
             targets=self.targets,
             skip_bad=self.skip_bad,

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from augment.arrays import read_arrays
-from augment.classes import read_names
 from augment.dataset import Dataset, Stored
 from augment.emptied import note_emptied
 from augment.errors import UserError
@@ -17,23 +16,17 @@ from augment.rows import Rows, understand_found, understand_rows
 from augment.shards import find_shards
 from augment.sources.leak import warn_of_leak
 from augment.sources.registry import (
-    CLASSES,
     DATA_DIR,
-    LABEL_OFFSET,
-    MULTILABEL,
     SKIP_BAD,
-    TARGETS,
-    TASK,
-    Source,
+    LabeledSource,
     source,
-    task_given,
 )
 from augment.webdataset import check_shards, read_shards
 
 
 @source("webdataset")
 @dataclass(frozen=True, kw_only=True)
-class WebDataset(Source):
+class WebDataset(LabeledSource):
     """Tar shards of pairs as cat_1.jpg and cat_1.cls, the number or name of its class, or JSON; read where they lie."""
 
     train: str = setting(
@@ -43,10 +36,6 @@ class WebDataset(Source):
     label: str | None = setting(
         Text(optional=True, doc="where labels are: an ending as cls, or json.FIELD; null: cls, else json.label")
     )
-    classes: str | None = setting(CLASSES)
-    label_offset: int = setting(LABEL_OFFSET)
-    multilabel: bool = setting(MULTILABEL)
-    task: str | None = setting(TASK)
     targets: tuple[str, ...] = setting(
         Texts(default=(), doc="fields of .json to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
     )
@@ -63,8 +52,8 @@ class WebDataset(Source):
 
     def unchecked(self) -> Dataset:
         """List the shards."""
-        task = task_given(self.task, multilabel=self.multilabel)
-        names = read_names(self.classes) if self.classes else None
+        task = self.asked()
+        names = self.class_names()
         # Both patterns first: what is missing shall not be found out after the shards of train were listed.
         splits = self._shards()
         folder = Path(DATA_DIR) / "shards"
@@ -82,7 +71,7 @@ class WebDataset(Source):
 
 @source("numpy")
 @dataclass(frozen=True, kw_only=True)
-class Arrays(Source):
+class Arrays(LabeledSource):
     """Decoded pictures of one size in .npy files, (N, height, width, 3) uint8, and their targets, (N,) or (N, K)."""
 
     train: str = setting(Text(required=True, doc="the pictures to learn from, a .npy file"))
@@ -91,16 +80,11 @@ class Arrays(Source):
     )
     val: str = setting(Text(required=True, doc="the pictures to be scored on, a .npy file"))
     val_targets: str = setting(Text(required=True, doc="their targets, a .npy file"))
-    classes: str | None = setting(CLASSES)
-    label_offset: int = setting(LABEL_OFFSET)
-    multilabel: bool = setting(MULTILABEL)
-    task: str | None = setting(TASK)
-    targets: tuple[str, ...] = setting(TARGETS)
 
     def load(self) -> Dataset:
         """Map the arrays."""
-        task = task_given(self.task, multilabel=self.multilabel)
-        names = read_names(self.classes) if self.classes else None
+        task = self.asked()
+        names = self.class_names()
         warn_of_leak([Path(self.train).expanduser().resolve()], [Path(self.val).expanduser().resolve()])
         splits = {"train": (self.train, self.train_targets), "val": (self.val, self.val_targets)}
         found = {name: read_arrays(*files, f"data.{name}") for name, files in splits.items()}

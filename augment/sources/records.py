@@ -12,8 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from augment.check import CACHE_VERSION, require_readable
-from augment.classes import read_names
-from augment.dataset import Dataset, Split, Stored, Task
+from augment.dataset import Dataset, Split, Stored
 from augment.emptied import note_emptied
 from augment.errors import UserError
 from augment.files import near_file, write_whole
@@ -31,14 +30,9 @@ from augment.shards import find_shards, is_pattern
 from augment.sources.leak import warn_of_leak
 from augment.sources.registry import (
     DATA_DIR,
-    LABEL_OFFSET,
-    MULTILABEL,
     SKIP_BAD,
-    TARGETS,
-    TASK,
-    Source,
+    LabeledSource,
     source,
-    task_given,
 )
 from augment.stored import name_of
 
@@ -46,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Records(Source):
+class Records(LabeledSource):
     """Base of the sources whose pictures lie in files of records."""
 
     typed: ClassVar[bool] = True  # whether the files tell floats from whole numbers
@@ -56,10 +50,6 @@ class Records(Source):
     classes: str | None = setting(
         Text(optional=True, doc="file with a class name a line; null: the names there are, else the labels themselves")
     )
-    label_offset: int = setting(LABEL_OFFSET)
-    multilabel: bool = setting(MULTILABEL)
-    task: str | None = setting(TASK)
-    targets: tuple[str, ...] = setting(TARGETS)
     skip_bad: bool = setting(SKIP_BAD)
     dir: str = setting(
         Text(default=DATA_DIR, doc="folder for the index of the files, and for pictures that are unpacked")
@@ -73,8 +63,8 @@ class Records(Source):
 
     def unchecked(self) -> Dataset:
         """Index what is not indexed yet, and give the labels numbers."""
-        task = self._task()
-        names = read_names(self.classes) if self.classes else None
+        task = self.asked()
+        names = self.class_names()
         # Both patterns first: what is missing shall not be found out after the files of train were indexed.
         found = {key: self._find(pattern, key) for key, pattern in (("data.train", self.train), ("data.val", self.val))}
         learned, scored = ([path.resolve() for path in paths] for paths in found.values())
@@ -85,9 +75,6 @@ class Records(Source):
             typed=self.typed,
         )  # fmt: skip
         return targets.of(train, val)
-
-    def _task(self) -> Task | None:
-        return task_given(self.task, multilabel=self.multilabel)
 
     def _check(self, split: Split, name: str) -> Split:
         """Leave out, or refuse, pictures that cannot be decoded; where all can be that is noted down, by the files."""
@@ -192,7 +179,7 @@ class RecordIO(Records):
 
     def _labels(self, index: Index) -> Labels:
         labels = super()._labels(index)
-        if self._task() != "multilabel" or self.targets:
+        if self.asked() != "multilabel" or self.targets:
             return labels
         told = labels.values != PADDING
         owners = np.repeat(np.arange(len(labels.counts)), labels.counts)[told]

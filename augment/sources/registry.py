@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args
 
 from augment.balance import check_balance, oversample
+from augment.classes import read_names
 from augment.dataset import Dataset, Task
 from augment.errors import UserError
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
@@ -74,8 +75,6 @@ class Source:
         return ", ".join([*parts, *([f"fraction {self.fraction:g}"] if self.fraction < 1 else [])])
 
 
-S = TypeVar("S", bound=type[Source])
-
 _SOURCES: dict[str, type[Source]] = {}
 
 # Read-only view: name in the configuration -> source.
@@ -85,24 +84,53 @@ SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
 DATA_DIR = "outputs/data"
 
 
-# Settings of several sources.
+# Of several sources.
 SKIP_BAD = Flag(default=False, doc="leave out pictures that cannot be decoded, in place of an error")
-LABEL_OFFSET = Count(default=0, doc="label of the first class: 1 where labels are numbers that begin at 1")
-MULTILABEL = Flag(default=False, doc="a picture has any number of labels, also none; false: so if one has several")
-CLASSES = Text(optional=True, doc="file with a class name a line; null: the labels themselves")
-TASK = Choice(optional=True, options=get_args(Task), doc="what the targets are; null: told from them")
-TARGETS = Texts(default=(), doc="names of the numbers to predict, or with data.multilabel=true of the labels")
 
 
-def task_given(task: str | None, *, multilabel: bool) -> Task | None:
-    """Return the task that data.task and data.multilabel ask for; None: neither does.
+@dataclass(frozen=True, kw_only=True)
+class LabeledSource(Source):
+    """Base of the sources whose pictures come with labels or numbers, all by the same rules.
 
-    Raises:
-        UserError: they ask for two.
+    A setting that a source describes in words of its own keeps its place.
     """
-    if multilabel and task not in (None, "multilabel"):
-        raise UserError(f"data.task={task}: but data.multilabel=true. Allowed: one of the two.")
-    return "multilabel" if multilabel else cast(Task | None, task)
+
+    train: str = setting(Text(required=True, doc="what to learn from"))
+    val: str = setting(Text(required=True, doc="what to be scored on"))
+    classes: str | None = setting(Text(optional=True, doc="file with a class name a line; null: the labels themselves"))
+    label_offset: int = setting(
+        Count(default=0, doc="label of the first class: 1 where labels are numbers that begin at 1")
+    )
+    multilabel: bool = setting(
+        Flag(default=False, doc="a picture has any number of labels, also none; short for data.task=multilabel")
+    )
+    task: str | None = setting(
+        Choice(optional=True, options=get_args(Task), doc="what the targets are; null: told from them")
+    )
+    targets: tuple[str, ...] = setting(
+        Texts(default=(), doc="names of the numbers to predict, or with data.multilabel=true of the labels")
+    )
+
+    def asked(self) -> Task | None:
+        """Return the task that data.task and data.multilabel ask for; None: neither does.
+
+        Raises:
+            UserError: they ask for two.
+        """
+        if self.multilabel and self.task not in (None, "multilabel"):
+            raise UserError(f"data.task={self.task}: but data.multilabel=true. Allowed: one of the two.")
+        return "multilabel" if self.multilabel else cast(Task | None, self.task)
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """Return the names in the file data.classes; None if there is none.
+
+        Raises:
+            UserError: it cannot be used.
+        """
+        return read_names(self.classes) if self.classes else None
+
+
+S = TypeVar("S", bound=type[Source])
 
 
 def source(name: str) -> Callable[[S], S]:
