@@ -112,6 +112,19 @@ def expose(rng: Generator, image: Image.Image) -> Image.Image:
     return to_image(np.asarray(image.filter(ImageFilter.GaussianBlur(rng.uniform(0, 0.9)))) * light + noise)
 
 
+def begin(
+    rng: Generator, mean_side_range: tuple[float, float] = MEAN_SIDE_RANGE
+) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """Return a strewn backdrop of a drawn size, `OVERSAMPLING` times as large as the picture, and what draws on it."""
+    side, aspect = rng.uniform(*mean_side_range), np.exp(rng.uniform(*np.log(ASPECT_RANGE)))
+    width, height = round(side * np.sqrt(aspect)), round(side / np.sqrt(aspect))
+    lightness = rng.uniform(0.1, 0.9)
+    scene = backdrop(rng, (width, height), lightness).resize((width * OVERSAMPLING, height * OVERSAMPLING))
+    canvas = ImageDraw.Draw(scene, "RGBA")
+    strew(rng, canvas, scene.size, lightness)
+    return scene, canvas
+
+
 def draw(name: str, split: str, index: int) -> Image.Image:
     """Return one picture of the set, RGB.
 
@@ -121,12 +134,7 @@ def draw(name: str, split: str, index: int) -> Image.Image:
         index: which picture of that class and split, from 0.
     """
     rng = Generator(np.random.Philox(np.random.SeedSequence(list(f"{split}/{name}/{index}".encode()))))
-    side, aspect = rng.uniform(*MEAN_SIDE_RANGE), np.exp(rng.uniform(*np.log(ASPECT_RANGE)))
-    width, height = round(side * np.sqrt(aspect)), round(side / np.sqrt(aspect))
-    lightness = rng.uniform(0.1, 0.9)
-    scene = backdrop(rng, (width, height), lightness).resize((width * OVERSAMPLING, height * OVERSAMPLING))
-    canvas = ImageDraw.Draw(scene, "RGBA")
-    strew(rng, canvas, scene.size, lightness)
+    scene, canvas = begin(rng)
     put(rng, canvas, THINGS[name](rng), view(rng, scene.size))
     return expose(rng, scene.reduce(OVERSAMPLING))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.random import Generator
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from augment.drawn_set import draw_all, make_set
-from augment.sample import ASPECT_RANGE, OVERSAMPLING, backdrop, expose, put, strew, view
+from augment.sample import OVERSAMPLING, begin, expose, put, view
 from augment.things import CLASSES, THINGS
 
 VERSION = 1
@@ -36,12 +36,7 @@ def draw_scene(split: str, index: int) -> Image.Image:
     """
     rng = _generator(split, index)
     names = _choose(rng)
-    side, aspect = rng.uniform(*MEAN_SIDE_RANGE), np.exp(rng.uniform(*np.log(ASPECT_RANGE)))
-    width, height = round(side * np.sqrt(aspect)), round(side / np.sqrt(aspect))
-    lightness = rng.uniform(0.1, 0.9)
-    scene = backdrop(rng, (width, height), lightness).resize((width * OVERSAMPLING, height * OVERSAMPLING))
-    canvas = ImageDraw.Draw(scene, "RGBA")
-    strew(rng, canvas, scene.size, lightness)
+    scene, canvas = begin(rng, MEAN_SIDE_RANGE)
     quarter = scene.width // 2, scene.height // 2
     for name, place in zip(names, rng.permutation(4), strict=False):
         shift = np.eye(3)
