@@ -321,6 +321,17 @@ def test_experiments_inherit() -> None:
     assert woof["data"]["source"] == "imagewoof"
 
 
+@pytest.mark.parametrize(
+    ("name", "trained", "validated"),
+    [("imagenette_5", [], 128), ("imagenette_fast", [96, 128], 160), ("imagenette_20", [128], 160),
+     ("imagenette_80", [128], 160), ("imagewoof_20", [128], 160)],
+)  # fmt: skip
+def test_experiments_have_the_sizes_that_the_readme_has(name: str, trained: list[int], validated: int) -> None:
+    config = compose([f"+experiment={name}"])
+    assert [stage["size"] for stage in config["fit"].get("stages", {}).values()] == trained
+    assert config["aug"]["size"] == validated
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_the_command_line_wins_over_the_experiment(first: bool) -> None:
     given = ["+aug=strong", "data=folder", "data.root=d", "model=cnn", "fit.lr=7", "aug.size=64", "aug.train.flip.p=1"]
