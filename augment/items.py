@@ -8,11 +8,13 @@ their own does; or in processes, each with a sequence of its own.
 import multiprocessing
 import os
 import signal
+from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
+from itertools import islice
 from threading import Lock, Thread
 from weakref import WeakSet
 
@@ -24,6 +26,11 @@ from augment.errors import UserError
 from augment.named import Named, describe, described
 from augment.pixels import ALLOWED, Given, take
 from augment.stored import as_ppm
+
+# Items that a thread or process is asked for at a time: asking takes as long as reading a small picture.
+_TOGETHER = 32
+
+Loaded = NDArray[np.uint8] | bytes
 
 
 class Items:
@@ -92,7 +99,7 @@ class Items:
             )
         return found
 
-    def load(self, index: int, *, decoded: bool) -> NDArray[np.uint8] | bytes:
+    def load(self, index: int, *, decoded: bool) -> Loaded:
         """Return a picture's pixels, (height, width, 3), or its bytes, which were looked at.
 
         Raises:
@@ -110,16 +117,11 @@ class Items:
             raise self.error(index, f"has a picture{where} that {fault}.")
         return encoded
 
-    def begin(self, index: int, *, decoded: bool) -> "Future[NDArray[np.uint8] | bytes]":
-        """Have a picture loaded in the background; see `load`."""
-        whose = self.named if self.named.workers else self
-        with self._starting:
-            if self._readers is not None:
-                with suppress(BrokenExecutor):  # one was killed, in a run before this one
-                    return self._readers.submit(_load, whose, index, decoded)
-            self._readers = self._make_readers()
-            _READING.add(self)
-            return self._readers.submit(_load, whose, index, decoded)
+    def begin(self, indices: Mapping[int, int], *, decoded: bool) -> "list[Future[dict[int, Loaded]]]":
+        """Have pictures loaded in the background, see `load`; each is found by the key of its index."""
+        together = min(_TOGETHER, -(-len(indices) // max(1, self.named.workers)))
+        left = iter(indices.items())
+        return [self._submit(some, decoded) for some in iter(lambda: dict(islice(left, together)), {})]
 
     def end(self) -> None:
         """End the thread or the processes that read in the background; they are begun anew where they are needed."""
@@ -131,6 +133,16 @@ class Items:
     def error(self, index: int, text: str) -> UserError:
         """Return an error about an item."""
         return UserError(f"{self.named.key}: item {index} of {self.named.name} {text}")
+
+    def _submit(self, indices: Mapping[int, int], decoded: bool) -> "Future[dict[int, Loaded]]":
+        whose = self.named if self.named.workers else self
+        with self._starting:
+            if self._readers is not None:
+                with suppress(BrokenExecutor):  # one was killed, in a run before this one
+                    return self._readers.submit(_load, whose, indices, decoded)
+            self._readers = self._make_readers()
+            _READING.add(self)
+            return self._readers.submit(_load, whose, indices, decoded)
 
     def _make_readers(self) -> Executor:
         if not self.named.workers:
@@ -175,9 +187,14 @@ class ItemPicture:
         """
         return self.items.given(self.index, decoded=False).read()
 
-    def begin(self) -> "Future[NDArray[np.uint8] | bytes]":
-        """Have it read in the background."""
-        return self.items.begin(self.index, decoded=False)
+    @classmethod
+    def begin(cls, pictures: "Mapping[int, ItemPicture]") -> "list[Future[dict[int, Loaded]]]":
+        """Have pictures read in the background; each is found by its key."""
+        indices: dict[Items, dict[int, int]] = {}
+        for key, picture in pictures.items():
+            indices.setdefault(picture.items, {})[key] = picture.index
+        decoded = issubclass(cls, DecodedItem)
+        return [future for items, some in indices.items() for future in items.begin(some, decoded=decoded)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +219,6 @@ class DecodedItem(ItemPicture):
         """
         self.read_pixels()
 
-    def begin(self) -> "Future[NDArray[np.uint8] | bytes]":
-        """Have it read in the background."""
-        return self.items.begin(self.index, decoded=True)
-
 
 @cache
 def made(named: Named) -> Items:
@@ -213,8 +226,9 @@ def made(named: Named) -> Items:
     return Items(named)
 
 
-def _load(whose: Items | Named, index: int, decoded: bool) -> NDArray[np.uint8] | bytes:
-    return (whose if isinstance(whose, Items) else made(whose)).load(index, decoded=decoded)
+def _load(whose: Items | Named, indices: Mapping[int, int], decoded: bool) -> dict[int, Loaded]:
+    items = whose if isinstance(whose, Items) else made(whose)
+    return {key: items.load(index, decoded=decoded) for key, index in indices.items()}
 
 
 def _start_worker() -> None:

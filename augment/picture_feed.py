@@ -1,6 +1,6 @@
 """Pictures from larger files as DALI's external_source asks for them, in the order of DALI's own reader of files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
 from typing import Any
@@ -18,7 +18,9 @@ from augment.stored import are_raw, is_raw, read_encoded
 # Batches between the announcement of a picture and its use.
 _AHEAD = 2
 
-_Begun = Future[NDArray[np.uint8] | bytes]
+# Some of a batch's pictures, by their places in the split.
+_Begun = Future[dict[int, NDArray[np.uint8] | bytes]]
+_Begin = Callable[[Mapping[int, Picture]], list[_Begun]]
 
 
 class PictureFeed:
@@ -58,8 +60,11 @@ class PictureFeed:
         # As DALI is to take a picture: bytes or pixels.
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
         kinds = set(map(type, pictures))
-        self._expects, self._begins = (all(hasattr(kind, how) for kind in kinds) for how in ("expect", "begin"))
-        self._begun: dict[int, dict[int, _Begun]] = {}
+        self._expects = all(hasattr(kind, "expect") for kind in kinds)
+        self._begin: _Begin | None = None
+        if len(kinds) == 1:
+            self._begin = getattr(kinds.pop(), "begin", None)
+        self._begun: dict[int, list[_Begun]] = {}
         # Of a pass that was cut short, or of one that nobody makes: who reads next would wait for these.
         finalize(self, _cancel, self._begun)
         self._orders: dict[int, NDArray[np.int32]] = {}
@@ -72,7 +77,7 @@ class PictureFeed:
             for index in self.indices(info.iteration + _AHEAD).tolist():
                 with suppress(OSError):  # said when it is used
                     self._pictures[index].expect()
-        load = self._wait(info.iteration).__getitem__ if self._begins else self.load
+        load = self._wait(info.iteration, self._begin).__getitem__ if self._begin else self.load
         return [load(index) for index in indices.tolist()], indices[:, None]
 
     def indices(self, iteration: int) -> NDArray[np.int32]:
@@ -97,7 +102,7 @@ class PictureFeed:
         except OSError as error:
             raise lost(picture, error) from error
 
-    def _wait(self, iteration: int) -> dict[int, NDArray[np.uint8]]:
+    def _wait(self, iteration: int, begin: _Begin) -> dict[int, NDArray[np.uint8]]:
         """Return the pictures of a batch that are read in the background, by their places; begin the next batches.
 
         Raises:
@@ -107,14 +112,14 @@ class PictureFeed:
             for number in range(iteration, iteration + _AHEAD + 1):
                 if number not in self._begun:
                     places = dict.fromkeys(self.indices(number).tolist())
-                    self._begun[number] = {place: self._pictures[place].begin() for place in places}
-            found = {place: future.result() for place, future in self._begun.pop(iteration).items()}
+                    self._begun[number] = begin({place: self._pictures[place] for place in places})
+            found = [future.result() for future in self._begun.pop(iteration)]
         except BrokenExecutor:
             raise UserError(
                 "data.workers: a process that reads pictures was killed, most likely for want of memory. "
                 "Allowed: fewer."
             ) from None
-        return {n: np.frombuffer(f, np.uint8) if isinstance(f, bytes) else f for n, f in found.items()}
+        return {n: np.frombuffer(f, np.uint8) if isinstance(f, bytes) else f for some in found for n, f in some.items()}
 
     def _order_of(self, epoch: int) -> NDArray[np.int32]:
         """Return the indices of this rank's pictures in an epoch, in order."""
@@ -130,7 +135,7 @@ class PictureFeed:
         return self._orders[epoch]
 
 
-def _cancel(begun: Mapping[int, Mapping[int, _Begun]]) -> None:
-    for pictures in begun.values():
-        for future in pictures.values():
+def _cancel(begun: Mapping[int, Sequence[_Begun]]) -> None:
+    for futures in begun.values():
+        for future in futures:
             future.cancel()

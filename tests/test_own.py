@@ -25,7 +25,7 @@ from augment.config import parse_aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.info.scan import scan
-from augment.items import Items, end_readers
+from augment.items import ItemPicture, Items, end_readers
 from augment.loader import Loader
 from augment.named import Named
 from augment.pipeline import Shard
@@ -228,7 +228,27 @@ def test_readers_that_died_are_replaced() -> None:
     with pytest.raises(BrokenExecutor):
         dead.submit(int).result()
     items._readers = dead
-    assert items.begin(2, decoded=False).result() == Path("photos/2.png").read_bytes()
+    (found,) = items.begin({7: 2}, decoded=False)
+    assert found.result() == {7: Path("photos/2.png").read_bytes()}
+
+
+@pytest.mark.parametrize(("workers", "sizes"), [(0, [32, 32, 6]), (3, [24, 24, 22])])
+def test_items_are_asked_for_a_few_at_a_time(workers: int, sizes: list[int]) -> None:
+    items = Items(Named("data.train", "my_data.Photos", '{"data.options": {"kind": "bytes"}}', workers))
+    items._readers = ThreadPoolExecutor(1)  # in place of processes
+    found = [future.result() for future in items.begin({place: place % 7 for place in range(70)}, decoded=False)]
+    assert [len(some) for some in found] == sizes
+    assert {k: v for some in found for k, v in some.items()} == {
+        place: Path(f"photos/{place % 7}.png").read_bytes() for place in range(70)
+    }
+
+
+def test_pictures_of_two_sequences_are_read_together() -> None:
+    dataset = load(options={"kind": "bytes"}, val_options={"limit": 5})
+    pictures: dict[int, Any] = {5: dataset.train.files[1], 6: dataset.val.files[2], 9: dataset.train.files[3]}
+    found = [future.result() for future in ItemPicture.begin(pictures)]
+    assert [sorted(some) for some in found] == [[5, 9], [6]]
+    assert {key: read for some in found for key, read in some.items()} == {k: p.read() for k, p in pictures.items()}
 
 
 @pytest.mark.parametrize("kind", ["array", "bytes"])

@@ -2,6 +2,7 @@
 
 import gc
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,22 +134,26 @@ class Begun:
 
     name = "begun"
 
-    def __init__(self, found: Future[bytes] | BrokenExecutor) -> None:
+    def __init__(self, found: Future[dict[int, bytes]] | BrokenExecutor) -> None:
         self.found = found
 
     def read(self) -> bytes:
         return b""
 
-    def begin(self) -> Future[bytes]:
+    @staticmethod
+    def begin(pictures: Mapping[int, "Begun"]) -> list[Future[dict[int, bytes]]]:
+        return [picture._begin() for picture in pictures.values()]
+
+    def _begin(self) -> Future[dict[int, bytes]]:
         if isinstance(self.found, BrokenExecutor):
             raise self.found
         return self.found
 
 
 def test_what_was_begun_for_nobody_is_not_read() -> None:
-    futures: list[Future[bytes]] = [Future() for _ in range(9)]
+    futures: list[Future[dict[int, bytes]]] = [Future() for _ in range(9)]
     feed = PictureFeed([Begun(future) for future in futures], batch_size=1, batches=9)
-    futures[0].set_result(b"ab")
+    futures[0].set_result({0: b"ab"})
     feed(SimpleNamespace(iteration=0))
     assert not any(future.cancelled() for future in futures)
     del feed
@@ -158,7 +163,7 @@ def test_what_was_begun_for_nobody_is_not_read() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_readers_that_die_are_reported(when: str) -> None:
-    failed: Future[bytes] = Future()
+    failed: Future[dict[int, bytes]] = Future()
     failed.set_exception(BrokenExecutor())
     feed = PictureFeed([Begun(BrokenExecutor() if when == "before" else failed)], batch_size=1, batches=1)
     with pytest.raises(UserError, match=r"^data\.workers: a process that reads pictures was killed"):
