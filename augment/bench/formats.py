@@ -23,6 +23,9 @@ from augment.records.writers import FORMATS
 from augment.sources import parse_data
 from augment.stored import open_picture, read_encoded
 
+# `own` with processes that read.
+OWN_WORKERS = "own_workers"
+
 _PART = 4096  # pictures in a parquet file
 _BATCH = 256  # pictures in a transaction
 
@@ -31,7 +34,7 @@ def write_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> dict[str
     """Write a dataset of classes for a source.
 
     Args:
-        source: name of the source, one of `SOURCES`.
+        source: name of the source, or another way to read it, one of `SOURCES`.
         dataset: what is written, of both splits.
         folder: where to; it must not hold anything.
         jobs: processes, where there can be several.
@@ -52,9 +55,11 @@ def write_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> dict[str
     settings = {"train": f"{folder}/train{_ENDINGS[source]}", "val": f"{folder}/val{_ENDINGS[source]}"}
     if source == "folder":
         return {"source": source, "root": str(folder)}
-    if source == "own":
-        options = {f"{name}_options": {"listing": file} for name, file in settings.items()}
-        return {"source": source, "train": f"{__name__}.Encoded", "val": f"{__name__}.Encoded", **options}
+    if source in ("own", OWN_WORKERS):
+        options: dict[str, Any] = {f"{name}_options": {"listing": file} for name, file in settings.items()}
+        if source == OWN_WORKERS:
+            options["workers"] = jobs
+        return {"source": "own", "train": f"{__name__}.Encoded", "val": f"{__name__}.Encoded", **options}
     if source == "numpy":
         settings |= {f"{name}_targets": f"{folder}/{name}.targets.npy" for name in ("train", "val")}
     if source in ("tfrecord", "recordio", "lmdb", "parquet"):
@@ -156,7 +161,14 @@ def _samples(split: Split) -> Iterator[tuple[bytes, int]]:
 
 
 _WRITERS: Mapping[str, Callable[[Split, Path], None]] = MappingProxyType(
-    {"filelist": _write_list, "own": _write_list, "lmdb": _write_lmdb, "parquet": _write_parquet, "numpy": _write_numpy}
+    {
+        "filelist": _write_list,
+        "own": _write_list,
+        OWN_WORKERS: _write_list,
+        "lmdb": _write_lmdb,
+        "parquet": _write_parquet,
+        "numpy": _write_numpy,
+    }
 )
 
 _ENDINGS = {
@@ -169,7 +181,8 @@ _ENDINGS = {
     "parquet": "-*.parquet",
     "numpy": ".npy",
     "own": ".txt",
+    OWN_WORKERS: ".txt",
 }
 
-# The sources that are compared, the one that the others are measured by first.
+# What is compared, the source that the others are measured by first.
 SOURCES: Sequence[str] = tuple(_ENDINGS)

@@ -4,7 +4,6 @@ The pictures are written anew for every source, the folder included, below one t
 before: what is measured is the work of reading, not the disk.
 """
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from rich.table import Table
 
 from augment.bench.contenders import Row, Setup, Stream, recipe_stream, whole_batches
 from augment.bench.cpu_time import cores
-from augment.bench.formats import SOURCES, load_as
+from augment.bench.formats import OWN_WORKERS, SOURCES, load_as
 from augment.bench.options import positive_count, positive_seconds
 from augment.bench.report import DPI, Result, crowd, draw_bars, ratio
 from augment.bench.run import describe, hardware, measure, read_all, versions
@@ -35,6 +34,8 @@ from augment.files import write_json
 from augment.memory import keep_freed_memory
 from augment.progress import progress_bar
 from augment.sources import load_dataset
+
+_PROCESSES = 8  # that read `own`, at most
 
 _EXAMPLES = """\
   python -m augment.bench.sources +aug=imagenette                               the built-in sample
@@ -87,17 +88,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _rows(names: Sequence[str], dataset: Dataset, folder: Path) -> list[Row]:
     rows = []
+    processes = min(_PROCESSES, cores())
     with progress_bar() as progress:
         bar = progress.add_task("", total=len(names))
         for name in names:
             progress.update(bar, description=f"writing for {name}")
+            title = f"own, {processes} process{'es' if processes > 1 else ''}" if name == OWN_WORKERS else name
             try:
-                loaded = load_as(name, dataset, folder / name, len(os.sched_getaffinity(0)))
+                loaded = load_as(name, dataset, folder / name, processes if name == OWN_WORKERS else cores())
             except UserError as error:
-                rows.append(Row(name, name, recipe_stream, partial(_obstacle, str(error).rstrip("."))))
+                rows.append(Row(name, title, recipe_stream, partial(_obstacle, str(error).rstrip("."))))
             else:
                 read_all(loaded.train.files)
-                rows.append(Row(name, name, partial(_stream, loaded.train.files)))
+                rows.append(Row(name, title, partial(_stream, loaded.train.files)))
                 if name == "folder":  # a list names files
                     dataset = loaded
             progress.advance(bar)
