@@ -1,7 +1,7 @@
 """The `filelist` source: lists of pictures with a class, several labels or numbers each, as text or CSV.
 
 Reading a list is one idea, saying what its words mean the other: `read_list` returns rows of words with their line
-numbers, `augment.targets` turns the words of both lists into targets.
+numbers, `augment.targets.lists` turns the words of both lists into targets.
 """
 
 import csv

@@ -19,9 +19,9 @@ from test_records_recordio import header, part
 from test_records_sources import write
 
 from augment.dataset import Dataset, Split
-from augment.emptied import note_emptied
 from augment.errors import UserError
 from augment.sources import load_dataset, parse_data
+from augment.targets.emptied import note_emptied
 from trainer.cli import main
 
 pa = pytest.importorskip("pyarrow")

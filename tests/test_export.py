@@ -19,12 +19,12 @@ from PIL import Image
 from augment.config import SplitName, parse_aug
 from augment.dataset import Split
 from augment.errors import UserError
-from augment.export import _pictures, export, export_dali, main
+from augment.export.__main__ import _pictures, export, export_dali, main
+from augment.export.parity import dali_form, parity, pillow_form
+from augment.export.transform_source import python_source, torchvision_source
 from augment.graph import Device
 from augment.loader import Loader
-from augment.parity import dali_form, parity, pillow_form
 from augment.plan import Plan, build_plan
-from augment.transform_source import python_source, torchvision_source
 
 SIZE = 32
 CPU = torch.device("cpu")

@@ -180,6 +180,6 @@ def test_a_class_without_pictures_is_noted(lists: Path, caplog: pytest.LogCaptur
 
 def test_the_sample_of_several_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("augment.scenes.make_scenes.__kwdefaults__", {"train": 8, "val": 4})
+    monkeypatch.setattr("augment.drawn.scenes.make_scenes.__kwdefaults__", {"train": 8, "val": 4})
     found = load_dataset(parse_data({"source": "sample_multilabel", "dir": str(tmp_path)}))
     assert (found.task, len(found.train), len(found.val), len(found.classes)) == ("multilabel", 8, 4, 10)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from augment.classes import Targets, read_names, understand_labels
 from augment.errors import UserError
-from augment.labels import Label, Labeled, join, pack
+from augment.targets.classes import Targets, read_names, understand_labels
+from augment.targets.labels import Label, Labeled, join, pack
 
 
 def labeled(key: str, labels: Sequence[Any], names: tuple[str, ...] | None = None) -> Labeled:

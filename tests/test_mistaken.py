@@ -7,7 +7,7 @@ import pytest
 from augment.dataset import Task
 from augment.errors import UserError
 from augment.filelist import Lines, read_list
-from augment.targets import understand
+from augment.targets.lists import understand
 
 
 def write(folder: Path, name: str, rows: list[str], targets: tuple[str, ...] = (), label: str | None = None) -> Lines:

@@ -25,9 +25,9 @@ from augment.config import parse_aug
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.info.scan import scan
-from augment.items import ItemPicture, Items, end_readers
 from augment.loader import Loader
-from augment.named import Named
+from augment.own.items import ItemPicture, Items, end_readers
+from augment.own.named import Named
 from augment.pipeline import Shard
 from augment.plan import build_plan
 from augment.sources import load_dataset, parse_data

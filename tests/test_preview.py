@@ -14,15 +14,15 @@ from PIL import Image
 from augment import registry
 from augment.captions import drawn_step, pin, pinned_values, value_at
 from augment.config import Aug, parse_aug, parse_steps
-from augment.gallery import DRAWS, Studio, ops_sheet, recipe_sheet
 from augment.lettering import shorten, text_width, wrap
 from augment.params import Range, Values
 from augment.plan import build_plan
-from augment.preview import main
+from augment.preview.__main__ import main
+from augment.preview.gallery import DRAWS, Studio, ops_sheet, recipe_sheet
+from augment.preview.sheet import GAP, TEXT, Block, Row, Sheet, Text, Tile, lay_out, line_height
+from augment.preview.shots import shoot
 from augment.registry import OPS, numpy_op
 from augment.sampler import Sampler
-from augment.sheet import GAP, TEXT, Block, Row, Sheet, Text, Tile, lay_out, line_height
-from augment.shots import shoot
 
 ROOT = Path(__file__).parent.parent
 SIZE = 16
@@ -424,7 +424,7 @@ def test_mistakes_cost_one_message(
 def test_mistakes_are_found_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
     code = """
 import sys
-from augment.preview import main
+from augment.preview.__main__ import main
 try:
     main(["+aug=imagenette", "--op", "rotat"])
 except SystemExit as stopped:

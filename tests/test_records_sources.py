@@ -215,7 +215,7 @@ def test_labels_that_begin_at_one(pictures: Split, tmp_path: Path, caplog: pytes
     dataset = load("tfrecord", path, label_offset=1)
     assert dataset.classes == ("1", "2", "3")
     assert dataset.train.targets == pictures.targets
-    assert not [record for record in caplog.records if record.name == "augment.classes"]
+    assert not [record for record in caplog.records if record.name == "augment.targets.classes"]
     with caplog.at_level(logging.WARNING):
         assert load("tfrecord", path).train.targets == tuple(target + 1 for target in pictures.targets)
     assert (

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.classes import Targets
 from augment.dataset import Task
 from augment.errors import UserError
-from augment.rows import Rows, understand_rows
+from augment.targets.classes import Targets
+from augment.targets.rows import Rows, understand_rows
 
 FLAGS = [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
 ONE_HOT = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]

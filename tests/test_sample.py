@@ -13,10 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from augment import sample
+from augment.drawn import sample
+from augment.drawn.sample import draw, make_sample
+from augment.drawn.things import CLASSES, THINGS
 from augment.errors import UserError
-from augment.sample import draw, make_sample
-from augment.things import CLASSES, THINGS
 
 ROOT = Path(sample.__file__).parents[1]
 
@@ -152,7 +152,7 @@ def test_ctrl_c_leaves_nothing_and_draws_no_further(tmp_path: Path) -> None:
     code = """
 import signal, sys
 from pathlib import Path
-from augment import sample
+from augment.drawn import sample
 
 drawn = []
 draw = sample.draw
@@ -189,7 +189,7 @@ def test_who_is_second_to_finish_takes_the_set_of_the_first(tmp_path: Path, monk
 
 def test_two_processes_at_once_both_get_the_whole_set(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from augment.sample import make_sample;"
+        "import sys; from pathlib import Path; from augment.drawn.sample import make_sample;"
         "print(make_sample(Path(sys.argv[1]), train_per_class=1, val_per_class=1))"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

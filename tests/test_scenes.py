@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from augment.scenes import draw_scene, labels_of
-from augment.things import CLASSES
+from augment.drawn.scenes import draw_scene, labels_of
+from augment.drawn.things import CLASSES
 
 
 def test_a_picture_depends_on_its_place_alone() -> None:
@@ -28,7 +28,7 @@ def test_each_label_is_about_as_frequent() -> None:
 
 def test_what_is_drawn_is_what_is_said(monkeypatch) -> None:
     """The labels come from the same draws as the picture."""
-    from augment import scenes
+    from augment.drawn import scenes
 
     drawn: list[str] = []
     things = {name: (lambda rng, name=name: drawn.append(name) or []) for name in CLASSES}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from augment.errors import UserError
-from augment.shards import expand_braces, find_shards
+from augment.records.shards import expand_braces, find_shards
 
 
 @pytest.mark.parametrize(

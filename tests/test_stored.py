@@ -14,12 +14,12 @@ from augment.bench.baselines import HAS_TORCHVISION, PilDataset, Recipe, Torchvi
 from augment.check import check_files
 from augment.config import parse_aug
 from augment.dataset import Picture, Split
-from augment.gallery import whole
-from augment.parity import dali_form, draw_parity, parity
+from augment.export.parity import dali_form, draw_parity, parity
 from augment.pipeline import build_transform
 from augment.placement import decoded_bytes
 from augment.plan import build_plan
-from augment.shots import shoot
+from augment.preview.gallery import whole
+from augment.preview.shots import shoot
 from augment.sources import parse_data
 from augment.stored import file_name, name_of, open_picture, read_encoded
 

@@ -12,9 +12,9 @@ from stores import write_shards, write_tar
 
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
+from augment.records.webdataset import Member, index_shard
 from augment.sources import load_dataset, parse_data
 from augment.stored import read_encoded
-from augment.webdataset import Member, index_shard
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,8 @@ def test_names_are_the_classes_or_those_of_a_file(jpeg: bytes, tmp_path: Path) -
 def test_an_index_is_kept_until_the_shard_changes(jpeg: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[str] = []
     monkeypatch.setattr(
-        "augment.webdataset.index_shard", lambda file, *given: listed.append(file.name) or index_shard(file, *given)
+        "augment.records.webdataset.index_shard",
+        lambda file, *given: listed.append(file.name) or index_shard(file, *given),
     )
     file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
     first = load(str(file))

@@ -19,9 +19,9 @@ from augment.dataset import Dataset, Split
 from augment.errors import UserError, told
 from augment.files import write_json
 from augment.graph import Placement
-from augment.items import end_readers
 from augment.loader import Loader
 from augment.memory import keep_freed_memory
+from augment.own.items import end_readers
 from augment.placement import place
 from augment.plan import Plan, build_plan
 from augment.sources import load_dataset, notes_of

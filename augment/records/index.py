@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from augment.errors import UserError
 from augment.files import write_whole
-from augment.labels import Label, pack
 from augment.progress import progress_bar
 from augment.records.kinds import told_by_content
 from augment.records.spans import RecordFile
+from augment.targets.labels import Label, pack
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Index:
         """Make an index of lists.
 
         Raises:
-            UserError: see `augment.labels.pack`.
+            UserError: see `augment.targets.labels.pack`.
         """
         packed = pack(labels, "record {}".format)
         return cls(

@@ -11,7 +11,7 @@ from augment.errors import UserError
 from augment.filelist import LABELS_SEPARATOR, read_list
 from augment.files import write_whole
 from augment.records.told import Meaning, Told, tell
-from augment.targets import understand
+from augment.targets.lists import understand
 
 CLASSES_FILE = "classes.txt"
 

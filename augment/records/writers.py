@@ -13,7 +13,7 @@ from augment.records.recordio import PADDING, index_records, unpack, write_recor
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import Features, index_examples, write_examples
 from augment.records.told import Meaning, Told, cut, told_of
-from augment.webdataset import index_shard
+from augment.records.webdataset import index_shard
 
 # What a file that begins so is called.
 _ENDINGS = {

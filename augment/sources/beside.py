@@ -4,7 +4,7 @@ import logging
 
 from augment.dataset import Dataset
 from augment.errors import UserError
-from augment.shards import find_shards
+from augment.records.shards import find_shards
 
 CLASSES_FILE = "classes.txt"
 

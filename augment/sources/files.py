@@ -10,19 +10,19 @@ from typing import ClassVar
 import numpy as np
 
 from augment.check import require_readable
-from augment.classes import note_missing
 from augment.dataset import Dataset, Split
-from augment.emptied import note_emptied
+from augment.drawn.sample import make_sample
+from augment.drawn.scenes import make_scenes
 from augment.filelist import SEPARATORS, Line, Lines, read_list
 from augment.files import near_file
 from augment.folder import scan_folder
 from augment.imagenette import IMAGENETTE, IMAGEWOOF, Archive, name_classes, prepare_imagenette
 from augment.params import Choice, Text, Texts, setting
-from augment.sample import make_sample
-from augment.scenes import make_scenes
 from augment.sources.leak import warn_of_leak
 from augment.sources.registry import DATA_DIR, SKIP_BAD, LabeledSource, Source, source
-from augment.targets import understand
+from augment.targets.classes import note_missing
+from augment.targets.emptied import note_emptied
+from augment.targets.lists import understand
 
 
 @source("sample")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.dataset import Dataset
-from augment.named import Named
+from augment.own.named import Named
 from augment.params import Count, Options, Text, setting
 from augment.sources.leak import warn_of_leak
 from augment.sources.registry import (
@@ -63,7 +63,7 @@ class Own(LabeledSource):
 
     def _read(self, *, checked: bool) -> Dataset:
         # Not at the top: it takes PyTorch, for which a program that reads other pictures should not wait.
-        from augment.own import read_own
+        from augment.own.read import read_own
 
         dataset = read_own(
             self._named("train"),

@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from augment.arrays import read_arrays
 from augment.dataset import Dataset, Stored
-from augment.emptied import note_emptied
 from augment.errors import UserError
-from augment.labels import Label, Labeled, pack
 from augment.params import Text, Texts, setting
-from augment.rows import Rows, understand_found, understand_rows
-from augment.shards import find_shards
+from augment.records.arrays import read_arrays
+from augment.records.shards import find_shards
+from augment.records.webdataset import check_shards, read_shards
 from augment.sources.leak import warn_of_leak
 from augment.sources.registry import (
     DATA_DIR,
@@ -21,7 +19,9 @@ from augment.sources.registry import (
     LabeledSource,
     source,
 )
-from augment.webdataset import check_shards, read_shards
+from augment.targets.emptied import note_emptied
+from augment.targets.labels import Label, Labeled, pack
+from augment.targets.rows import Rows, understand_found, understand_rows
 
 
 @source("webdataset")

@@ -13,20 +13,17 @@ import numpy as np
 
 from augment.check import CACHE_VERSION, require_readable
 from augment.dataset import Dataset, Split, Stored
-from augment.emptied import note_emptied
 from augment.errors import UserError
 from augment.files import near_file, write_whole
-from augment.labels import Labeled, Labels, join
 from augment.params import Text, Texts, setting
 from augment.records.caffe import DatumPicture, index_datums
 from augment.records.index import Build, Index, load_indexes
 from augment.records.kinds import told_by_content
 from augment.records.parquet import class_names, is_kept, unpack_table
 from augment.records.recordio import PADDING, index_records, is_current, left_out, unpack
+from augment.records.shards import find_shards, is_pattern
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
-from augment.rows import understand_found
-from augment.shards import find_shards, is_pattern
 from augment.sources.leak import warn_of_leak
 from augment.sources.registry import (
     DATA_DIR,
@@ -35,6 +32,9 @@ from augment.sources.registry import (
     source,
 )
 from augment.stored import name_of
+from augment.targets.emptied import note_emptied
+from augment.targets.labels import Labeled, Labels, join
+from augment.targets.rows import understand_found
 
 logger = logging.getLogger(__name__)
 

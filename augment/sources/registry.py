@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args
 
 from augment.balance import check_balance, oversample
-from augment.classes import read_names
 from augment.dataset import Dataset, Task
 from augment.errors import UserError
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.sources.beside import note_names_beside
 from augment.sources.notes import kept_notes
 from augment.subset import take_fold, take_fraction
+from augment.targets.classes import read_names
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image
 
-from augment.drawn_set import draw_all, make_set
-from augment.sample import OVERSAMPLING, begin, expose, put, view
-from augment.things import CLASSES, THINGS
+from augment.drawn.drawn_set import draw_all, make_set
+from augment.drawn.sample import OVERSAMPLING, begin, expose, put, view
+from augment.drawn.things import CLASSES, THINGS
 
 VERSION = 1
-"""Part of the folder's name; raise it with any change of the drawing, here or in augment.sample and augment.things."""
+"""Part of the folder's name; raise it with any change of the drawing, here or in sample.py and things.py."""
 
 TRAIN, VAL = 400, 300
 MEAN_SIDE_RANGE = (150.0, 210.0)

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from augment.check import require_readable
 from augment.dataset import Dataset, Picture, Split, Task
-from augment.emptied import note_emptied
 from augment.errors import UserError
-from augment.items import DecodedItem, ItemPicture, Items
-from augment.named import Named
-from augment.own_targets import OwnTargets, class_names, known_targets, same_target, understand_own
-from augment.pixels import as_path
+from augment.own.items import DecodedItem, ItemPicture, Items
+from augment.own.named import Named
+from augment.own.pixels import as_path
+from augment.own.targets import OwnTargets, class_names, known_targets, same_target, understand_own
 from augment.progress import progress_bar
 from augment.sources.registry import DATA_DIR
+from augment.targets.emptied import note_emptied
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset
 
-from augment.classes import Targets, understand_labels
 from augment.dataset import Task
 from augment.errors import UserError
-from augment.labels import Label, Labeled, Labels, pack
-from augment.named import describe
-from augment.rows import Rows, understand_rows
+from augment.own.named import describe
+from augment.targets.classes import Targets, understand_labels
+from augment.targets.labels import Label, Labeled, Labels, pack
+from augment.targets.rows import Rows, understand_rows
 
 ALLOWED = "a class (number or name), a list of labels, a number to predict, or an array (K,) of numbers"
 

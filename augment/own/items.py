@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from augment.check import find_fault
 from augment.errors import UserError
-from augment.named import Named, describe, described
-from augment.pixels import ALLOWED, Given, take
+from augment.own.named import Named, describe, described
+from augment.own.pixels import ALLOWED, Given, take
 from augment.stored import as_ppm
 
 # Items that a thread or process is asked for at a time: asking takes as long as reading a small picture.

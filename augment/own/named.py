@@ -177,7 +177,7 @@ def described(error: BaseException) -> str:
 def _place(error: BaseException) -> str:
     # What runpy and importlib do on the way is no place, nor is this package.
     ours, installed = (
-        str(Path(__file__).parent),
+        str(Path(__file__).parents[1]),
         tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")}),
     )
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, "<frozen"))]

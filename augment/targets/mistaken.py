@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from augment.dataset import Task
 from augment.errors import UserError
 from augment.filelist import Line, Lines
-from augment.numerals import is_whole, read_number
+from augment.targets.numerals import is_whole, read_number
 
 logger = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from augment.dataset import Split
 from augment.errors import UserError, first_line
 from augment.files import write_whole
 from augment.folder import EXTENSIONS
-from augment.labels import Label
 from augment.progress import progress_bar
 from augment.records.kinds import told_by_content
+from augment.records.shard_labels import Found, label_reader
 from augment.records.spans import RecordFile, check_unchanged
-from augment.shard_labels import Found, label_reader
 from augment.stored import mapped, read_ahead
+from augment.targets.labels import Label
 
 logger = logging.getLogger(__name__)
 

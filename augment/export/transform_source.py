@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from augment import pillow
 from augment.captions import is_fixed
 from augment.config import Step
 from augment.errors import UserError
+from augment.export import pillow
 from augment.plan import Plan
 
 _PYTHON = '''\

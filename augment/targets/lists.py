@@ -4,13 +4,13 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from augment.classes import Targets, understand_labels
 from augment.dataset import Target, Task
 from augment.errors import UserError
 from augment.filelist import Line, Lines
-from augment.labels import Label, Labeled, pack
-from augment.mistaken import refuse_flags_as_numbers, refuse_slips, refuse_unnamed_flags, warn_of_joined
-from augment.numerals import is_whole, read_number
+from augment.targets.classes import Targets, understand_labels
+from augment.targets.labels import Label, Labeled, pack
+from augment.targets.mistaken import refuse_flags_as_numbers, refuse_slips, refuse_unnamed_flags, warn_of_joined
+from augment.targets.numerals import is_whole, read_number
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from augment.named import describe
+from augment.own.named import describe
 from augment.stored import as_ppm
 
 # Pillow's modes of 8 bits a channel, which become RGB without a guess.

@@ -18,7 +18,7 @@ from augment.progress import progress_bar
 from augment.registry import OPS
 
 if TYPE_CHECKING:
-    from augment.sheet import Sheet
+    from augment.preview.sheet import Sheet
 
 OUT = Path("outputs/preview.png")
 ALL = "all"
@@ -101,7 +101,7 @@ def _preview(recipe: Recipe, names: Sequence[str], options: Namespace, overrides
     files = choose_photos(recipe, options.photos, options.split, max(count, 2) if names else count)
     from augment.figures import save_figure  # takes a while, as does what is imported below
     from augment.lettering import DPI
-    from augment.sheet import draw
+    from augment.preview.sheet import draw
 
     seed = recipe.seed if options.seed is None else options.seed
     with progress_bar() as progress:
@@ -116,7 +116,7 @@ def _preview(recipe: Recipe, names: Sequence[str], options: Namespace, overrides
 def _ops_sheet(
     aug: Aug, names: Sequence[str], files: Sequence[Picture], count: int, seed: int, progress: Progress
 ) -> "Sheet":
-    from augment.gallery import ops_sheet
+    from augment.preview.gallery import ops_sheet
 
     task = progress.add_task("Drawing", total=len(names))
     title = f"{'All ops' if set(names) == set(OPS) else 'Ops'}, {_size(aug)}"
@@ -128,8 +128,8 @@ def _ops_sheet(
 def _recipe_sheet(
     aug: Aug, split: SplitName, files: Sequence[Picture], seed: int, overrides: Sequence[str], progress: Progress
 ) -> "Sheet":
-    from augment.gallery import recipe_sheet, shown_steps
     from augment.plan import build_plan
+    from augment.preview.gallery import recipe_sheet, shown_steps
 
     task = progress.add_task("Drawing", total=len(shown_steps(build_plan(aug, split))) + 1)
     title = f"{_recipe_name(overrides) or 'Recipe'}, {split}, {_size(aug)}"

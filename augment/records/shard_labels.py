@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from augment.errors import UserError
-from augment.labels import Label
 from augment.stored import mapped
+from augment.targets.labels import Label
 
 # The files of a sample by their ending.
 Members = dict[str, tarfile.TarInfo]

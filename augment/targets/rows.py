@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.classes import Targets, understand_labels
 from augment.dataset import Target, Task
 from augment.errors import UserError
-from augment.labels import Labeled, Labels
-from augment.targets import number_names
+from augment.targets.classes import Targets, understand_labels
+from augment.targets.labels import Labeled, Labels
+from augment.targets.lists import number_names
 
 logger = logging.getLogger(__name__)
 

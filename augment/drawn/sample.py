@@ -1,7 +1,7 @@
 """A small picture set that the project draws itself: ten kinds of things, nothing to download.
 
 Every picture is a pure function of its place in the set (split, class, index), so that the set is the same wherever and
-in whatever order it is made. A thing (`augment.things`) is put under a random homography, drawn large over a random
+in whatever order it is made. A thing (see `things`) is put under a random homography, drawn large over a random
 background and averaged down. The train split is small on purpose: a network that sees each picture one way only learns
 them by heart.
 """
@@ -14,8 +14,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from augment.drawn_set import draw_all, make_set
-from augment.things import CLASSES, THINGS, Part, Points, Tone
+from augment.drawn.drawn_set import draw_all, make_set
+from augment.drawn.things import CLASSES, THINGS, Part, Points, Tone
 
 VERSION = 1
 """Part of the folder's name; raise it with any change of the drawing, so that no old set passes for the new one."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from augment.dataset import Dataset, Picture, Split, Target, Task
 from augment.errors import UserError, suggest
-from augment.labels import Labeled, mixed
+from augment.targets.labels import Labeled, mixed
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from augment.errors import UserError
 from augment.ops.crops import letterbox, resize
 from augment.pipeline import build_pipeline
 from augment.plan import Plan, build_plan
+from augment.preview.sheet import Block, Row, Sheet, Tile
+from augment.preview.shots import Pictures, Shot, shoot
 from augment.registry import OPS, Kind, Op
-from augment.sheet import Block, Row, Sheet, Tile
-from augment.shots import Pictures, Shot, shoot
 
 Tick = Callable[[], None]
 

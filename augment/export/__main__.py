@@ -42,16 +42,16 @@ from augment.compose import Recipe, compose_recipe, plain_values
 from augment.config import parse_aug
 from augment.dataset import Picture
 from augment.errors import UserError
+from augment.export.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
+from augment.export.pillow import CROPS
+from augment.export.transform_source import has_compose, python_source, require_fixed, torchvision_source
 from augment.files import installed_version, write_json, write_whole
 from augment.folder import find_pictures
 from augment.graph import Device
-from augment.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
-from augment.pillow import CROPS
 from augment.pipeline import build_transform
 from augment.plan import Plan, build_plan
 from augment.sources import load_dataset
 from augment.stored import name_of
-from augment.transform_source import has_compose, python_source, require_fixed, torchvision_source
 
 __all__ = ["export_dali", "parity", "python_source", "torchvision_source"]
 

@@ -1,0 +1,1 @@
+"""Picture sets that the project draws itself: nothing to download."""

@@ -1,0 +1,1 @@
+"""The validation transform, written out for serving."""

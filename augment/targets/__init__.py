@@ -1,0 +1,1 @@
+"""What pictures come labeled with, and what becomes of it: classes, labels or numbers."""
