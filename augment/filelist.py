@@ -50,6 +50,8 @@ class Lines:
         columns: names of the columns that the words come from, where each has one of its own.
         flags: names of the columns that hold nothing but 0 and 1, where the one of the words is among them, as the
             first, and was chosen for its place alone.
+        placed: the column that the words come from, if it was chosen for its place alone, and then the columns that
+            they could come from as well.
     """
 
     key: str
@@ -57,6 +59,7 @@ class Lines:
     lines: tuple[Line, ...]
     columns: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    placed: tuple[str, ...] = ()
 
     def error(self, line: Line, text: str) -> UserError:
         """Return an error that says where."""
@@ -92,6 +95,7 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise UserError(f"data.targets: '{twice[0]}' is there twice. Allowed: each column once.")
     flags: tuple[str, ...] = ()
+    placed: tuple[str, ...] = ()
     separator = SEPARATORS.get(file.suffix.lower())
     if separator is None:
         if image or label or targets:
@@ -101,10 +105,10 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
             )
         lines = tuple(_text_lines(key, file, text))
     else:
-        lines, flags = _csv_lines(key, file, text, separator, image=image, label=label, targets=columns)
+        lines, flags, placed = _csv_lines(key, file, text, separator, image=image, label=label, targets=columns)
     if not lines:
         raise UserError(f"{key}: {file} lists no pictures.")
-    return Lines(key, file, lines, columns, flags)
+    return Lines(key, file, lines, columns, flags, placed)
 
 
 def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
@@ -128,8 +132,8 @@ def _words(line: str) -> list[str]:
 
 def _csv_lines(
     key: str, file: Path, text: str, separator: str, *, image: str | None, label: str | None, targets: tuple[str, ...]
-) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Return the lines, and `Lines.flags`."""
+) -> tuple[tuple[Line, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the lines, `Lines.flags` and `Lines.placed`."""
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
     header = [name.strip() for name in next(reader, [])]
     if len(header) < 2:
@@ -145,7 +149,9 @@ def _csv_lines(
     default = 1 if place == 0 else 0
     setting = "data.targets" if targets else "data.label"
     places = [_column(key, file, header, setting, name, "label", default) for name in names]
-    flags = [] if targets or label or "label" in header else [places[0], *range(places[0] + 1, len(header))]
+    by_place = not (targets or label or "label" in header)
+    flags = list(range(places[0], len(header))) if by_place else []
+    placed = [header[places[0]], *(n for i, n in enumerate(header) if i not in (place, places[0]))] if by_place else []
     lines = []
     for row in reader:
         if not any(cell.strip() for cell in row):
@@ -159,7 +165,7 @@ def _csv_lines(
         words = cells if targets else [word.strip() for word in cells[0].split(LABELS_SEPARATOR)]
         lines.append(Line(reader.line_num, row[place].strip(), tuple(words if targets else filter(None, words))))
         flags = [i for i in flags if row[i].strip() in _FLAGS]
-    return tuple(lines), tuple(header[i] for i in flags) if places[0] in flags else ()
+    return tuple(lines), tuple(header[i] for i in flags) if places[0] in flags else (), tuple(placed)
 
 
 def _column(key: str, file: Path, header: list[str], setting: str, name: str | None, usual: str, default: int) -> int:

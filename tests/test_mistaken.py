@@ -66,6 +66,31 @@ def test_the_first_of_several_columns_of_flags_is_no_class(tmp_path: Path) -> No
     assert understand(many, few, task=None, classes=None).names == ("0", "1", "2")
 
 
+def test_a_name_a_line_is_no_class(tmp_path: Path) -> None:
+    rows = [f"{100 + i},{i}.png,{i % 2},{i % 3 % 2}" for i in range(8)]
+    lines = write(tmp_path, "a.csv", ["id,path,cat,dog", *rows])
+    with pytest.raises(UserError) as raised:
+        understand(lines, lines, task=None, classes=None)
+    assert str(raised.value) == (
+        f"data.train: {tmp_path}/a.csv has no column 'label', and 'id', which stands where one could, is another in "
+        "each of its 8 lines. Allowed: data.label or data.targets with what to learn of cat, dog, data.targets=[id] if "
+        "it is a number to predict, data.label=id if it is the class."
+    )
+    alone = write(tmp_path, "b.csv", ["path,who", *(f"{i}.png,p{i}" for i in range(8))])
+    with pytest.raises(UserError, match=r"8 lines\. Allowed: data\.label=who if it is the class\.$"):
+        understand(alone, lines, task=None, classes=None)
+    chosen = write(tmp_path, "a.csv", ["id,path,cat,dog", *rows], label="id")
+    known = tuple(f"p{i}" for i in range(8))
+    few = write(tmp_path, "c.csv", ["path,who", *(f"{i}.png,p{i}" for i in range(7))])
+    twice = write(tmp_path, "d.csv", ["path,who", *(f"{i}.png,p{i % 7}" for i in range(8))])
+    usual = write(tmp_path, "e.csv", ["path,label", *(f"{i}.png,p{i}" for i in range(8))])
+    assert understand(chosen, chosen, task=None, classes=None).names[-1] == "107"
+    assert understand(alone, alone, task=None, classes=known).names == known
+    assert understand(alone, alone, task="classify", classes=None).names == known
+    for fine in (few, twice, usual):
+        assert set(understand(fine, fine, task=None, classes=None).names) <= set(known)
+
+
 def test_flags_with_names_are_labels_or_numbers(tmp_path: Path) -> None:
     lines = write(tmp_path, "a.csv", HOT, targets=("cat", "dog"))
     with pytest.raises(

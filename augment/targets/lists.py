@@ -9,7 +9,13 @@ from augment.errors import UserError
 from augment.filelist import Line, Lines
 from augment.targets.classes import Targets, understand_labels
 from augment.targets.labels import Label, Labeled, pack
-from augment.targets.mistaken import refuse_flags_as_numbers, refuse_slips, refuse_unnamed_flags, warn_of_joined
+from augment.targets.mistaken import (
+    refuse_flags_as_numbers,
+    refuse_slips,
+    refuse_unnamed_flags,
+    refuse_unnamed_names,
+    warn_of_joined,
+)
 from augment.targets.numerals import is_whole, read_number
 
 logger = logging.getLogger(__name__)
@@ -38,6 +44,8 @@ def understand(
     elif guessed and not classes:
         refuse_slips((train, val))
     task = task or ("regress" if train.columns else _task(train, val, known=classes is not None))
+    if guessed and task == "classify" and not classes:
+        refuse_unnamed_names(train)
     if task == "regress":
         first = train.lines[0]
         numbers = _Rows(lambda lines, line: _numbers(lines, line, first))

@@ -20,6 +20,9 @@ _FRACTIONS, _SLIPS = 3, 0.1
 # names of classes have blanks and commas in them too.
 _JOINTS = {"|": 0.0, ";": 0.0, ",": 1.0, " ": 2.0}
 
+# From so many pictures on, a class for each is no class.
+_UNIQUE_FROM = 8
+
 _LISTED = 30  # columns that fit into a message
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
@@ -71,6 +74,25 @@ def refuse_unnamed_flags(train: Lines, val: Lines, task: Task | None) -> None:
         f"{train.key}: {train.file} has {len(flags)} columns of 0 and 1, {_some(flags)}, and no column 'label'. "
         f"Allowed: data.targets=[{listed}] data.multilabel=true for labels, or data.label={flags[0]} if that "
         "column is the class."
+    )
+
+
+def refuse_unnamed_names(train: Lines) -> None:
+    """Refuse a list in which the column that is taken for the class, for its place alone, is another in every line.
+
+    Raises:
+        UserError: the message names the column and the others.
+    """
+    words = [line.words for line in train.lines]
+    if not train.placed or len(words) < _UNIQUE_FROM or len(set(words)) < len(words):
+        return
+    taken, *others = train.placed
+    allowed = [f"data.label or data.targets with what to learn of {_some(others)}"] if others else []
+    if all(is_whole(word) for some in words for word in some):
+        allowed.append(f"data.targets=[{taken}] if it is a number to predict")
+    raise UserError(
+        f"{train.key}: {train.file} has no column 'label', and '{taken}', which stands where one could, is another in "
+        f"each of its {len(words):,} lines. Allowed: {', '.join([*allowed, f'data.label={taken} if it is the class'])}."
     )
 
 
