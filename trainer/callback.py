@@ -34,7 +34,7 @@ class CancelValidate(Cancel):
 
 
 class CancelBatch(Cancel):
-    """Go on with the next batch."""
+    """Go on with the next batch; a step that was due with this one is left out, as by `CancelStep`."""
 
 
 class CancelStep(Cancel):
