@@ -189,6 +189,19 @@ def test_times_of_a_resumed_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (row["seconds"], row["images_per_second"]) == (2.0, 1.0)
 
 
+def test_times_of_an_epoch_that_was_interrupted_in_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is trained any more: the rate is that of the first part, and what validation took is not in it."""
+    clock = Clock(monkeypatch)
+    first = known(Recorder(), on("before_batch", clock.tick))
+    saved: list[dict[str, object]] = []
+    first.callbacks += (on("after_validate", lambda learner: saved.append(learner.state_dict())),)
+    first.fit()
+    second = known(Recorder(), on("before_batch", clock.tick), epochs=1)
+    second.fit(second.load_state_dict(saved[0]))
+    (row,) = second.find(Recorder).rows
+    assert (row["seconds"], row["images_per_second"]) == (2.0, 1.5)
+
+
 # --- a loss that is no number ---
 
 
