@@ -483,6 +483,17 @@ def test_the_best_value_is_remembered_by_a_resumed_run(tmp_path: Path) -> None:
     assert load(tmp_path / BEST)["row"]["epoch"] == 0
 
 
+def test_a_resumed_run_that_goes_by_another_value_seeks_the_best_anew(tmp_path: Path) -> None:
+    """A loss that is compared with an accuracy would be the best in no epoch."""
+    first = make_learner(Recorder(), scores([0.1]), Checkpoint(), folder=tmp_path, epochs=1)
+    first.fit()
+    checkpoint = Checkpoint(monitor="val_loss")
+    second = make_learner(Recorder(), scores([0.8, 0.7], "val_loss"), checkpoint, folder=tmp_path, epochs=3)
+    second.fit(second.load_state_dict(load(tmp_path / LAST)))
+    assert (checkpoint.best, checkpoint.best_epoch) == (0.7, 2)
+    assert load(tmp_path / BEST)["row"]["epoch"] == 2
+
+
 # --- Interrupt ---
 
 
