@@ -91,7 +91,7 @@ class ProgressBar(Callback):
         """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
+            self._bar = self._task = None
 
     def _start(self, learner: Learner, what: str, total: int, completed: int) -> None:
         if self._bar is None:
