@@ -28,10 +28,11 @@ from trainer.callback import Callback, CancelFit
 from trainer.callbacks import ParamScheduler
 from trainer.config import Config, check_config, parse_config
 from trainer.learner import Learner, Position
+from trainer.prepare import Prepare
 from trainer.progress import ProgressBar
 from trainer.recorder import Recorder
 from trainer.schedule import lin
-from trainer.stages import Prepare, StagedLoader, check_loader_state
+from trainer.stages import StagedLoader, check_loader_state
 
 # Three stages over 7 pictures: two epochs of 8 px in batches of 3, one of 16 px, two of 12 px in batches of 4.
 STAGES: dict[str, Any] = {

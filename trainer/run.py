@@ -36,8 +36,9 @@ from trainer.graphs import runner
 from trainer.learner import Learner, Position
 from trainer.losses import LossFunction, make_loss, without_effect
 from trainer.models import count_parameters
+from trainer.prepare import Prepare
 from trainer.recorder import NonFiniteLossError, Recorder
-from trainer.stages import Prepare, StagedLoader
+from trainer.stages import StagedLoader
 from trainer.standardize import Standard, check_same
 from trainer.summary import Summary
 from trainer.tasks import JUDGING, best_row
