@@ -8,8 +8,8 @@ from augment.params import Choice, Count, Number, setting
 from trainer.callback import Callback, CancelFit
 from trainer.callbacks import configurable
 from trainer.learner import Learner
-from trainer.recorder import Recorder, Row
-from trainer.tasks import ALL_MONITORED, AUTO, monitored, smaller_is_better
+from trainer.recorder import Recorder
+from trainer.tasks import ALL_MONITORED, AUTO, Row, monitored, smaller_is_better
 
 
 @configurable

@@ -15,8 +15,7 @@ from trainer.callback import Callback
 from trainer.learner import Learner
 from trainer.metrics import Meter, Predictions
 from trainer.outputs import OutputMeter, Outputs, make_meter
-
-Row = dict[str, float]
+from trainer.tasks import Row
 
 METRICS_FILE, LOOKS_FILE = "metrics.jsonl", "steps.jsonl"
 
