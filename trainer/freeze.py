@@ -70,10 +70,9 @@ class Freeze(Callback):
         for name, param in self._trainable.items():
             if param.requires_grad == (name in names):
                 param.requires_grad_(name not in names)
-                param.grad = None  # without one, no optimizer moves it
                 changed = True
         if changed:
-            learner.recapture()
+            learner.recapture()  # which drops the gradients of what is frozen: without one, no optimizer moves it
 
     def _layers(self, model: nn.Module) -> dict[str, int]:
         """Return what is ever frozen, with its layer."""
