@@ -41,7 +41,7 @@ from trainer.recorder import NonFiniteLossError, Recorder
 from trainer.stages import StagedLoader
 from trainer.standardize import Standard, check_same
 from trainer.summary import Summary
-from trainer.tasks import JUDGING, best_row
+from trainer.tasks import AUTO, JUDGING, best_row, monitored
 from trainer.warm_up import warm_up
 
 CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "environment.json", "plan.txt"
@@ -306,14 +306,13 @@ def _close(learner: Learner) -> None:
 
 def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Summary:
     rows = learner.find(Recorder).rows
-    best: dict[str, float] = {}
-    if rows:
-        checkpoints = [c for c in learner.callbacks if isinstance(c, Checkpoint)]
-        epoch = checkpoints[0].best_epoch if checkpoints else None
-        best = rows[epoch] if epoch is not None else best_row(rows, JUDGING[learner.task].monitor)
+    checkpoint = next((c for c in learner.callbacks if isinstance(c, Checkpoint)), None)
+    monitor = monitored(checkpoint.monitor if checkpoint else AUTO, learner.task)
+    epoch = checkpoint.best_epoch if checkpoint else None
+    best = rows[epoch] if rows and epoch is not None else best_row(rows, monitor)
     stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
     last = dict(rows[-1]) if rows else {}
-    return Summary(status, folder, len(rows), best, last, seconds, stopped=stopped)
+    return Summary(status, folder, len(rows), best, last, seconds, stopped=stopped, monitor=monitor)
 
 
 def _device_name(device: torch.device) -> str:
