@@ -13,6 +13,7 @@ from fakes import (
     noise_loader,
     on,
     raises,
+    tiny_model,
 )
 from graphed import (
     CASES,
@@ -66,6 +67,27 @@ def test_a_rate_is_filled_into_the_tensor_that_a_recorded_step_reads() -> None:
     assert len(tensors) == 20
     assert isinstance(tensors[0], Tensor)
     assert all(rate is tensors[0] for rate in tensors)
+
+
+def test_parameters_that_come_to_the_optimizer_later_are_trained_too() -> None:
+    """Their group has a rate of its own, which the step that is recorded anew reads."""
+
+    def later(learner: Learner) -> None:
+        if learner.epoch == 2:
+            learner.model.zero_grad()  # of what no step has been made of so far
+            learner.optimizer.add_param_group({"params": [learner.model[6].weight], "lr": 0.1})  # type: ignore[index]
+
+    def without_head(model: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model[:6].parameters(), 0.1, momentum=0.9)
+
+    def head(how: Runner) -> tuple[Tensor, Learner]:
+        _, learner = losses(how, callbacks=lambda: [on("before_epoch", later)], optimizer=without_head)
+        return learner.model[6].weight, learner  # type: ignore[index, return-value]
+
+    (ours, learner), (theirs, _), untrained = head(Graphs(FakeBackend())), head(Eager()), tiny_model()[6].weight
+    torch.testing.assert_close(ours, theirs)
+    assert not torch.equal(theirs, untrained)  # type: ignore[arg-type]
+    assert all(isinstance(group["lr"], Tensor) for group in learner.optimizer.param_groups)
 
 
 def test_gradients_that_were_dropped_are_noticed() -> None:

@@ -218,6 +218,26 @@ def test_a_resumed_graphed_fit_equals_one_that_was_not_interrupted(
 
 
 @needs_gpu
+def test_an_eager_optimizer_that_gets_a_state_back_counts_its_steps_on_the_host() -> None:
+    """A state that was read to the GPU brings the counts along, and each step would wait for each of them."""
+
+    def foreach(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), 0.01, foreach=True)
+
+    loaders = {"train": noise_loader(device=CUDA), "val": noise_loader(3, shuffle=False, device=CUDA)}
+    first = make_learner(optimizer=foreach, device=CUDA, **loaders)
+    first.fit()
+    state = first.state_dict()
+    for values in state["optimizer"]["state"].values():
+        values["step"] = values["step"].to(CUDA)
+    second = make_learner(optimizer=foreach, device=CUDA, **loaders)
+    second.load_state_dict(state)
+    counts = [values["step"] for values in second.optimizer.state.values()]
+    assert {count.device.type for count in counts} == {"cpu"}
+    assert {int(count) for count in counts} == {6}
+
+
+@needs_gpu
 # What torch.compile imports warns of parts of PyTorch itself.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_model_is_recorded_and_has_its_own_keys() -> None:
