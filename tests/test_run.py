@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import draw_photo
-from fakes import on
+from fakes import on, raises
 from PIL import Image
 from rich.console import Console
 
 from augment.compose import compose
+from augment.errors import UserError
 from augment.loader import Loader
 from trainer import cli, run
 from trainer.callbacks import GradClip, ParamScheduler
@@ -22,6 +23,7 @@ from trainer.config import Config, parse_config
 from trainer.evaluate import Score, evaluate
 from trainer.learner import Learner
 from trainer.losses import CrossEntropy
+from trainer.recorder import NonFiniteLossError
 
 QUIET = Console(quiet=True)
 
@@ -239,3 +241,18 @@ def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(
     for loader in (loader for learner in learners for loader in (learner.train_loader, learner.val_loader)):
         assert isinstance(loader, Loader)
         assert loader._pipeline is None
+
+
+@pytest.mark.parametrize("error", [UserError("gone."), NonFiniteLossError("nan.")])
+def test_a_failed_run_tells_to_go_on_where_that_helps(
+    error: UserError, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where the loss became no number, it would become so again."""
+    monkeypatch.chdir(tmp_path)
+    few = ("fit.epochs=2", "callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null")
+    config = small_config(photos, *few)
+    fails = on("before_epoch", raises(error, at=1))
+    with pytest.raises(UserError) as caught:
+        run.train(replace(config, callbacks=(*config.callbacks, lambda: fails)), tmp_path / "run", console=QUIET)
+    hint = f" fit.resume={tmp_path / 'run'} goes on from its last checkpoint."
+    assert str(caught.value) == ("nan." if isinstance(error, NonFiniteLossError) else f"gone.{hint}")
