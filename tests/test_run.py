@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import draw_photo
-from fakes import on, raises
+from fakes import needs_gpu, on, raises
 from PIL import Image
 from rich.console import Console
 
@@ -256,3 +256,15 @@ def test_a_failed_run_tells_to_go_on_where_that_helps(
         run.train(replace(config, callbacks=(*config.callbacks, lambda: fails)), tmp_path / "run", console=QUIET)
     hint = f" fit.resume={tmp_path / 'run'} goes on from its last checkpoint."
     assert str(caught.value) == ("nan." if isinstance(error, NonFiniteLossError) else f"gone.{hint}")
+
+
+@needs_gpu
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.float16)])
+def test_a_gpu_gets_pictures_of_half_the_size_for_bf16(
+    precision: str, dtype: torch.dtype, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    learner = prepared(photos, tmp_path, "fit.device=cuda", f"fit.precision={precision}")
+    for loader in (learner.train_loader, learner.val_loader):
+        assert next(iter(loader)).images.dtype == dtype
+    run._close(learner)
