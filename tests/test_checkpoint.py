@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import assert_same
+from torch import nn
 
 from augment.errors import UserError
-from trainer.checkpoint import load, save
+from trainer.checkpoint import gradients_of, load, save, set_gradients
 
 STATE = {
     "epoch": 3,
@@ -146,3 +147,18 @@ def test_tensors_go_to_the_device(tmp_path: Path) -> None:
     save(STATE, tmp_path / "last.pt")
     assert load(tmp_path / "last.pt")["model"]["weight"].device.type == "cpu"
     assert load(tmp_path / "last.pt", torch.device("meta"))["model"]["weight"].device.type == "meta"
+
+
+def test_gradients_that_are_put_back_are_copies() -> None:
+    """A fit that goes on adds to its own; the state may be put back again."""
+    model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1))
+    model[0](torch.ones(1, 2)).sum().backward()
+    state = gradients_of(model)
+    assert state.keys() == {"0.weight", "0.bias"}
+    model[1].weight.grad = torch.ones(1, 1)
+    for _ in range(2):
+        set_gradients(model, state)
+        assert model[1].weight.grad is None
+        assert model[0].bias.grad is not None
+        model[0].bias.grad += 1
+        assert (state["0.bias"].item(), model[0].bias.grad.item()) == (1.0, 2.0)

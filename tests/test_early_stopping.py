@@ -103,3 +103,12 @@ def test_the_summary_says_it() -> None:
         "finished after 6 epochs (stopped early: no better val_accuracy in 3 epochs): "
         "best val_accuracy 0.7000 in epoch 3, last 0.7000, 3 s, in run"
     )
+
+
+def test_a_summary_says_what_the_best_epoch_was_chosen_by() -> None:
+    """The accuracy of the epoch with the lowest loss need not be the best one."""
+    row = {"epoch": 2.0, "val_accuracy": 0.7, "val_loss": 0.1}
+    text = str(Summary("finished", Path("run"), 6, row, row, 3.0, monitor="val_loss"))
+    assert text == (
+        "finished after 6 epochs: val_accuracy 0.7000 in epoch 3, the best by val_loss, last 0.7000, 3 s, in run"
+    )

@@ -102,8 +102,7 @@ def test_without_it_the_model_that_is_trained_is_scored() -> None:
     assert_same(learner.evaluated_state(), steps[-1])
 
 
-@pytest.mark.parametrize("at", [1, 4])
-def test_a_fit_that_ends_in_a_validation_keeps_the_trained_weights(at: int, tmp_path: Path) -> None:
+def test_a_fit_that_ends_in_a_validation_keeps_the_trained_weights(tmp_path: Path) -> None:
     learner = make_learner(
         Recorder(),
         EMA(decay=0.9),

@@ -7,8 +7,10 @@ import shutil
 import pytest
 import torch
 
+from augment.sources import parse_data
 from trainer.evaluate import Score, _worst, evaluate, main
 from trainer.predict import predict
+from trainer.trained import load_trained
 
 
 def test_interval_and_classes_by_hand():
@@ -79,3 +81,10 @@ def test_an_unknown_way_to_average(finished_run, capsys):
         main([str(finished_run), "--tta", "flipp"])
     assert stopped.value.code == 2
     assert "unknown name 'flipp'. Did you mean 'flip'?" in capsys.readouterr().err
+
+
+def test_another_source_has_settings_of_its_own(finished_run):
+    """None of those of the run's source, some of which it does not know; all else is the run's."""
+    config = load_trained(finished_run, ["data=sample", "data.dir=elsewhere"]).config
+    assert config.data == parse_data({"source": "sample", "dir": "elsewhere"})
+    assert config.aug.size == 16

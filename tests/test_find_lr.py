@@ -70,6 +70,13 @@ def test_a_loss_that_does_not_fall_suggests_nothing(losses):
 WIDTH = 48  # values of a picture of 4 x 4 px
 
 
+@pytest.mark.parametrize(("fall", "suggests"), [(0.01, False), (0.03, True)])
+def test_a_loss_that_hardly_falls_suggests_nothing(fall, suggests):
+    """Chance alone makes it fall by a hundredth."""
+    losses = [2.0 * (1 - fall * step / 9) for step in range(10)]
+    assert (suggest_rates([2.0**step for step in range(10)], losses) is not None) == suggests
+
+
 def regression(device=CPU):
     """Pictures of which a linear function is to be found; no noise."""
     generator = torch.Generator().manual_seed(0)

@@ -7,6 +7,7 @@ import torch
 
 from augment.errors import UserError
 from trainer.config import parse_fit
+from trainer.freeze import Freeze, keep_statistics
 from trainer.last_batch import check_last_batch, trains_on_single
 from trainer.models import Cnn, Timm, check_model
 
@@ -59,3 +60,28 @@ def test_a_single_picture_is_refused_with_what_helps(fit: dict[str, Any], sample
     else:
         with pytest.raises(UserError, match=f"^{message}"):
             check_last_batch(parsed, NETWORK, samples, 64)
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs", "accepted"),
+    [
+        ({"epochs": 4}, 4, True),
+        ({"epochs": 4}, 5, False),
+        ({"epochs": 4, "layers": "1"}, 4, False),
+        ({"unfreeze": "gradually"}, 1, True),
+        ({"unfreeze": "gradually"}, 2, False),
+    ],
+)
+def test_only_norms_that_are_frozen_to_the_end_take_single_pictures(
+    settings: dict[str, Any], epochs: int, accepted: bool
+) -> None:
+    frozen = Freeze(**settings).frozen(NETWORK, epochs - 1)
+    assert trains_on_single(NETWORK, 64, frozen) == accepted
+    network = Cnn().build(3, 64).train()
+    keep_statistics(network, frozen)
+    try:
+        network(torch.zeros(1, 3, 64, 64))
+        trained = True
+    except ValueError:
+        trained = False
+    assert trained == accepted

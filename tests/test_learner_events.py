@@ -210,3 +210,10 @@ def test_a_fit_after_a_failed_one_has_no_error() -> None:
         learner.fit()
     learner.fit()
     assert learner.error is None
+
+
+def test_a_level_cannot_be_left_from_outside() -> None:
+    learner = small_learner(on("after_batch", raises(CancelBatch)))
+    with pytest.raises(CancelBatch):
+        learner.fit()
+    assert isinstance(learner.error, CancelBatch)

@@ -1,5 +1,6 @@
 """What a learner saves: a fit that is resumed equals one that was never interrupted."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fakes import (
 from trainer.callback import (
     Callback,
     CancelFit,
+    CancelStep,
 )
 from trainer.callbacks import Checkpoint, ParamScheduler
 from trainer.checkpoint import LAST, load
@@ -149,6 +151,28 @@ def test_a_limited_fit_interrupted_at_its_limit_goes_on_with_the_next_epoch(tmp_
     learner = resume(tmp_path / "first", tmp_path / "second", limit_batches=2)
     assert learner.train_loader.fetched == [(1, 0), (1, 1), (2, 0), (2, 1)]  # type: ignore[attr-defined]
     assert [row["epoch"] for row in read_metrics(tmp_path / "second")] == [0, 1, 2]
+
+
+class EveryOther(Callback):
+    """Leaves out every other step, whose gradients go into the next one."""
+
+    def before_step(self, learner: Learner) -> None:
+        if learner.step % 2 == 0:
+            raise CancelStep
+
+
+@pytest.mark.parametrize(
+    ("event", "at"), [("after_batch", 0), ("after_batch", 1), ("after_batch", 7), ("after_epoch", 0)]
+)
+def test_the_gradients_of_a_step_that_was_left_out_are_saved(event: str, at: int) -> None:
+    whole = make_learner(EveryOther())
+    whole.fit()
+    first = make_learner(EveryOther(), on(event, raises(CancelFit, at)))
+    first.fit()
+    assert bool(first.state_dict()["gradients"]) == (first.step % 2 == 0)
+    second = make_learner(EveryOther())
+    second.fit(second.load_state_dict(deepcopy(first.state_dict())))
+    assert_same(second.model.state_dict(), whole.model.state_dict())
 
 
 class Counter(Callback):

@@ -194,6 +194,16 @@ def test_depthwise_convolutions_are_not_matrices() -> None:
     assert hidden_matrices(network) == {"2.weight"}
 
 
+def test_what_the_model_leaves_out_of_weight_decay_is_no_matrix_of_muon() -> None:
+    class Sparing(nn.Sequential):
+        def no_weight_decay(self) -> set[str]:
+            return {"2.weight"}
+
+    layers = [nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.Linear(4, 2)]
+    assert hidden_matrices(nn.Sequential(*layers)) == {"1.weight", "2.weight"}
+    assert hidden_matrices(Sparing(*layers)) == {"1.weight"}
+
+
 def test_it_learns() -> None:
     network = deep_model().to(memory_format=LAST)
     seen = list(losses(network, Muon(cnn_groups(network), lr=0.05), 40))

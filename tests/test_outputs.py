@@ -125,6 +125,9 @@ def test_the_best_threshold_by_hand() -> None:
     # From 0.9 on F1 is 2/4, from 0.7 on (two of one score) 4/6, from 0.2 on 6/7, from all on 6/8.
     threshold, f1 = best_threshold(scores, having)
     assert (threshold, f1) == (pytest.approx(0.2), pytest.approx(6 / 7))
+    # Whoever says yes to one of four of a score says it to all: 4/7 from 0.7 on, 2/3 at 0.9.
+    tied = best_threshold(torch.tensor([0.9, 0.7, 0.7, 0.7, 0.7]), torch.tensor([True, True, False, False, False]))
+    assert tied == (pytest.approx(0.9), pytest.approx(2 / 3))
     nobody = best_threshold(scores, torch.zeros(5, dtype=torch.bool))
     assert (math.isnan(nobody[0]), nobody[1]) == (True, 0.0)
 

@@ -5,6 +5,7 @@ import json
 import shutil
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from augment.dataset import Split
 from augment.errors import UserError
 from augment.loader import Loader
 from augment.plan import build_plan
-from trainer.predict import Prediction, _print, as_csv, list_pictures, main, predict
+from trainer.predict import Prediction, _Best, _print, as_csv, list_pictures, main, predict
 from trainer.trained import load_trained
 
 
@@ -179,3 +180,12 @@ def test_mistakes(arguments, message, finished_run, photos, tmp_path, monkeypatc
         main([places.get(a, a) for a in arguments])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_is_kept_is_in_the_order_of_the_files() -> None:
+    """Whatever order they were looked at in."""
+    best = _Best(1)
+    for indices, outputs in (([2, 0], [[0.0, 9.0], [9.0, 0.0]]), ([1], [[0.0, 9.0]])):
+        batch = SimpleNamespace(indices=torch.tensor(indices))
+        best.after_batch(SimpleNamespace(output=torch.tensor(outputs), batch=batch, task="classify"))  # type: ignore[arg-type]
+    assert best.by_index()[1].tolist() == [[0], [1], [1]]

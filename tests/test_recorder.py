@@ -189,6 +189,19 @@ def test_times_of_a_resumed_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (row["seconds"], row["images_per_second"]) == (2.0, 1.0)
 
 
+def test_times_of_an_epoch_that_was_interrupted_in_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is trained any more: the rate is that of the first part, and what validation took is not in it."""
+    clock = Clock(monkeypatch)
+    first = known(Recorder(), on("before_batch", clock.tick))
+    saved: list[dict[str, object]] = []
+    first.callbacks += (on("after_validate", lambda learner: saved.append(learner.state_dict())),)
+    first.fit()
+    second = known(Recorder(), on("before_batch", clock.tick), epochs=1)
+    second.fit(second.load_state_dict(saved[0]))
+    (row,) = second.find(Recorder).rows
+    assert (row["seconds"], row["images_per_second"]) == (2.0, 1.5)
+
+
 # --- a loss that is no number ---
 
 
@@ -241,6 +254,27 @@ def test_each_look_is_kept_with_the_loss_since_the_one_before(tmp_path: Path, mo
     assert [look["images_per_second"] for look in looks] == [1.0] * 5
     thirds = (2 + 2 + 1) / 3
     assert [look["loss"] / math.log(2) for look in looks] == pytest.approx([1, thirds, thirds, thirds, 2])
+
+
+def test_the_looks_of_a_resumed_epoch_equal_those_of_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time in between does not count, nor do losses of the first part for the looks of the second."""
+    clock = Clock(monkeypatch)
+
+    def learner(*callbacks: Callback) -> Learner:
+        train = logits_loader(TRAIN[0] * 4, TRAIN[1] * 4, batch_size=1)
+        parts = {"train": train, "val": logits_loader(*VAL), "model": Logits(), "optimizer": frozen}
+        return make_learner(Recorder(interval=1.0), on("before_batch", clock.tick), *callbacks, epochs=1, **parts)
+
+    first = learner(on("after_batch", raises(CancelFit, 4)))
+    first.fit()
+    clock.now += 1000.0
+    second = learner()
+    second.fit(second.load_state_dict(first.state_dict()))
+    looks = second.find(Recorder).looks
+    assert [(look.seconds, look.step) for look in looks] == [(step, step) for step in range(1, 13)]
+    assert [look.loss / math.log(2) for look in looks] == pytest.approx([1, 2, 2] * 4)
 
 
 def test_looks_go_on_after_an_interruption_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

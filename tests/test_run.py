@@ -2,22 +2,30 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import draw_photo
+from fakes import needs_gpu, on, raises
 from PIL import Image
 from rich.console import Console
 
 from augment.compose import compose
+from augment.errors import UserError
+from augment.loader import Loader
 from trainer import cli, run
 from trainer.callbacks import GradClip, ParamScheduler
+from trainer.checkpoint import BEST
 from trainer.config import Config, parse_config
 from trainer.evaluate import Score, evaluate
 from trainer.learner import Learner
 from trainer.losses import CrossEntropy
+from trainer.recorder import NonFiniteLossError
+
+QUIET = Console(quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +47,7 @@ def small_config(photos: Path, *overrides: str) -> Config:
 
 def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:
     """The learner of a run that has not begun."""
-    learner = run._prepare(small_config(photos, *overrides), folder, Console(quiet=True), None)
+    learner = run._prepare(small_config(photos, *overrides), folder, QUIET, None)
     run._close(learner)
     return learner
 
@@ -103,13 +111,13 @@ def test_ctrl_c_while_pipelines_are_built(photos: Path, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "place", stop)
     with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to go on with$"):
-        run.train(small_config(photos), tmp_path / "run", console=Console(quiet=True))
+        run.train(small_config(photos), tmp_path / "run", console=QUIET)
     assert status(tmp_path / "run") == "interrupted"
     again = small_config(photos, "fit.resume=old")
     with pytest.raises(
         KeyboardInterrupt, match=r"^stopped before the first batch; fit.resume=old goes on from its last"
     ):
-        run.train(again, tmp_path / "run", console=Console(quiet=True))
+        run.train(again, tmp_path / "run", console=QUIET)
 
 
 def test_a_second_ctrl_c_says_what_was_saved(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +128,7 @@ def test_a_second_ctrl_c_says_what_was_saved(photos: Path, tmp_path: Path, monke
         if saved:
             (folder / "last.pt").touch()
         with pytest.raises(KeyboardInterrupt, match=f"^stopped at once; {said}"):
-            run.train(small_config(photos, "+callbacks.grad_clip={}"), folder, console=Console(quiet=True))
+            run.train(small_config(photos, "+callbacks.grad_clip={}"), folder, console=QUIET)
         assert status(folder) == "interrupted"
 
 
@@ -190,3 +198,73 @@ def test_a_run_without_validation_has_no_best_epoch(
     assert str(summary) == f"interrupted after 1 epoch: no val_accuracy, 3 s, in {tmp_path}"
     recorder.rows += [{"epoch": 1, "val_accuracy": 0.5}, {"epoch": 2}]
     assert "best val_accuracy 0.5000 in epoch 2" in str(run._summary(learner, "interrupted", tmp_path, 3.0))
+
+
+def first_weights(photos: Path, folder: Path, seed: int) -> torch.Tensor:
+    return next(prepared(photos, folder, f"seed={seed}").model.parameters()).detach()
+
+
+def test_the_seed_decides_about_the_first_weights(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, same, other = (first_weights(photos, tmp_path, seed) for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_only_training_leaves_out_a_smaller_last_batch(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    learner = prepared(photos, tmp_path, "fit.batch_size=4", "fit.drop_last=true")
+    assert (learner.batches_in(0), learner.batches(learner.val_loader)) == (1, 2)
+
+
+def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No later epoch is better, as nothing is learned."""
+    monkeypatch.chdir(tmp_path)
+    few = ("fit.lr=1e-30", "callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null")
+    learners: list[Learner] = []
+    still = on("after_epoch", lambda learner: learner.find(run.Recorder).rows[-1].update(val_accuracy=0.5))
+    keep = on("after_fit", learners.append)
+
+    def train(folder: Path, *overrides: str) -> None:
+        config = small_config(photos, *few, *overrides)
+        run.train(replace(config, callbacks=(lambda: still, *config.callbacks, lambda: keep)), folder, console=QUIET)
+
+    train(tmp_path / "first", "fit.epochs=1")
+    train(tmp_path / "second", "fit.epochs=2", f"fit.resume={tmp_path / 'first'}")
+    assert (tmp_path / "second" / BEST).read_bytes() == (tmp_path / "first" / BEST).read_bytes()
+    for loader in (loader for learner in learners for loader in (learner.train_loader, learner.val_loader)):
+        assert isinstance(loader, Loader)
+        assert loader._pipeline is None
+
+
+@pytest.mark.parametrize("error", [UserError("gone."), NonFiniteLossError("nan.")])
+def test_a_failed_run_tells_to_go_on_where_that_helps(
+    error: UserError, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where the loss became no number, it would become so again."""
+    monkeypatch.chdir(tmp_path)
+    few = ("fit.epochs=2", "callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null")
+    config = small_config(photos, *few)
+    fails = on("before_epoch", raises(error, at=1))
+    with pytest.raises(UserError) as caught:
+        run.train(replace(config, callbacks=(*config.callbacks, lambda: fails)), tmp_path / "run", console=QUIET)
+    hint = f" fit.resume={tmp_path / 'run'} goes on from its last checkpoint."
+    assert str(caught.value) == ("nan." if isinstance(error, NonFiniteLossError) else f"gone.{hint}")
+
+
+@needs_gpu
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.float16)])
+def test_a_gpu_gets_pictures_of_half_the_size_for_bf16(
+    precision: str, dtype: torch.dtype, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    learner = prepared(photos, tmp_path, "fit.device=cuda", f"fit.precision={precision}")
+    for loader in (learner.train_loader, learner.val_loader):
+        assert next(iter(loader)).images.dtype == dtype
+    run._close(learner)

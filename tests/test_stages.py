@@ -20,6 +20,7 @@ import augment.loader
 from augment.compose import compose
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
+from augment.graph import Placement
 from augment.loader import Batch
 from augment.plan import build_plan
 from trainer import config as trainer_config
@@ -28,10 +29,11 @@ from trainer.callback import Callback, CancelFit
 from trainer.callbacks import ParamScheduler
 from trainer.config import Config, check_config, parse_config
 from trainer.learner import Learner, Position
+from trainer.prepare import Prepare
 from trainer.progress import ProgressBar
 from trainer.recorder import Recorder
 from trainer.schedule import lin
-from trainer.stages import Prepare, StagedLoader, check_loader_state
+from trainer.stages import StagedLoader, check_loader_state
 
 # Three stages over 7 pictures: two epochs of 8 px in batches of 3, one of 16 px, two of 12 px in batches of 4.
 STAGES: dict[str, Any] = {
@@ -121,8 +123,13 @@ def test_a_stage_draws_what_a_loader_of_its_own_would_in_that_epoch(data: Split)
     assert not same(epochs[3], epochs[4])
 
 
+@pytest.mark.parametrize("lead", [0.0, 10.0])
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_pass_that_was_cut_is_followed_by_the_next_epoch(after: int, data: Split) -> None:
+def test_a_pass_that_was_cut_is_followed_by_the_next_epoch(
+    after: int, lead: float, data: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the next stage's pipeline was begun by then."""
+    monkeypatch.setattr("trainer.stages._LEAD", lead)
     whole, cut = staged(config_of(), data), staged(config_of(), data)
     epochs = [take(whole) for _ in SIZES]
     for _ in range(2):
@@ -227,6 +234,15 @@ def test_resume_in_any_stage(epoch: int, done: int, data: Split) -> None:
         assert same(take(resumed), left)
     for following in epochs[epoch + 1 :]:
         assert same(take(resumed), following)
+
+
+def test_all_stages_go_back_to_what_a_trial_of_decoders_chose(data: Split) -> None:
+    config = config_of()
+    chosen, other = (Placement("gpu", decode=decode, auto=True) for decode in ("cpu", "mixed"))
+    saved_one, resumed = (run.make_train_loader(config, data, placement) for placement in (chosen, other))
+    assert isinstance(resumed, StagedLoader)
+    resumed.load_state_dict(saved_one.state_dict())
+    assert [loader.placement.decode for loader in resumed._loaders] == ["cpu"] * 3
 
 
 def test_looking_at_the_state_changes_nothing(data: Split) -> None:

@@ -160,6 +160,16 @@ def test_jobs_without_a_score_are_not_in_the_mean(tmp_path: Path) -> None:
     assert "2 | 0.6000 | 0.1414 | -0.6706..1.8706" in printed(tmp_path)[0]
 
 
+def test_a_job_that_was_interrupted_is_not_in_the_mean(tmp_path: Path) -> None:
+    """It has a last epoch, which is not that of the others."""
+    for seed, accuracy in enumerate([0.5, 0.7]):
+        write_job(tmp_path, str(seed), [f"++seed={seed}"], accuracy)
+    write_job(tmp_path, "2", ["++seed=2"], 0.1, status="interrupted")
+    lines, _ = printed(tmp_path)
+    assert "2 | seed=2 | 0.1000 | 0.1625 | 3 | interrupted" in lines
+    assert lines[-2].startswith("2 | 0.6000 | 0.1414 |")
+
+
 def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
     scores = {("0.1", 0, 0): 0.5, ("0.1", 1, 0): 0.7, ("0.1", 0, 1): 0.5, ("0.1", 1, 1): 0.7, ("1", 0, 0): 0.9}
     for number, ((fraction, fold, seed), accuracy) in enumerate(scores.items()):

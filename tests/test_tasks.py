@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from augment.compose import compose
 from augment.errors import UserError
 from trainer import evaluate, predict
 from trainer.callbacks import Checkpoint
-from trainer.checkpoint import BEST, load
+from trainer.checkpoint import BEST, load, save
 from trainer.config import check_config, parse_config
 from trainer.recorder import read_metrics
 from trainer.report.page import render
@@ -165,6 +166,16 @@ def test_predicted_labels(labels: Path, lists: Path, capsys: pytest.CaptureFixtu
     assert {found.kind for found in predict.predict(labels, files)} == {"label"}
     assert predict.main([str(labels), *map(str, files), "--threshold", "0"]) == 0
     assert "red" in capsys.readouterr().out
+
+
+def test_improbable_labels_are_named_to_who_asks_for_them(labels: Path, lists: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(labels, tmp_path / "run"))
+    best = load(run / BEST)
+    best["model"]["23.bias"] -= 20
+    save(best, run / BEST)
+    for top, named in ((None, 0), (1, 1), (2, 2)):
+        (found,) = predict.predict(run, [lists / "3.png"], top=top)
+        assert [share < 0.01 for _, share in found.classes] == [True] * named
 
 
 def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -441,6 +441,10 @@ def test_every_experiment_that_comes_with_the_project(name: str) -> None:
     assert parse_config(parsed.resolved).resolved == parsed.resolved
 
 
+# Of batch norm that is not frozen to the end nothing can be trained so.
+SINGLE = {"fit": {"batch_size": 1, "epochs": 30}, "aug": {"size": 32}}
+
+
 @pytest.mark.usefixtures("three_classes")
 @pytest.mark.parametrize(
     ("sections", "message"),
@@ -451,6 +455,12 @@ def test_every_experiment_that_comes_with_the_project(name: str) -> None:
         ({"fit": {"momentum_low": 0.8, "optimizer": "madgrad"}}, None),
         ({"fit": {"momentum_low": 0.8, "optimizer": "adafactor"}}, "fit.momentum_low: adafactor has no momentum."),
         ({"callbacks": {"freeze": {"layers": "layer9.*"}}}, "callbacks.freeze.layers: layer9.* freezes no parameter."),
+        (SINGLE | {"callbacks": {"freeze": {"epochs": 30}}}, None),
+        (SINGLE | {"callbacks": {"freeze": {"epochs": 29}}}, "fit.batch_size=1: every batch is a single picture"),
+        (
+            SINGLE | {"callbacks": {"freeze": {"epochs": 30, "layers": "1"}}},
+            "fit.batch_size=1: every batch is a single",
+        ),
     ],
 )
 def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, Any], message: str | None) -> None:

@@ -51,3 +51,11 @@ def test_it_makes_a_step_and_leaves_the_model_and_the_random_numbers_alone() -> 
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_run_of_single_pictures_whose_norms_are_frozen_is_warmed_up_too() -> None:
+    Counting.shapes.clear()
+    warm_up(
+        Counting(), lambda twin: torch.optim.SGD(twin.parameters(), 0.1), batch_size=1, size=3, bf16=False, half=False
+    )
+    assert Counting.shapes == [(2, 3, 3, 3)]

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Cancel(Exception):  # noqa: N818  (no error: a way to leave a level)
-    """Base of the exceptions by which a callback leaves a level of the loop cleanly; its after event still runs."""
+    """Base of the exceptions by which a callback leaves a level of the loop cleanly; its after event still runs.
+
+    In that event, as anywhere outside of the level, there is nothing to leave: there it is an error like any other.
+    """
 
 
 class CancelFit(Cancel):
@@ -34,7 +37,7 @@ class CancelValidate(Cancel):
 
 
 class CancelBatch(Cancel):
-    """Go on with the next batch."""
+    """Go on with the next batch; a step that was due with this one is left out, as by `CancelStep`."""
 
 
 class CancelStep(Cancel):

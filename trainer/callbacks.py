@@ -156,6 +156,7 @@ class Checkpoint(Callback):
     order = 50
     best: float | None = field(default=None, init=False)
     best_epoch: int | None = field(default=None, init=False)
+    _of: str | None = field(default=None, init=False)  # key of the row that `best` is a value of
     _saved: Position | None = field(default=None, init=False)
 
     def after_epoch(self, learner: Learner) -> None:
@@ -164,6 +165,9 @@ class Checkpoint(Callback):
             return
         recorder = learner.find(Recorder)
         monitor = monitored(self.monitor, learner.task)
+        if self._of not in (None, monitor):  # values of two kinds cannot be compared: the best is sought anew
+            self.best = self.best_epoch = None
+        self._of = monitor
         value = recorder.rows[-1].get(monitor)
         if value is not None and self._improves(value, smaller=smaller_is_better(monitor)):
             self.best, self.best_epoch = value, learner.epoch
@@ -186,11 +190,11 @@ class Checkpoint(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value so far."""
-        return {"best": self.best, "best_epoch": self.best_epoch}
+        return {"best": self.best, "best_epoch": self.best_epoch, "of": self._of}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        self.best, self.best_epoch = state["best"], state["best_epoch"]
+        self.best, self.best_epoch, self._of = state["best"], state["best_epoch"], state.get("of")
 
     def _improves(self, value: float, *, smaller: bool) -> bool:
         if self.best is None or math.isnan(self.best):

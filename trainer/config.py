@@ -10,7 +10,6 @@ import torch
 import trainer.dashboard
 import trainer.early_stopping
 import trainer.ema
-import trainer.freeze
 import trainer.pictures
 import trainer.progress
 import trainer.report  # noqa: F401  (each registers its callbacks)
@@ -23,6 +22,7 @@ from augment.registry import load_plugins
 from augment.sources import SOURCES, Source, load_dataset, parse_data
 from trainer.callback import Callback
 from trainer.callbacks import complete_callbacks, parse_callbacks
+from trainer.freeze import Freeze
 from trainer.last_batch import check_last_batch
 from trainer.losses import REGRESSION_LOSSES
 from trainer.models import MODELS, Model, check_model, parse_model
@@ -270,14 +270,15 @@ def check_config(config: Config) -> None:
     for stage in config.fit.full_stages(size):
         if stage.size != size:
             check_model(config.model, len(classes), size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
-    # Frozen to the end, batch norms keep their statistics.
-    if (config.resolved["callbacks"].get("freeze") or {"epochs": 0})["epochs"] < config.fit.epochs:
-        check_last_batch(config.fit, network, len(dataset.train), size)
+    callbacks = [make() for make in config.callbacks]
+    for callback in callbacks:
+        callback.check(network)
+    freezes = (callback for callback in callbacks if isinstance(callback, Freeze))
+    frozen = {name for freeze in freezes for name in freeze.frozen(network, config.fit.epochs - 1)}
+    check_last_batch(config.fit, network, len(dataset.train), size, frozen=frozen)
     optimizer = config.fit.make_optimizer(network)
     if "momentum" in config.fit.schedules() and not has_momentum(optimizer):
         raise UserError(f"fit.momentum_low: {config.fit.optimizer} has no momentum. Allowed: null.")
-    for make in config.callbacks:
-        make().check(network)
 
 
 def _check_monitors(config: Config, task: Task) -> None:

@@ -1,15 +1,15 @@
 """Ending a fit that does not get better any more."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from augment.params import Choice, Count, Number, setting
 from trainer.callback import Callback, CancelFit
 from trainer.callbacks import configurable
 from trainer.learner import Learner
-from trainer.recorder import Recorder, Row
-from trainer.tasks import ALL_MONITORED, AUTO, monitored, smaller_is_better
+from trainer.recorder import Recorder
+from trainer.tasks import ALL_MONITORED, AUTO, Row, monitored, smaller_is_better
 
 
 @configurable
@@ -55,3 +55,8 @@ class EarlyStopping(Callback):
             if sign * row.get(monitor, math.nan) > best + self.min_delta:
                 best, last = sign * row[monitor], index
         return len(rows) - 1 - last
+
+
+def reason_of(callbacks: Iterable[Callback]) -> str:
+    """Return why one of some callbacks ended the fit early; empty if none did."""
+    return next((callback.reason for callback in callbacks if isinstance(callback, EarlyStopping)), "")

@@ -1,7 +1,7 @@
 """Freezing: the first layers of a pretrained network stay as they are while its new head learns."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import nn
 
@@ -46,37 +46,33 @@ class Freeze(Callback):
 
     def before_epoch(self, learner: Learner) -> None:
         """Freeze and unfreeze, by the number of the epoch."""
-        layers = self._layers(learner.model)
-        numbers = sorted(set(layers.values()))
-        over = learner.epoch - self.epochs + 1  # how many layers are unfrozen by now
-        if over > 0:
-            numbers = numbers[:-over] if self.unfreeze == "gradually" else []
-        self._freeze(learner, {name for name, number in layers.items() if number in numbers})
+        self._freeze(learner, self.frozen(learner.model, learner.epoch))
 
     def before_train(self, learner: Learner) -> None:
         """Keep the running statistics of frozen layers."""
-        frozen = False
-        for module in learner.model.modules():
-            if own := [p.requires_grad for p in module.parameters(recurse=False)]:
-                frozen = not any(own)
-            # A norm without weights goes with the layer before it.
-            if frozen and hasattr(module, "running_mean"):
-                module.eval()
+        keep_statistics(learner.model, {n for n, p in learner.model.named_parameters() if not p.requires_grad})
 
     def after_fit(self, learner: Learner) -> None:
         """Leave nothing frozen behind."""
         self._freeze(learner, set())
+
+    def frozen(self, model: nn.Module, epoch: int) -> set[str]:
+        """Return the names of the parameters that are frozen in an epoch; what is so in the last one always is."""
+        layers = self._layers(model)
+        numbers = sorted(set(layers.values()))
+        over = epoch - self.epochs + 1  # how many layers are unfrozen by then
+        if over > 0:
+            numbers = numbers[:-over] if self.unfreeze == "gradually" else []
+        return {name for name, number in layers.items() if number in numbers}
 
     def _freeze(self, learner: Learner, names: set[str]) -> None:
         changed = False
         for name, param in self._trainable.items():
             if param.requires_grad == (name in names):
                 param.requires_grad_(name not in names)
-                param.grad = None  # without one, no optimizer moves it
                 changed = True
-        recapture: Any = getattr(learner, "recapture", None)
-        if changed and recapture is not None:
-            recapture()
+        if changed:
+            learner.recapture()  # which drops the gradients of what is frozen: without one, no optimizer moves it
 
     def _layers(self, model: nn.Module) -> dict[str, int]:
         """Return what is ever frozen, with its layer."""
@@ -96,6 +92,22 @@ class Freeze(Callback):
                 f"or a pattern of names such as {', '.join(_examples(known))}."
             )
         return frozen
+
+
+def keep_statistics(model: nn.Module, frozen: Collection[str]) -> None:
+    """Put norms whose parameters are all frozen into evaluation mode; one without any goes with the layer before it.
+
+    Args:
+        model: in training mode.
+        frozen: names of the frozen parameters.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}  # the first of a shared one's
+    keeps = False
+    for module in model.modules():
+        if own := [names[id(parameter)] for parameter in module.parameters(recurse=False)]:
+            keeps = all(name in frozen for name in own)
+        if keeps and hasattr(module, "running_mean"):
+            module.eval()
 
 
 def _examples(names: dict[str, int]) -> list[str]:

@@ -3,18 +3,20 @@
 Nothing is left out in silence: every sample is seen once an epoch, unless somebody wants it otherwise.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from augment.errors import UserError
+from trainer.freeze import keep_statistics
 
 if TYPE_CHECKING:
     from trainer.config import Fit
 
 
-def check_last_batch(fit: "Fit", network: nn.Module, samples: int, size: int) -> None:
+def check_last_batch(fit: "Fit", network: nn.Module, samples: int, size: int, *, frozen: Collection[str] = ()) -> None:
     """Check that no training batch is a single picture that the model cannot be trained on.
 
     Args:
@@ -22,6 +24,7 @@ def check_last_batch(fit: "Fit", network: nn.Module, samples: int, size: int) ->
         network: without memory, as of `trainer.models.check_model`.
         samples: of an epoch.
         size: of the pictures, in pixels, where a stage gives none.
+        frozen: names of the parameters that are frozen to the end, whose batch norms keep their statistics.
 
     Raises:
         UserError: one is; the message says what helps.
@@ -31,7 +34,7 @@ def check_last_batch(fit: "Fit", network: nn.Module, samples: int, size: int) ->
         full, rest = divmod(samples, batch_size)
         reached = fit.limit_batches is None or fit.limit_batches > full
         last = rest == 1 and reached and not (fit.drop_last and full)
-        if not (last or batch_size == 1) or trains_on_single(network, side):
+        if not (last or batch_size == 1) or trains_on_single(network, side, frozen):
             continue
         why = f"a single picture, on which the model's batch norm cannot train at {side} px"
         if samples == 1:
@@ -44,16 +47,18 @@ def check_last_batch(fit: "Fit", network: nn.Module, samples: int, size: int) ->
         )
 
 
-def trains_on_single(network: nn.Module, side: int) -> bool:
+def trains_on_single(network: nn.Module, side: int, frozen: Collection[str] = ()) -> bool:
     """Say whether a network can be trained on a single picture: batch norm needs two values of a channel at least.
 
     Args:
         network: without memory.
         side: of the picture, in pixels.
+        frozen: names of the parameters that are frozen.
     """
     mode = network.training
     try:
-        network.train()(torch.empty(1, 3, side, side, device="meta"))
+        keep_statistics(network.train(), frozen)
+        network(torch.empty(1, 3, side, side, device="meta"))
     except (RuntimeError, AssertionError, ValueError) as error:
         return "more than 1 value per channel" not in str(error)
     finally:

@@ -177,7 +177,7 @@ class Learner:
     def _pass(self) -> None:
         kind, work = ("train", self._forward_backward) if self.training else ("validate", self._forward)
         if self.training:
-            self._stepper.check_gradients()
+            self._stepper.expect_gradients()
             if self.accumulate > 1:
                 self._share.fill_(1 / self.group.batches)
         self.output, self.loss = self._runner.run(kind, work, self.batch.images, self.batch.targets)
@@ -313,7 +313,7 @@ class Learner:
             "position": tuple(self.position),
             "model": self.model.state_dict(),
             "optimizer": self._stepper.state_dict(),
-            "gradients": self._gradients(),
+            "gradients": gradients_of(self.model) if self._stepper.pending else {},
             "loader": self.train_loader.state_dict(),
             "callbacks": {name: callback.state_dict() for name, callback in named(self.callbacks)},
             "random": random_state(),
@@ -328,18 +328,13 @@ class Learner:
             if name in state["callbacks"]:  # one that the saved run had not starts afresh
                 callback.load_state_dict(state["callbacks"][name])
         set_random_state(state["random"])
-        set_gradients(self.model, state.get("gradients", {}))
+        gradients = state.get("gradients", {})
+        set_gradients(self.model, gradients)
+        self._stepper.pending = bool(gradients)
         position = Position(*state["position"])
         if not 0 < position.batch < self.batches_in(position.epoch):
             self.train_loader.end_pass()
         return position
-
-    def _gradients(self) -> dict[str, Tensor]:
-        """Return those of a step that is not complete yet."""
-        done = self.position.batch
-        if done % self.accumulate == 0 or done >= self.batches(self.train_loader):
-            return {}
-        return gradients_of(self.model)
 
     # --- showing ---
 

@@ -74,7 +74,7 @@ def _history_figure(rows: Sequence[Mapping[str, float]]) -> Figure:
     if judging.share:
         right.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
     key = f"val_{judging.quantity}"
-    best = _best(rows, judging.monitor)  # by what best.pt is chosen too
+    best = _best(rows, judging.monitor)  # by what best.pt is chosen too where nothing else is set
     value = None if best is None else rows[best].get(key)
     if best is not None and value is not None:
         right.plot(epochs[best], value, "o", color=BLUE, markersize=9, fillstyle="none")

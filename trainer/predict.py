@@ -6,7 +6,6 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import ClassVar
@@ -21,7 +20,7 @@ from augment.check import check_files
 from augment.command import Parser, one_of, readable_errors, writing
 from augment.dataset import Split, Target
 from augment.errors import UserError
-from augment.files import write_whole
+from augment.files import near_file, write_whole
 from augment.folder import find_pictures
 from augment.stored import name_of
 from trainer.callback import Callback
@@ -112,18 +111,11 @@ def list_pictures(paths: Sequence[Path]) -> list[Path]:
         if not found:
             raise UserError(f"{path}: holds no pictures.")
         if not path.exists():
-            raise UserError(f"{path}: there is no such file or folder.{_near(path)}")
+            raise UserError(f"{path}: there is no such file or folder.{near_file(path)}")
         pictures += found
     if not pictures:
         raise UserError("no pictures are given. Allowed: files, and folders that hold pictures.")
     return pictures
-
-
-def _near(path: Path) -> str:
-    if not path.parent.is_dir():
-        return ""
-    near = get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=1)
-    return f" Did you mean {path.with_name(near[0])}?" if near else ""
 
 
 class _Best(Callback):

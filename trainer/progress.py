@@ -12,8 +12,9 @@ from augment.dataset import Task
 from trainer.callback import Callback
 from trainer.callbacks import configurable
 from trainer.learner import Learner
-from trainer.recorder import Recorder, Row
+from trainer.recorder import Recorder
 from trainer.stages import StagedLoader
+from trainer.tasks import Row
 
 # A column of the line an epoch: key of the row, title, width, and how it is written.
 Column = tuple[str, str, int, str]
@@ -91,7 +92,7 @@ class ProgressBar(Callback):
         """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
+            self._bar = self._task = None
 
     def _start(self, learner: Learner, what: str, total: int, completed: int) -> None:
         if self._bar is None:

@@ -15,8 +15,7 @@ from trainer.callback import Callback
 from trainer.learner import Learner
 from trainer.metrics import Meter, Predictions
 from trainer.outputs import OutputMeter, Outputs, make_meter
-
-Row = dict[str, float]
+from trainer.tasks import Row
 
 METRICS_FILE, LOOKS_FILE = "metrics.jsonl", "steps.jsonl"
 
@@ -80,7 +79,8 @@ class Recorder(Callback):
         self._loaded: dict[str, Any] | None = None
         self._row: Row = {}
         self._begun = 0.0
-        self._seconds = 0.0  # of the epoch's training pass before it was interrupted
+        self._seconds = 0.0  # of the epoch's training pass: before it was interrupted, and all once it is over
+        self._running = False  # whether the training pass is under way
 
     def before_fit(self, learner: Learner) -> None:
         """Start the fit's clock; write the rows that a resumed run brings with it."""
@@ -96,13 +96,11 @@ class Recorder(Callback):
     def before_train(self, learner: Learner) -> None:
         """Start the clock, and the sums unless they are those of an interrupted epoch."""
         self._train = make_meter(learner.task, len(learner.classes), learner.device)
-        if self._loaded is not None:
-            if learner.position.batch:
-                self._train.load_state_dict(self._loaded["meter"])
-                self._seconds = self._loaded["seconds"]
-            self._loaded = None
-        else:
-            self._seconds = 0.0
+        self._seconds, self._running = 0.0, True
+        if self._loaded is not None and learner.position.batch:
+            self._train.load_state_dict(self._loaded["meter"])
+            self._seconds = self._loaded["seconds"]
+        self._loaded = None
         self._start = self._looked = monotonic()
         self._seen = self._before = self._train.samples
         self._total = self._train.compute()["loss"] * self._seen if self._seen else 0.0
@@ -135,13 +133,17 @@ class Recorder(Callback):
         meter = self._meter(learner)
         values = self._look(learner, meter)
         seconds = monotonic() - self._start
-        # The rate is that of this process; the seconds are the epoch's, also of the part before an interruption.
-        rate = (meter.samples - self._before) / seconds if seconds else 0.0
+        self._seconds, self._running = self._seconds + seconds, False
+        # The rate is that of this process; the seconds are the epoch's, also of the part before an interruption. Where
+        # that came after the last batch, so that this process has trained nothing, the rate is the epoch's too.
+        seen, took = meter.samples - self._before, seconds
+        if not seen:
+            seen, took = meter.samples, self._seconds
         self._row |= {
             **{f"train_{name}": value for name, value in values.items()},
             "lr": float(learner.optimizer.param_groups[0]["lr"]),
-            "seconds": self._seconds + seconds,
-            "images_per_second": rate,
+            "seconds": self._seconds,
+            "images_per_second": seen / took if took else 0.0,
         }
         # With a GPU the host runs ahead of it, and waits in the loader for no fault of the loader's: see trainer.bench.
         if learner.device.type == "cpu":
@@ -177,7 +179,8 @@ class Recorder(Callback):
             # Nothing has been trained since: what was taken back is what there is.
             state |= {"meter": self._loaded["meter"], "seconds": self._loaded["seconds"]}
         elif self._train is not None:
-            state |= {"meter": self._train.state_dict(), "seconds": self._seconds + monotonic() - self._start}
+            running = monotonic() - self._start if self._running else 0.0
+            state |= {"meter": self._train.state_dict(), "seconds": self._seconds + running}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

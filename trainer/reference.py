@@ -21,8 +21,9 @@ from trainer.callbacks import CALLBACKS, Interrupt, ParamScheduler, parse_callba
 from trainer.config import Fit
 from trainer.models import MODELS
 from trainer.optimizers import OptimizerSettings
+from trainer.prepare import Prepare
 from trainer.recorder import Recorder
-from trainer.stages import Prepare, Stage
+from trainer.stages import Stage
 
 README = CONF.parent / "README.md"
 

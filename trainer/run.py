@@ -30,17 +30,18 @@ from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load
 from trainer.config import Config
 from trainer.dashboard import Wandb
-from trainer.early_stopping import EarlyStopping
+from trainer.early_stopping import reason_of
 from trainer.environment import environment
 from trainer.graphs import runner
 from trainer.learner import Learner, Position
 from trainer.losses import LossFunction, make_loss, without_effect
 from trainer.models import count_parameters
+from trainer.prepare import Prepare
 from trainer.recorder import NonFiniteLossError, Recorder
-from trainer.stages import Prepare, StagedLoader
+from trainer.stages import StagedLoader
 from trainer.standardize import Standard, check_same
 from trainer.summary import Summary
-from trainer.tasks import JUDGING, best_row
+from trainer.tasks import AUTO, JUDGING, best_row, monitored
 from trainer.warm_up import warm_up
 
 CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE = "config.yaml", "environment.json", "plan.txt"
@@ -234,6 +235,7 @@ def release_memory() -> None:
 
 
 def _prepare(config: Config, folder: Path, console: Console, group: str | None) -> Learner:
+    """Write down what is going to run, make its learner, and say what it is."""
     plans = "\n".join(str(build_plan(config.aug, split)) for split in ("train", "val"))
     (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(dict(config.resolved)))
     write_json(folder / ENVIRONMENT_FILE, environment())
@@ -244,8 +246,14 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
             callback.config, callback.group = dict(config.resolved), group
     callbacks = [Recorder(), ParamScheduler(config.fit.schedules()), Interrupt(), Prepare(), *callbacks]
     learner = make_learner(config, folder, callbacks=tuple(callbacks))
-    dataset = load_dataset(config.data)
     console.print(plans, highlight=False)
+    _announce(config, learner, console)
+    return learner
+
+
+def _announce(config: Config, learner: Learner, console: Console) -> None:
+    """Say what there is to know before the first epoch: stages, decoding, settings without effect, data, model."""
+    dataset = load_dataset(config.data)
     train_loader = learner.train_loader
     assert isinstance(train_loader, Loader | StagedLoader)
     if isinstance(train_loader, StagedLoader):
@@ -268,11 +276,10 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
         f"{dataset.train.pictures:,} + {len(dataset.val):,} pictures, "
         f"{JUDGING[dataset.task].counted(len(dataset.classes))}; "
         f"{config.resolved['model'].get('name', config.resolved['model']['kind'])}: "
-        f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {_device_name(learner.device)}; {folder}",
+        f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {_device_name(learner.device)}; {learner.folder}",
         highlight=False,
         soft_wrap=True,
     )
-    return learner
 
 
 def _resume(learner: Learner, run: str | None, folder: Path) -> Position:
@@ -305,14 +312,14 @@ def _close(learner: Learner) -> None:
 
 def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Summary:
     rows = learner.find(Recorder).rows
-    best: dict[str, float] = {}
-    if rows:
-        checkpoints = [c for c in learner.callbacks if isinstance(c, Checkpoint)]
-        epoch = checkpoints[0].best_epoch if checkpoints else None
-        best = rows[epoch] if epoch is not None else best_row(rows, JUDGING[learner.task].monitor)
-    stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
+    checkpoint = next((c for c in learner.callbacks if isinstance(c, Checkpoint)), None)
+    monitor = monitored(checkpoint.monitor if checkpoint else AUTO, learner.task)
+    epoch = checkpoint.best_epoch if checkpoint else None
+    best = rows[epoch] if rows and epoch is not None else best_row(rows, monitor)
     last = dict(rows[-1]) if rows else {}
-    return Summary(status, folder, len(rows), best, last, seconds, stopped=stopped)
+    return Summary(
+        status, folder, len(rows), best, last, seconds, stopped=reason_of(learner.callbacks), monitor=monitor
+    )
 
 
 def _device_name(device: torch.device) -> str:

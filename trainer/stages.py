@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from time import monotonic
-from typing import Any, ClassVar
+from typing import Any
 
 from augment.config import Aug
 from augment.errors import UserError
@@ -19,9 +19,6 @@ from augment.loader import Batch, Loader
 from augment.loader_state import check_state
 from augment.params import Count, parse_settings, setting, settings
 from augment.plan import Plan
-from trainer.batch_loader import BatchLoader
-from trainer.callback import Callback
-from trainer.learner import Learner
 
 # Seconds before the end of a stage at which the next one's pipeline is begun; building takes 1 to 3 on a GPU.
 _LEAD = 10.0
@@ -283,28 +280,3 @@ def check_loader_state(state: Mapping[str, Any], loader: Loader | StagedLoader) 
         raise UserError("fit.stages: the saved run had some. Allowed: the same, to go on with it.")
     else:
         check_state(state, loader.identity)
-
-
-class Prepare(Callback):
-    """Has the pipeline of the next validation built in the background while an epoch trains."""
-
-    order: ClassVar[int] = -10
-
-    def __init__(self) -> None:
-        self._asked = False
-
-    def before_train(self, learner: Learner) -> None:
-        """Wait for the first batch: nothing is to compete with the pipeline that makes it."""
-        self._asked = False
-
-    def after_batch(self, learner: Learner) -> None:
-        """Begin, once an epoch; most pipelines are built once and for all."""
-        if learner.training and not self._asked:
-            self._asked = True
-            prepare(learner.val_loader)
-
-
-def prepare(loader: BatchLoader) -> None:
-    """Have the pipeline of a loader's next pass built in the background, if it has one."""
-    if isinstance(loader, Loader | StagedLoader):
-        loader.prepare()

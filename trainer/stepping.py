@@ -22,6 +22,9 @@ class Stepper:
     Args:
         optimizer: whose steps to make.
         runner: how to run them.
+
+    Attributes:
+        pending: whether there are gradients that no step was made of yet.
     """
 
     def __init__(self, optimizer: Optimizer, runner: Runner) -> None:
@@ -33,12 +36,14 @@ class Stepper:
         self._rates: list[Tensor] = []
         self._settings: Hashable = None
         self._first: Tensor | None = None
+        self.pending = False
         if runner.captures:
             self._arrange()
             optimizer.register_load_state_dict_post_hook(lambda _: self._arrange())
 
     def step(self) -> None:
         """Make a step of the gradients there are, and clear them."""
+        self.pending = False
         if not self._runner.captures:
             self._optimizer.step()
             self._optimizer.zero_grad()
@@ -72,10 +77,15 @@ class Stepper:
 
     def drop_gradients(self) -> None:
         """Forget the gradients of a step that will not be made."""
+        self.pending = False
         self._optimizer.zero_grad(set_to_none=not self._runner.captures)
 
-    def check_gradients(self) -> None:
-        """Start recording anew if somebody put other gradients in place of those that recorded work adds to."""
+    def expect_gradients(self) -> None:
+        """Get ready for a batch's gradients, which a replay adds without a call of `backward`.
+
+        Recording starts anew if somebody put other gradients in place of those that recorded work adds to.
+        """
+        self.pending = True
         if not self._runner.captures:
             return
         parameters = (p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad)

@@ -23,6 +23,7 @@ class Summary:
         seconds: of this process's part of the run.
         error: what it failed of.
         stopped: why a callback ended it before the last epoch.
+        monitor: the value that the best epoch was chosen by; empty: what the task is judged by.
     """
 
     status: str
@@ -33,6 +34,7 @@ class Summary:
     seconds: float
     error: str = ""
     stopped: str = ""
+    monitor: str = ""
 
     def write(self) -> None:
         """Write summary.json."""
@@ -42,10 +44,13 @@ class Summary:
     def __str__(self) -> str:
         key = JUDGING[task_of([self.best, self.last])].monitor
         best = self.best.get(key)
-        score = f"no {key}" if best is None else f"best {key} {best:.4f}"
-        where = f" in epoch {int(self.best['epoch']) + 1}" if best is not None else ""
+        score = f"no {key}"
+        if best is not None:
+            epoch, chosen = int(self.best["epoch"]) + 1, self.monitor in ("", key)
+            score = f"best {key} {best:.4f} in epoch {epoch}" if chosen else f"{key} {best:.4f} in epoch {epoch}"
+            score += "" if chosen else f", the best by {self.monitor}"
         final = f", last {self.last[key]:.4f}" if key in self.last else ""
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
         took = f"{self.seconds:.0f} s, in {self.folder}"
         epochs = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
-        return f"{self.status} after {epochs}{early}: {score}{where}{final}, {took}"
+        return f"{self.status} after {epochs}{early}: {score}{final}, {took}"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from augment.dataset import Task
 
+# What was measured of an epoch, by its name in metrics.jsonl.
 Row = dict[str, float]
 
 

@@ -45,10 +45,9 @@ class Trained:
             what: what is going on, beside the progress bar.
         """
         fit, device = self.config.fit, self.config.fit.torch_device()
-        loss, standard = (
-            make_loss(self.task, regression=fit.regression_loss),
-            Standard.in_state(self.network.state_dict()),
-        )
+        loss = make_loss(self.task, regression=fit.regression_loss)
+        if standard := Standard.in_state(self.network.state_dict()):
+            loss = standard.loss(loss, device)
         loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=len(self.classes))
         with Bar(what, len(loader)) as bar:
             learner = Learner(
@@ -63,7 +62,7 @@ class Trained:
                 tta=fit.tta,
                 classes=self.classes,
                 task=self.task,
-                loss_function=standard.loss(loss, device) if standard else loss,
+                loss_function=loss,
             )
             learner.validate()
 

@@ -35,7 +35,8 @@ def warm_up(
     # The random numbers of the run are not to depend on it.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         twin = copy.deepcopy(model).train()
-        images = torch.zeros(batch_size, 3, size, size, dtype=dtype, device=device)
+        # Two at least, of which any batch norm can be trained: those of a run of single pictures are frozen.
+        images = torch.zeros(max(2, batch_size), 3, size, size, dtype=dtype, device=device)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             output = twin(images.contiguous(memory_format=torch.channels_last))
         output.float().logsumexp(dim=1).mean().backward()

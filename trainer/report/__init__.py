@@ -9,7 +9,7 @@ from augment.errors import UserError, first_line, told
 from augment.params import Count, setting
 from trainer.callback import Callback
 from trainer.callbacks import Interrupt, configurable
-from trainer.early_stopping import EarlyStopping
+from trainer.early_stopping import reason_of
 from trainer.learner import Learner
 
 REPORT_FILE = "report.html"
@@ -61,5 +61,4 @@ class Report(Callback):
         if error is not None:
             return Ending("failed", seconds, told(error))
         pressed = any(isinstance(c, Interrupt) and c.pressed for c in learner.callbacks)
-        stopped = next((c.reason for c in learner.callbacks if isinstance(c, EarlyStopping)), "")
-        return Ending("interrupted" if pressed else "finished", seconds, stopped=stopped)
+        return Ending("interrupted" if pressed else "finished", seconds, stopped=reason_of(learner.callbacks))

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from trainer.plot_style import LOCK, SPLITS, frame, set_epochs
 from trainer.plots import column, draw_series
-from trainer.recorder import Row
 from trainer.report.record import Record
 from trainer.schedule import Schedule
+from trainer.tasks import Row
 
 _COLORS = dict(SPLITS)
 _FAINT = "0.75"

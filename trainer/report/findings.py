@@ -9,11 +9,10 @@ import numpy as np
 
 from trainer.metrics import wilson_interval
 from trainer.plots import column
-from trainer.recorder import Row
 from trainer.report.classes import class_scores
 from trainer.report.outputs import worst_labels
 from trainer.report.record import Record
-from trainer.tasks import smaller_is_better
+from trainer.tasks import Row, smaller_is_better
 
 
 @dataclass(frozen=True)

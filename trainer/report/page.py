@@ -16,7 +16,6 @@ from trainer.checkpoint import LAST
 from trainer.confusion_plot import plot_confusion
 from trainer.metrics import wilson_interval
 from trainer.pictures import BATCH, CONFUSION
-from trainer.recorder import Row
 from trainer.report import REPORT_FILE, Ending, Report
 from trainer.report.charts import charts
 from trainer.report.classes import class_scores, most_confused
@@ -25,7 +24,7 @@ from trainer.report.images import UnfitError, inline_picture, mistakes
 from trainer.report.outputs import outputs_of
 from trainer.report.record import Record, read_record
 from trainer.run import CONFIG_FILE, PLAN_FILE
-from trainer.tasks import AUTO, monitored
+from trainer.tasks import AUTO, Row, monitored
 
 # Classes up to which the confusion matrix has room beside the bars; beyond, the most confused pairs are listed there,
 # and it stands below, up to so many classes as a table and then as a picture.

@@ -23,11 +23,11 @@ from trainer.checkpoint import BEST, load
 from trainer.config import Config, parse_config
 from trainer.models import count_parameters
 from trainer.outputs import LabelScore, Outputs, label_scores
-from trainer.recorder import LOOKS_FILE, METRICS_FILE, Row, read_metrics
+from trainer.recorder import LOOKS_FILE, METRICS_FILE, read_metrics
 from trainer.report import Ending
 from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE
 from trainer.summary import SUMMARY_FILE
-from trainer.tasks import JUDGING, Judging, best_row, task_of
+from trainer.tasks import JUDGING, Judging, Row, best_row, task_of
 
 # What reading a file that is broken, or one of another version of this program, may end in.
 _UNREADABLE = (
