@@ -35,6 +35,11 @@ class DatumPicture:
         """The name of the database and the key."""
         return f"{self.file.path.parent.name}/{self.key.decode(errors='replace')}"
 
+    @property
+    def place(self) -> str:
+        """The key, whatever letters it has."""
+        return self.key.hex()
+
     def read(self) -> bytes:
         """Return the encoded picture; one that is stored as pixels, as PPM, which costs no more than copying it.
 
