@@ -24,6 +24,7 @@ from augment.pipeline import Shard, batches_per_epoch
 from augment.placement import place
 from augment.plan import Plan, build_plan
 from augment.sources import parse_data
+from augment.stored import mapped
 
 CPU = torch.device("cpu")
 SOURCES = ("folder", "webdataset", "numpy")
@@ -199,3 +200,15 @@ def test_there_is_no_cache_for_pictures_in_larger_files(stores: dict[str, Split]
     raw = place(parse_aug({"cache": "gpu", "decode": "auto"}), stores["numpy"].files, cuda, threads=1)
     assert raw == Placement("gpu", "mixed", 0, aug.prefetch, aug.hw_decoder_load)
     assert raw.reason.startswith("decode and cache: nothing to do")
+
+
+def test_a_shard_that_was_emptied_is_named(pictures: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [Path(str(file)) for file in pictures.files]
+    shards = write_shards(tmp_path, files, pictures.targets, 1)
+    tar = parse_data({"source": "webdataset", "train": shards, "val": shards}).load().train
+    mapped.cache_clear()  # as of a set of so many shards that this one is mapped anew
+    (tmp_path / "train-000.tar").write_bytes(b"")
+    feed = PictureFeed(tar.files, batch_size=2, batches=4)
+    with pytest.raises(UserError, match=r"^data: train-000\.tar/.*\.jpg cannot be read any more"):
+        feed(SimpleNamespace(iteration=0))
