@@ -305,6 +305,32 @@ def test_an_epoch_reads_each_picture_once() -> None:
     assert len(my_data().READ) <= 7 + 2 * 5
 
 
+def test_their_code_is_called_once_at_a_time() -> None:
+    code = """
+    import io
+    import time
+    from PIL import Image
+
+    class Photos:
+        targets = [0, 1] * 100
+        inside = 0
+
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, index):
+            self.inside += 1
+            assert self.inside == 1, "two at a time"
+            time.sleep(0)  # another thread's turn
+            self.inside -= 1
+            return Image.new("RGB", (8, 8)), index % 2
+
+    train = Photos()
+    """
+    # Pictures are checked by several threads.
+    assert len(written(code, skip_bad=True).train) == 200
+
+
 def test_readers_end_with_a_run_and_begin_with_the_next() -> None:
     def reading() -> bool:
         return any(thread.name.startswith("items") for thread in threading.enumerate())

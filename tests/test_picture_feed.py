@@ -24,7 +24,7 @@ from augment.pipeline import Shard, batches_per_epoch
 from augment.placement import place
 from augment.plan import Plan, build_plan
 from augment.sources import parse_data
-from augment.stored import mapped
+from augment.stored import file_name, mapped
 
 CPU = torch.device("cpu")
 SOURCES = ("folder", "webdataset", "numpy")
@@ -112,6 +112,17 @@ def test_validation_keeps_the_order(stores: dict[str, Split]) -> None:
             assert torch.cat([batch.indices for batch in loader]).tolist() == list(range(7))
 
 
+def test_windows_are_those_of_files(stores: dict[str, Split], device: torch.device) -> None:
+    # Of a seed of their own: DALI would draw them by their place in the graph, which has another reader here.
+    for crop in ("random_resized_crop", "random_crop"):
+        plan = build_plan(parse_aug({"size": 16, "val": {crop: {}}}), "val")
+        files, shards = stores["folder"], stores["webdataset"]
+        places = sorted(range(7), key=lambda place: file_name(shards.files[place]))  # which the shards have in turns
+        sorted_shards = Split(tuple(shards.files[place] for place in places), files.targets)
+        one, other = (samples(make(split, plan=plan, device=device), split) for split in (files, sorted_shards))
+        assert one == other
+
+
 def test_batches_are_a_function_of_their_number(stores: dict[str, Split]) -> None:
     pictures = stores["webdataset"].files
 
@@ -160,6 +171,27 @@ def test_what_was_begun_for_nobody_is_not_read() -> None:
     del feed
     gc.collect()
     assert [future.cancelled() for future in futures] == [False, True, True, *[False] * 6]
+
+
+def test_pictures_are_announced_two_batches_before_they_are_read() -> None:
+    asked: list[str] = []
+
+    class Told:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def expect(self) -> None:
+            asked.append(self.name)
+
+        def read(self) -> bytes:
+            return self.name.encode()
+
+    feed = PictureFeed([Told(name) for name in "abcdefgh"], batch_size=2, batches=4)
+    for iteration, announced in enumerate(("ef", "gh", "ab")):
+        asked.clear()
+        pictures, _ = feed(SimpleNamespace(iteration=iteration))
+        assert "".join(asked) == announced
+        assert b"".join(map(bytes, pictures)).decode() == "abcdefgh"[2 * iteration :][:2]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
