@@ -72,8 +72,11 @@ def left_out(index: Index) -> int:
 
 def unpack(extent: bytes) -> bytes | memoryview:
     """Return the encoded picture of a record, of the bytes that it takes in the file."""
-    record = _join(extent)
-    return memoryview(record)[_HEADER.size + 4 * _HEADER.unpack_from(record)[0] :]
+    if _PART.unpack_from(extent)[1] >> 29 == _WHOLE:  # nearly all are, and need no copy
+        record = memoryview(extent)[_PART.size :]
+    else:
+        record = memoryview(_join(extent))
+    return record[_HEADER.size + 4 * _HEADER.unpack_from(record)[0] :]
 
 
 def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
