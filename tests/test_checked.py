@@ -1,5 +1,6 @@
 """What is noted down of pictures in larger files that were checked: it holds for these very pictures, and no others."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,5 +55,16 @@ def test_other_records_of_the_same_file_are_checked(jpeg: bytes, tmp_path: Path)
     listing.write_text(first)
     assert len(parse_data(given).load().train) == 1
     listing.write_text(second)
+    with pytest.raises(UserError, match="1 of 1 train pictures cannot be used"):
+        parse_data(given).load()
+
+
+def test_a_file_that_changed_is_checked_anew(jpeg: bytes, tmp_path: Path) -> None:
+    given = {"source": "recordio", "train": "train.rec", "val": "val.rec"}
+    for name in ("train", "val"):
+        write_records(tmp_path / f"{name}.rec", [(jpeg, 0)])
+    assert len(parse_data(given).load().train) == 1
+    write_records(tmp_path / "train.rec", [(bytes(len(jpeg)), 0)])  # at the same place, as long
+    os.utime(tmp_path / "train.rec", ns=(1, 1))
     with pytest.raises(UserError, match="1 of 1 train pictures cannot be used"):
         parse_data(given).load()
