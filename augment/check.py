@@ -50,7 +50,7 @@ DECODER_ERRORS = (
     RuntimeError, struct.error, zlib.error,
 )  # fmt: skip
 
-CACHE_VERSION = 1  # raise it when a verdict changes
+CACHE_VERSION = 2  # raise it when a verdict changes
 _THREADS = 8  # the work is waiting for the disk and, outside the interpreter lock, decoding
 _CHUNK = 64
 _PROGRESS_FROM = 1000  # files
@@ -213,7 +213,17 @@ def _refuse(image: ImageFile.ImageFile) -> str | None:
             kind = f"{compression} compressed"
         elif BITSPERSAMPLE not in image.tag_v2:
             kind = "without bits per sample"
-    return f"is a {image.format} of a kind that DALI does not decode ({kind})" if kind else None
+    if image.format == "PPM" and image.tile:
+        args = image.tile[0][3]
+        levels = args[-1] if isinstance(args, tuple) and isinstance(args[-1], int) else 255
+        # DALI knows two numbers of levels, and makes 1,023 of 65,535 next to black.
+        if 0 < levels < (128 if levels < 256 else 2**15):
+            kind = f"levels from 0 to {levels}"
+    return _of_a_kind(image, kind) if kind else None
+
+
+def _of_a_kind(image: ImageFile.ImageFile, kind: str) -> str:
+    return f"is a {image.format} of a kind that DALI does not decode ({kind})"
 
 
 def _prove_whole(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
@@ -222,14 +232,32 @@ def _prove_whole(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
         image.verify()  # the checksums; it stops before the one of the end chunk
         stream.seek(0)
         return None if _PNG_END in stream.read() else "is broken: it ends early"
-    if image.format == "WEBP":
-        return None  # opening it has compared the container with the file
+    if image.format == "WEBP":  # opening it has compared the container with the file
+        why = "its EXIF block is missing or lies behind a part of odd length"
+        return None if _leads_to_exif(stream) else _of_a_kind(image, why)
     if image.format in ("JPEG", "MPO") and image.tile and max(image.size) <= _JPEG_MAX_SIDE:
         stream.seek(-len(_JPEG_END), os.SEEK_END)
         if stream.read() == _JPEG_END:
             return None
     image.load()
     return None
+
+
+def _leads_to_exif(stream: BinaryIO) -> bool:
+    """Whether DALI finds the EXIF block that a WebP announces, if it does: it passes over parts without their padding.
+
+    Source of the format: developers.google.com/speed/webp/docs/riff_container.
+    """
+    stream.seek(12)
+    part, flags = stream.read(4), stream.read(5)[4:]
+    if part != b"VP8X" or not flags[0] & 8:
+        return True
+    stream.seek(30)
+    while len(head := stream.read(8)) == 8:
+        if head[:4] == b"EXIF":
+            return True
+        stream.seek(int.from_bytes(head[4:], "little"), os.SEEK_CUR)
+    return False
 
 
 def _describe(head: bytes) -> str:

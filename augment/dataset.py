@@ -12,7 +12,8 @@ class Stored(Protocol):
     """An encoded picture that lies in a larger file; hashable, and picklable without what it holds.
 
     It may have a method `expect() -> None` too: `read` will be called soon, and what it needs can be fetched by then.
-    Or `begin() -> concurrent.futures.Future`, which reads in the background what `read`, or `read_pixels`, returns.
+    Or a class method `begin(pictures: Mapping[int, Self]) -> list[Future[dict[int, ...]]]`, which reads in the
+    background what `read`, or `read_pixels`, returns of each; it is found by the picture's key.
     """
 
     @property

@@ -75,7 +75,7 @@ class PictureFeed:
         if self._expects:
             # Else this thread, which is that of training, waits for the disk, picture by picture.
             for index in self.indices(info.iteration + _AHEAD).tolist():
-                with suppress(OSError):  # said when it is used
+                with suppress(OSError, ValueError):  # said when it is used
                     self._pictures[index].expect()
         load = self._wait(info.iteration, self._begin).__getitem__ if self._begin else self.load
         return [load(index) for index in indices.tolist()], indices[:, None]

@@ -194,9 +194,14 @@ def _external(feed: Feed) -> list[dict[str, Node]]:
 _TYPES = {
     "float32": types.FLOAT,
     "bool": types.BOOL,
+    "int8": types.INT8,
     "int16": types.INT16,
     "int32": types.INT32,
+    "int64": types.INT64,
     "uint8": types.UINT8,
+    "uint16": types.UINT16,
+    "uint32": types.UINT32,
+    "uint64": types.UINT64,
 }
 
 

@@ -15,8 +15,13 @@ from rich.console import Console
 from augment.dataset import Split
 from augment.registry import _OPS
 
+# What tests share checks too, and is to say what it found as they do.
+pytest.register_assert_rewrite("op_checks", "passes", "pipelines", "rendering")
+
 # (width, height): both orientations, squares, narrow strips, odd sides.
 SIZES = ((48, 32), (32, 48), (40, 40), (90, 24), (20, 70), (33, 57), (64, 64))
+
+SQUARE = 32  # px, the side of `squares`
 
 
 @pytest.fixture(
@@ -49,6 +54,32 @@ def draw_photo(width: int, height: int, seed: int) -> NDArray[np.uint8]:
         color = tuple(rng.integers(70, 190, 3).tolist())
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
     return np.asarray(image.filter(ImageFilter.GaussianBlur(2)))
+
+
+@pytest.fixture(scope="session")
+def squares(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """24 PNGs, which no decoder and no resize to their own size changes, of levels 20..235."""
+    folder = tmp_path_factory.mktemp("squares")
+    files = tuple(folder / f"{seed}.png" for seed in range(24))
+    for seed, file in enumerate(files):
+        photo = draw_photo(SQUARE, SQUARE, seed).astype(float)
+        stretched = 20 + (photo - photo.min()) / np.ptp(photo) * 215
+        Image.fromarray(stretched.astype(np.uint8)).save(file)
+    return files
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """One pixel, strips in both directions, an odd rectangle, a gray picture and a black one."""
+    folder = tmp_path_factory.mktemp("shapes")
+    files = []
+    for width, height in ((1, 1), (1, 200), (200, 1), (33, 57)):
+        files.append(folder / f"{width}x{height}.png")
+        Image.fromarray(draw_photo(width, height, 3)).save(files[-1])
+    files += [folder / "gray.png", folder / "black.png"]
+    Image.fromarray(draw_photo(40, 50, 4)).convert("L").save(files[-2])
+    Image.new("RGB", (40, 40)).save(files[-1])
+    return tuple(files)
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,23 @@ def test_arrays_of_another_kind(pictures: Any, targets: Any, message: str, tmp_p
         load(tmp_path, pictures, targets)
 
 
+def test_an_array_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    old = load(tmp_path).train.files[1]
+    np.testing.assert_array_equal(old.read_pixels(), PIXELS[1])
+    turned = np.array(PIXELS[::-1])
+    new = load(tmp_path, turned[:2], (0, 1)).train.files[1]
+    np.testing.assert_array_equal(new.read_pixels(), turned[1])
+    with pytest.raises(OSError, match="changed"):
+        old.read_pixels()
+
+
+def test_an_array_that_changes_before_it_is_read_is_noticed(tmp_path: Path) -> None:
+    picture = load(tmp_path).train.files[1]
+    np.save(tmp_path / "x.npy", np.array(PIXELS)[:2])
+    with pytest.raises(OSError, match="changed"):
+        picture.read_pixels()
+
+
 def test_labels_from_an_offset(tmp_path: Path) -> None:
     load(tmp_path, PIXELS, (5, 7, 5))
     files = {key: str(tmp_path / "x.npy") for key in ("train", "val")}

@@ -209,3 +209,14 @@ def test_repeated_pictures_are_not_converted(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(SystemExit, match="2"):
         convert(["data=sample", "data.balance=oversample", "--to", "folder", "--out", str(tmp_path / "out")])
     assert "data.balance: oversample is for training. Allowed here: none." in capsys.readouterr().err
+
+
+def test_what_cannot_be_balanced_is_refused_where_it_is_loaded(
+    tmp_path: Path, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{file},0.{n}\n" for n, file in enumerate(photos)))
+    given = {"source": "filelist", "train": str(tmp_path / "list.csv"), "val": str(tmp_path / "list.csv")}
+    source = parse_data(given | {"balance": "weights", "task": "regress"})
+    with pytest.raises(UserError, match=r"^data\.balance=weights: pictures have numbers"):
+        load_dataset(source)

@@ -64,6 +64,21 @@ def bytes_of_16_bit_png() -> bytes:
     return stream.getvalue()
 
 
+def webp_with(profile: bytes, *, exif: bool = True) -> bytes:
+    """A WebP with a color profile before the picture and, where asked, a note behind it that turns it."""
+    frame = encoded("WEBP")[12:]
+    note = Image.Exif()
+    note[0x0112] = 6
+    size = b"".join((side - 1).to_bytes(3, "little") for side in (60, 40))
+    flags = bytes([0x20 | 8 * exif, 0, 0, 0])
+    parts = [part(b"VP8X", flags + size), part(b"ICCP", profile), frame, part(b"EXIF", note.tobytes()) if exif else b""]
+    return part(b"RIFF", b"WEBP" + b"".join(parts))
+
+
+def part(name: bytes, content: bytes) -> bytes:
+    return name + len(content).to_bytes(4, "little") + content + bytes(len(content) % 2)
+
+
 GOOD: dict[str, Callable[[], bytes]] = {
     "rgb.jpg": lambda: encoded("JPEG"),
     "gray.jpg": lambda: encoded("JPEG", "L"),
@@ -82,11 +97,16 @@ GOOD: dict[str, Callable[[], bytes]] = {
     "lossy.webp": lambda: encoded("WEBP"),
     "lossless.webp": lambda: encoded("WEBP", lossless=True),
     "webp_named.JPEG": lambda: encoded("WEBP"),
+    "turned.webp": lambda: webp_with(b"even"),
+    "odd_without_exif.webp": lambda: webp_with(b"odd", exif=False),
     "rgb.bmp": lambda: encoded("BMP"),
     "rgb.tiff": lambda: encoded("TIFF"),
     "lzw.tiff": lambda: encoded("TIFF", compression="tiff_lzw"),
     "rgb.ppm": lambda: encoded("PPM"),
     "gray.ppm": lambda: encoded("PPM", "L"),
+    "16_bit.ppm": lambda: b"P5 60 40 65535\n" + bytes(4800),
+    "almost_all_levels.ppm": lambda: b"P5 60 40 240\n" + bytes(2400),
+    "bits.ppm": lambda: encoded("PPM", "1"),
     "rgb.jp2": lambda: encoded("JPEG2000"),
 }
 
@@ -114,6 +134,9 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut_before_the_end.png": (lambda: encoded("PNG")[:-12], "is broken"),
     "flipped_bit.png": (lambda: encoded("PNG")[:500] + b"\x55" + encoded("PNG")[501:], "is broken"),
     "cut.webp": (lambda: encoded("WEBP")[:-4], "is broken"),
+    "odd_part.webp": (lambda: webp_with(b"odd"), "of a kind that DALI does not decode (its EXIF block"),
+    "10_bit.ppm": (lambda: b"P5 60 40 1023\n" + bytes(4800), "DALI does not decode (levels from 0 to 1023)"),
+    "4_bit.ppm": (lambda: b"P6 60 40 15\n" + bytes(7200), "DALI does not decode (levels from 0 to 15)"),
     "cut.bmp": (lambda: encoded("BMP")[:-50], "truncated"),
     "cut.tiff": (lambda: encoded("TIFF")[:-50], "is "),
     "cut.ppm": (lambda: encoded("PPM")[:-50], "truncated"),

@@ -206,6 +206,17 @@ def test_a_stopped_run_is_gone_on_with(
     assert not list(out.glob("**/*.part"))
 
 
+def test_sixteen_bits_a_channel_are_made_eight_and_not_white(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        folder = tmp_path / "data" / split / "a"
+        folder.mkdir(parents=True)
+        Image.fromarray(np.full((60, 60), 30_000, np.uint16)).save(folder / "gray.png")
+    convert(parse_data({"source": "folder", "root": str(tmp_path / "data")}).load(), tmp_path / "out",
+            Options("folder", size=30))  # fmt: skip
+    (file,) = (tmp_path / "out/train/a").iterdir()
+    assert np.unique(np.asarray(Image.open(file))).tolist() == [round(30_000 / 257)]
+
+
 def test_larger_pictures_are_brought_to_a_short_side(tmp_path: Path) -> None:
     names = {"wide": (90, 60), "tall": (33, 80), "small": (20, 90), "turned": (80, 60)}
     for split in ("train", "val"):

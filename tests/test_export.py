@@ -300,8 +300,10 @@ def test_the_compose_is_near(pictures: Split, tmp_path: Path) -> None:
     for steps in (STEPS[name] for name in ("resize", "center_crop", "whole center_crop", "short")):
         plan = plan_of(steps)
         (tmp_path / "compose.py").write_text(torchvision_source(plan))
-        theirs = pillow_form(tmp_path / "compose.py", "").transform(pictures.files)
-        assert levels(theirs - validate(plan, pictures.files), plan).mean() < 5
+        # 16 bits a channel too, which Pillow by itself makes white.
+        files = (*pictures.files, save(tmp_path, "gray16.png", _gray16()))
+        theirs = pillow_form(tmp_path / "compose.py", "").transform(files)
+        assert levels(theirs - validate(plan, files), plan).mean(axis=(1, 2, 3)).max() < 9
 
 
 def test_the_gpu_pipeline_is_written_without_a_gpu(tmp_path: Path) -> None:

@@ -52,6 +52,12 @@ def having(count: int, **facts: object) -> Info:
     return info
 
 
+def enlarged(info: Info) -> Info:
+    """Make all pictures large."""
+    info.found.facts["width"], info.found.facts["height"] = 600, 400
+    return info
+
+
 def unreadable() -> Info:
     info = having(1, good=False, width=0, height=0, bytes=0, format="", mode="", orientation=0)
     return replace(info, found=Scan(info.found.facts, {0: "is empty (0 bytes)"}))
@@ -81,6 +87,10 @@ CASES: dict[str, tuple[Callable[[], Info], set[str], str]] = {
     "small": (lambda: having(5, height=127), {"small"}, "5 of 50 pictures (10%)"),
     "few are small": (lambda: having(4, height=127), set(), ""),
     "large": (lambda: having(50, width=600, height=400), {"large"}, "convert data=folder --to webdataset"),
+    "large, with numbers": (
+        lambda: enlarged(make_info([(0.0,), (1.0,)] * 20, [(0.0,), (1.0,)] * 5, ("age",), "regress")),
+        {"large"}, "convert data=folder --to webdataset",
+    ),
     "long": (lambda: having(1, width=601), {"aspect"}, "601 x 200"),
     "other size": (lambda: having(40, width=380, height=300), {"other_size"}, "300 px in train and 200 px in val"),
     "alpha": (lambda: having(1, mode="PA"), {"alpha"}, ""),

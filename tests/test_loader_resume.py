@@ -258,6 +258,13 @@ def test_state_of_another_rank_is_refused(grays: Split, device: torch.device) ->
         make(grays, device, shard=Shard(1, 2)).load_state_dict(state)
 
 
+def test_state_of_other_targets_is_refused(grays: Split, device: torch.device) -> None:
+    turned = Split(grays.files, grays.targets[::-1])
+    assert turned.targets != grays.targets
+    with pytest.raises(UserError, match="data: not that of the saved run"):
+        make(turned, device).load_state_dict(make(grays, device).state_dict())
+
+
 def test_state_goes_on_with_the_same_files_in_another_place(grays: Split, tmp_path: Path, device: torch.device) -> None:
     folder = tmp_path / grays.files[0].parent.name
     folder.mkdir()

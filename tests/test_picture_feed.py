@@ -24,6 +24,7 @@ from augment.pipeline import Shard, batches_per_epoch
 from augment.placement import place
 from augment.plan import Plan, build_plan
 from augment.sources import parse_data
+from augment.stored import file_name, mapped
 
 CPU = torch.device("cpu")
 SOURCES = ("folder", "webdataset", "numpy")
@@ -111,6 +112,17 @@ def test_validation_keeps_the_order(stores: dict[str, Split]) -> None:
             assert torch.cat([batch.indices for batch in loader]).tolist() == list(range(7))
 
 
+def test_windows_are_those_of_files(stores: dict[str, Split], device: torch.device) -> None:
+    # Of a seed of their own: DALI would draw them by their place in the graph, which has another reader here.
+    for crop in ("random_resized_crop", "random_crop"):
+        plan = build_plan(parse_aug({"size": 16, "val": {crop: {}}}), "val")
+        files, shards = stores["folder"], stores["webdataset"]
+        places = sorted(range(7), key=lambda place: file_name(shards.files[place]))  # which the shards have in turns
+        sorted_shards = Split(tuple(shards.files[place] for place in places), files.targets)
+        one, other = (samples(make(split, plan=plan, device=device), split) for split in (files, sorted_shards))
+        assert one == other
+
+
 def test_batches_are_a_function_of_their_number(stores: dict[str, Split]) -> None:
     pictures = stores["webdataset"].files
 
@@ -161,6 +173,27 @@ def test_what_was_begun_for_nobody_is_not_read() -> None:
     assert [future.cancelled() for future in futures] == [False, True, True, *[False] * 6]
 
 
+def test_pictures_are_announced_two_batches_before_they_are_read() -> None:
+    asked: list[str] = []
+
+    class Told:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def expect(self) -> None:
+            asked.append(self.name)
+
+        def read(self) -> bytes:
+            return self.name.encode()
+
+    feed = PictureFeed([Told(name) for name in "abcdefgh"], batch_size=2, batches=4)
+    for iteration, announced in enumerate(("ef", "gh", "ab")):
+        asked.clear()
+        pictures, _ = feed(SimpleNamespace(iteration=iteration))
+        assert "".join(asked) == announced
+        assert b"".join(map(bytes, pictures)).decode() == "abcdefgh"[2 * iteration :][:2]
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_readers_that_die_are_reported(when: str) -> None:
     failed: Future[dict[int, bytes]] = Future()
@@ -199,3 +232,15 @@ def test_there_is_no_cache_for_pictures_in_larger_files(stores: dict[str, Split]
     raw = place(parse_aug({"cache": "gpu", "decode": "auto"}), stores["numpy"].files, cuda, threads=1)
     assert raw == Placement("gpu", "mixed", 0, aug.prefetch, aug.hw_decoder_load)
     assert raw.reason.startswith("decode and cache: nothing to do")
+
+
+def test_a_shard_that_was_emptied_is_named(pictures: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [Path(str(file)) for file in pictures.files]
+    shards = write_shards(tmp_path, files, pictures.targets, 1)
+    tar = parse_data({"source": "webdataset", "train": shards, "val": shards}).load().train
+    mapped.cache_clear()  # as of a set of so many shards that this one is mapped anew
+    (tmp_path / "train-000.tar").write_bytes(b"")
+    feed = PictureFeed(tar.files, batch_size=2, batches=4)
+    with pytest.raises(UserError, match=r"^data: train-000\.tar/.*\.jpg cannot be read any more"):
+        feed(SimpleNamespace(iteration=0))

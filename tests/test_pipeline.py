@@ -1,6 +1,5 @@
-"""Real DALI, on the CPU and on the GPU, against OpenCV, Pillow and NumPy, pixel by pixel."""
+"""Real DALI, on the CPU and on the GPU, against OpenCV and NumPy, pixel by pixel."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,70 +8,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import draw_photo
-from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
+from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, read, run
 
-from augment.config import SplitName, parse_aug
+from augment.config import SplitName
 from augment.dataset import Split
-from augment.feed import Feed
-from augment.graph import Placement
-from augment.pipeline import Shard, batches_per_epoch, build_pipeline
-from augment.plan import Plan, build_plan
+from augment.pipeline import Shard, batches_per_epoch
 from augment.registry import BORDERS
 from augment.sampler import Sampler
-
-SIZE = 64
-SEED = 11
-Pixels = NDArray[Any]
-
-
-def plan_of(steps: dict[str, Any], split: SplitName = "val", size: int = SIZE, **aug: object) -> Plan:
-    return build_plan(parse_aug({"size": size, split: steps, **aug}), split)
-
-
-def run(
-    plan: Plan,
-    files: Sequence[Path],
-    device: torch.device,
-    *,
-    batch_size: int | None = None,
-    epochs: int = 1,
-    seed: int = SEED,
-    raw: bool = True,
-    prefetch: int = 2,
-    **options: Any,
-) -> tuple[Pixels, Pixels]:
-    """Return what a pipeline makes of whole epochs: (epochs x files, size, size, 3), and the index of each file."""
-    placement = Placement("gpu" if device.type == "cuda" else "cpu", prefetch=prefetch)
-    batch_size = batch_size or len(files)
-    pipeline = build_pipeline(plan, files, batch_size=batch_size, seed=seed, placement=placement, raw=raw, **options)
-    images: list[Pixels] = []
-    indices: list[Pixels] = []
-    for _ in range(epochs):
-        batches = [pipeline.run() for _ in range(batches_per_epoch(len(files), batch_size, 1))]
-        # What follows the last file of an epoch is padding.
-        for rows, column in ((images, 0), (indices, 1)):
-            rows.append(np.concatenate([np.asarray(b[column].as_cpu().as_tensor()) for b in batches])[: len(files)])
-    return np.concatenate(images), np.concatenate(indices)[:, 0]
-
-
-def pixels(steps: dict[str, Any], files: Sequence[Path], device: torch.device, **aug: Any) -> Pixels:
-    """Return the pictures of the val split, in the order of the files."""
-    images, indices = run(plan_of(steps, **aug), files, device)
-    assert indices.tolist() == list(range(len(files)))
-    return images.astype(int)
-
-
-def read(files: Sequence[Path]) -> Pixels:
-    return np.stack([np.asarray(Image.open(file).convert("RGB")) for file in files]).astype(int)
-
-
-def assert_close(result: Pixels, expected: Pixels, *, most: float, mean: float) -> None:
-    """Compare pictures: no value further off than `most`, of no picture more than `mean` on average."""
-    off = np.abs(np.asarray(result, float) - np.asarray(expected, float))
-    assert off.max() <= most
-    assert off.reshape(len(off), -1).mean(axis=1).max() <= mean
-
 
 # --- the graph's outputs ---
 
@@ -260,146 +203,6 @@ def test_colors_of_an_orange(tmp_path: Path, device: torch.device) -> None:
         np.testing.assert_allclose(result, np.broadcast_to(expected, result.shape), atol=1)
 
 
-# --- crop ---
-
-# (width, height): strips in either direction, one pixel, smaller and larger than the result, and the result's size.
-SIDES = ((48, 40), (40, 48), (200, 16), (16, 200), (500, 3), (2, 200), (1, 1), (5, 5), (33, 77), (SIZE, SIZE))
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    folder = tmp_path_factory.mktemp("shapes")
-    files = tuple(folder / f"{width}x{height}.png" for width, height in SIDES)
-    for seed, (file, (width, height)) in enumerate(zip(files, SIDES, strict=True)):
-        Image.fromarray(draw_photo(width, height, seed)).save(file)
-    return files
-
-
-def resized(image: Image.Image, scale: float | None, size: int) -> Pixels:
-    """Resize with Pillow: the whole picture, or the centered square of `scale` times its short side."""
-    width, height = image.size
-    side = min(width, height) * (scale or 1)
-    square = ((width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2)
-    box = None if scale is None else square
-    return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)).astype(int)
-
-
-CROPS: list[tuple[dict[str, Any], float | None]] = [
-    ({}, None),
-    ({"resize": {}}, None),
-    ({"center_crop": {}}, 1.0),
-    ({"center_crop": {"scale": 0.5}}, 0.5),
-    ({"center_crop": {"scale": 0.875}}, 0.875),
-]
-EVERY_CROP = pytest.mark.parametrize(
-    ("steps", "scale"), CROPS, ids=["none", "resize", "center", "center half", "center 7/8"]
-)
-
-
-@EVERY_CROP
-@pytest.mark.parametrize("size", [24, SIZE])
-def test_crop_against_pillow(
-    steps: dict[str, Any], scale: float | None, size: int, shapes: tuple[Path, ...], device: torch.device
-) -> None:
-    expected = np.stack([resized(Image.open(file), scale, size) for file in shapes])
-    # All pictures are one batch: each has its own square. Pillow rounds between its two passes, DALI does not; where
-    # a side shrinks eightfold, their antialiasing differs by some levels at its ends.
-    assert_close(pixels(steps, shapes, device, size=size), expected, most=8, mean=0.25)
-
-
-def test_resize_to_the_same_size_changes_nothing(photos: tuple[Path, ...], device: torch.device) -> None:
-    np.testing.assert_array_equal(pixels({}, photos, device), read(photos))
-
-
-@EVERY_CROP
-@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
-def test_jpeg_comes_out_upright(
-    steps: dict[str, Any], scale: float | None, orientation: int | None, tmp_path: Path, device: torch.device
-) -> None:
-    file, exif = tmp_path / "picture.jpg", Image.Exif()
-    if orientation is None:  # a gray picture in place of a turned one
-        Image.fromarray(draw_photo(90, 60, 3)).convert("L").save(file, quality=95)
-    else:
-        exif[0x0112] = orientation
-        Image.fromarray(draw_photo(90, 60, 3)).save(file, quality=95, exif=exif)
-    expected = resized(ImageOps.exif_transpose(Image.open(file)), scale, 32)
-    # The GPU's decoder has another inverse transform and chroma upsampling.
-    most, mean = (3, 0.3) if device.type == "cpu" else (27, 1.5)
-    assert_close(pixels(steps, [file], device, size=32), expected[None], most=most, mean=mean)
-
-
-WIDTH, HEIGHT = 250, 200
-
-
-@pytest.fixture(scope="module")
-def ramp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A PNG whose red is x and whose green is y: a window of it tells where it was cut."""
-    file = tmp_path_factory.mktemp("ramp") / "ramp.png"
-    y, x = np.mgrid[:HEIGHT, :WIDTH]
-    Image.fromarray(np.stack([x, y, np.zeros_like(x)], axis=-1).astype(np.uint8)).save(file)
-    return file
-
-
-def windows(plan: Plan, ramp: Path, device: torch.device, count: int) -> Pixels:
-    """Return (count, 4): left, top, width and height in pixels of the windows that a pipeline takes."""
-    images, _ = run(plan, [ramp] * count, device)
-    columns, rows = images[..., 0].mean(axis=1), images[..., 1].mean(axis=2)
-    # Away from the window's edges red and green are linear in the result's x and y, to half a gray level.
-    low, high = 8, SIZE - 8
-    extent = np.stack([v[:, high] - v[:, low] for v in (columns, rows)], axis=1) / (high - low) * SIZE
-    middle = np.stack([columns.mean(axis=1), rows.mean(axis=1)], axis=1) + 0.5
-    return np.concatenate([middle - extent / 2, extent], axis=1)
-
-
-@pytest.mark.parametrize(
-    ("area", "aspect"),
-    [((0.35, 1.0), (3 / 4, 4 / 3)), ((0.1, 0.2), (0.5, 2.0)), ((0.25, 0.25), (1.0, 1.0)), ((0.3, 0.4), (2.0, 2.0))],
-)
-def test_random_windows_stay_in_their_ranges(
-    area: tuple[float, float], aspect: tuple[float, float], ramp: Path, device: torch.device
-) -> None:
-    count = 200
-    plan = plan_of({"random_resized_crop": {"area_range": area, "aspect_range": aspect}}, "train")
-    left, top, width, height = windows(plan, ramp, device, count).T
-    # A side is known to about 1.5 px, a gray level over the 48 px that it is measured on and DALI's whole pixels.
-    off = 1.5
-    assert (left > -off).all()
-    assert (top > -off).all()
-    assert (left + width < WIDTH + off).all()
-    assert (top + height < HEIGHT + off).all()
-    assert ((width + off) * (height + off) >= area[0] * WIDTH * HEIGHT).all()
-    assert ((width - off) * (height - off) <= area[1] * WIDTH * HEIGHT).all()
-    assert ((width + off) / (height - off) >= aspect[0]).all()
-    assert ((width - off) / (height + off) <= aspect[1]).all()
-    # They fill their ranges, and the picture.
-    share, ratio = width * height / (WIDTH * HEIGHT), np.log(width / height)
-    assert np.ptp(share) >= 0.6 * (area[1] - area[0])
-    assert np.ptp(ratio) >= 0.8 * np.log(aspect[1] / aspect[0])
-    assert left.min() < 0.1 * (WIDTH - width.min())
-    assert (left + width).max() > WIDTH - 0.1 * (WIDTH - width.min())
-    assert (top + height).max() > HEIGHT - 0.1 * (HEIGHT - height.min())
-
-
-def test_random_windows_differ_between_samples_and_epochs(ramp: Path, device: torch.device) -> None:
-    plan = plan_of({"random_resized_crop": {"area_range": [0.1, 0.2]}}, "train", size=16)
-    images, _ = run(plan, [ramp] * 20, device, epochs=2)
-    assert len(np.unique(images, axis=0)) == 40
-
-
-def test_random_windows_have_the_seed_of_their_run_epoch_split_and_rank(ramp: Path, device: torch.device) -> None:
-    steps = {"random_resized_crop": {"area_range": [0.1, 0.2]}}
-    train, val = (plan_of(steps, split, size=16) for split in ("train", "val"))
-    ways: list[tuple[Plan, dict[str, Any]]] = [
-        (train, {}),
-        (train, {"seed": SEED + 1}),
-        (train, {"epoch": 1}),
-        (train, {"shard": Shard(1, 2)}),
-        (val, {}),
-    ]
-    firsts = np.concatenate([run(plan, [ramp] * 2, device, batch_size=1, **options)[0][:1] for plan, options in ways])
-    assert len(np.unique(firsts, axis=0)) == len(ways)
-
-
 # --- fused against step by step ---
 
 
@@ -449,90 +252,6 @@ def test_geometry_and_color_in_turn(large_photos: tuple[Path, ...], device: torc
     expected = pixels(sorted_steps, large_photos, device, size=128)
     middle = np.s_[:, 32:96, 32:96]
     assert_close(result[middle], expected[middle], most=8, mean=1)
-
-
-# --- the values that DALI is fed ---
-
-
-def feed_of(sampler: Sampler, **options: Any) -> Feed:
-    return Feed(sampler, **({"batch_size": 4, "batches": 3, "epoch": 2, "fixed": False, "neutral": True} | options))
-
-
-def test_feed_takes_an_epoch_after_the_other() -> None:
-    sampler = Sampler(plan_of({"contrast": {"p": 0.5}, "rotate": {}}, "train"), SEED)
-    feed = feed_of(sampler)
-    for iteration in [*range(7), 1, 6, 0]:  # in order, and jumping
-        epoch, batch = divmod(iteration, 3)
-        drawn = sampler.draw(2 + epoch, 4 * batch, 4)
-        color, geometry = feed.values(iteration)
-        assert (color.shape, geometry.shape) == ((4, 3, 4), (4, 3, 3))
-        assert color.dtype == geometry.dtype == np.float32
-        np.testing.assert_array_equal(color, sampler.plan.stages[0].matrix(drawn, SIZE).astype(np.float32))
-        # What is right of the middle goes up, and stays as far from it.
-        angle = np.radians(drawn["rotate"]["angle"])
-        np.testing.assert_allclose(geometry[:, 0, 1], -np.sin(angle), atol=1e-6)
-
-
-def test_feed_of_validation_stays_in_its_epoch() -> None:
-    sampler = Sampler(plan_of({"rotate": {}}), SEED)
-    feed = feed_of(sampler, epoch=0, fixed=True)
-    first = [feed.values(i)[0].copy() for i in range(3)]
-    for i in range(9):
-        np.testing.assert_array_equal(feed.values(i)[0], first[i % 3])
-    assert len({m.tobytes() for m in first}) == 3
-
-
-@pytest.mark.parametrize(("batch_size", "batches"), [(1000, 10), (4096, 2), (5000, 2), (1, 4100)])
-def test_feed_draws_many_batches_at_once_and_gives_them_one_by_one(batch_size: int, batches: int) -> None:
-    sampler = Sampler(plan_of({"brightness": {}}, "train"), SEED)
-    feed = feed_of(sampler, batch_size=batch_size, batches=batches, epoch=0)
-    whole = sampler.draw(0, 0, batch_size * batches)["brightness"]["factor"]
-    for iteration in {0, 1, 3, 4, 5, 9, 4095, 4096, 4099} & set(range(batches)):
-        factors = feed.values(iteration)[0][:, 1, 1]
-        np.testing.assert_allclose(factors, whole[iteration * batch_size : (iteration + 1) * batch_size], rtol=1e-6)
-    later = sampler.draw(1, 0, batch_size)["brightness"]["factor"]
-    np.testing.assert_allclose(feed.values(batches)[0][:, 1, 1], later, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("steps", "masked", "neutral"),
-    [
-        ({"gaussian_blur": {"p": 0.5}}, ["applied", "sigma"], ["sigma"]),
-        ({"gaussian_blur": {}}, ["sigma"], ["sigma"]),
-        ({"equalize": {"p": 0.5}}, ["applied"], ["applied"]),
-        # A mask would move the noise of the samples that follow.
-        ({"gaussian_noise": {"p": 0.5}}, ["std"], ["std"]),
-        ({"one_of": {"steps": {"gaussian_blur": {}, "equalize": {}}}}, ["applied", "sigma"], ["sigma"]),
-    ],
-)
-def test_feed_says_what_is_left_out(steps: dict[str, Any], masked: list[str], neutral: list[str]) -> None:
-    sampler = Sampler(plan_of(steps, "train"), SEED)
-    stage = sampler.plan.stages[0]
-    draws = sampler.draw(2, 0, 40)
-    for is_neutral, expected in ((False, masked), (True, neutral)):
-        feed = feed_of(sampler, batch_size=40, neutral=is_neutral)
-        names = feed.names()[0]
-        assert names == expected
-        fed = dict(zip(names, feed.values(0), strict=False))
-        applied, values = stage.applied(draws), stage.values(draws, SIZE)
-        if "applied" in fed:
-            np.testing.assert_array_equal(fed.pop("applied"), applied)
-        else:
-            values = {n: np.where(applied, v, stage.steps[0].op.neutral[n]) for n, v in values.items()}
-        for name, value in fed.items():
-            np.testing.assert_allclose(value, values[name], rtol=1e-6)
-
-
-def test_feed_inverts_about_the_middle_of_the_picture() -> None:
-    sampler = Sampler(plan_of({"rotate": {"angle_range": [90, 90], "p": 0.5}}, "train"), SEED)
-    (matrices,) = feed_of(sampler, batch_size=40).values(0)
-    applied = sampler.draw(2, 0, 40)["rotate"]["applied"].astype(bool)
-    assert 10 < applied.sum() < 30
-    # With S = 64 the pixel (x, y) of a picture turned left by 90 degrees shows the pixel (63 - y, x).
-    turned = np.array([[0, -1, 63], [1, 0, 0], [0, 0, 1]])
-    np.testing.assert_allclose(matrices[applied], np.broadcast_to(turned, matrices[applied].shape), atol=1e-5)
-    # Elsewhere the identity, to the last bit.
-    np.testing.assert_array_equal(matrices[~applied], np.broadcast_to(np.eye(3), matrices[~applied].shape))
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,18 @@ def test_one_of_takes_one_step_as_often_as_its_weight_says() -> None:
     assert likely(chosen.sum(axis=1), [2, 1, 5])
 
 
+def test_alternatives_of_one_op_share_an_operator_and_keep_their_own_values() -> None:
+    steps = {name: {"op": "gaussian_blur", "sigma_range": [s, s]} for name, s in (("soft", 1), ("strong", 5))}
+    plan = plan_of({"one_of": policy("one_of", steps, p=0.6)})
+    (stage,) = plan.stages
+    draws = draws_of(plan, 300)
+    soft, strong = (draws[f"one_of.{name}"]["applied"] for name in steps)
+    neutral = stage.neutral["sigma"]
+    found = stage.values(draws, SIZE, neutral=True)["sigma"]
+    np.testing.assert_array_equal(found, np.where(soft, 1, np.where(strong, 5, neutral)))
+    assert set(found.tolist()) == {1, 5, neutral}
+
+
 def test_one_of_with_p_leaves_the_others_alone() -> None:
     chosen = np.stack(list(applied(plan_of({"one_of": policy("one_of", p=0.3)})).values()))
     assert chosen.sum(axis=0).max() == 1

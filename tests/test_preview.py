@@ -214,6 +214,16 @@ def test_views_have_draws_of_their_own(photos: tuple[Path, ...]) -> None:
             assert tile.picture.mean() == pytest.approx(row.tiles[0].picture.mean() * factor, abs=2)
 
 
+def test_views_are_mixed_alike_and_say_so(photos: tuple[Path, ...]) -> None:
+    recipe = parse_aug({"size": SIZE, "views": {"count": 2}, "train": {"mixup": {"p": 0.5}}})
+    shots = shoot(build_plan(recipe, "train"), photos, seed=0, epochs=4)
+    told = {(shot.view, shot.epoch, shot.photo): shot.done for shot in shots}
+    first, second = ({key[1:]: done for key, done in told.items() if key[0] == view} for view in (0, 1))
+    assert first == second
+    # Of those that are left alone nothing is said, of all others their share.
+    assert {len(done) for done in first.values()} == {0, 2}
+
+
 def test_mixed_pictures_tell_their_share(photos: tuple[Path, ...]) -> None:
     plan = build_plan(aug(mixup={"p": 0.7, "alpha": 1.0}), "train")
     originals = {s.photo: s.picture.astype(float) for s in shoot(build_plan(aug(), "train"), photos, seed=0, epochs=1)}

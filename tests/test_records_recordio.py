@@ -79,6 +79,15 @@ def test_whole_numbers_only_where_all_are(tmp_path: Path) -> None:
     assert index(path).labels.tolist() == [1.5, 2.0]
 
 
+def test_a_thousand_labels_and_more_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "long.rec"
+    numbers = [place + 0.5 for place in range(3000)]
+    write_records(path, [(b"first", numbers), (b"second", numbers[:2])])
+    found = index(path)
+    assert found.labels.tolist() == [*numbers, *numbers[:2]]
+    assert read(path, found) == [b"first", b"second"]
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

@@ -104,7 +104,7 @@ def test_files_are_indexed_anew_when_they_change_only(
     first = load(source, pattern)
     with monkeypatch.context() as patch:
         refuse = Mock(side_effect=AssertionError)
-        patch.setattr("augment.sources.records.require_readable", refuse)
+        patch.setattr("augment.records.checked.require_readable", refuse)
         for build in ("index_examples", "index_records", "index_datums", "unpack_table"):
             patch.setattr(f"augment.sources.records.{build}", refuse)
         assert load(source, pattern) == first

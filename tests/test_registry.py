@@ -258,7 +258,7 @@ import numpy as np
 
 from augment.ops.matrices import stack
 from augment.params import Number, Range
-from augment.registry import color, geometry
+from augment.registry import color, geometry, local
 
 
 @color(
@@ -275,6 +275,15 @@ def fog(weight, level):
 def transpose(size):
     """Swap rows and columns."""
     return np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 1]])
+
+
+@local(
+    prepare=lambda size, steps: {"levels": 10 * steps.astype(int)},
+    steps_range=Range(default=(1, 3), within=(0, 9), whole=True, doc="tens of levels"),
+)
+def lift(images, dali, levels):
+    """Add some levels."""
+    return dali.fn.cast_like(images + levels, images)
 '''
 
 
@@ -314,6 +323,8 @@ def test_plugin_runs(plugin: str, photos: tuple[Path, ...], device: torch.device
     fogged = run({"transpose": {}, "fog": {"weight_range": [0.25, 0.25]}})
     # Rounding, and a result of the GPU that is one off (a product of floats beside a half).
     np.testing.assert_allclose(fogged, 0.75 * plain.transpose(0, 1, 3, 2) + 25, atol=1.01)
+    lifted = run({"lift": {"steps_range": [2, 2]}})  # prepared as NumPy's own whole numbers
+    np.testing.assert_array_equal(lifted, np.minimum(plain + 20, 255))
 
 
 @pytest.mark.usefixtures("clean_registry")

@@ -1,6 +1,7 @@
 """Whatever takes pictures takes those in larger files: checks, previews, exports, benchmarks, and all by name."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ from augment.check import check_files
 from augment.config import parse_aug
 from augment.dataset import Picture, Split
 from augment.export.parity import dali_form, draw_parity, parity
+from augment.picture_feed import PictureFeed
 from augment.pipeline import build_transform
 from augment.placement import decoded_bytes
 from augment.plan import build_plan
 from augment.preview.gallery import whole
 from augment.preview.shots import shoot
 from augment.sources import parse_data
-from augment.stored import file_name, name_of, open_picture, read_encoded
+from augment.stored import are_paths, are_raw, file_name, name_of, open_picture, read_encoded
 
 CPU = torch.device("cpu")
 Pictures = tuple[Picture, ...]
@@ -49,6 +51,17 @@ def test_names_bytes_and_pixels(stores: dict[str, Pictures]) -> None:
     assert (name_of(stores["folder"][0]), file_name(stores["folder"][0])) == (str(stores["folder"][0]), "48x32.jpg")
     assert (name_of(stores["tar"][0]), file_name(stores["tar"][0])) == ("train-000.tar/photos/0000.jpg", "0000.jpg")
     assert name_of(stores["array"][3]) == "x.npy[3]"
+
+
+def test_one_that_is_encoded_makes_all_so(stores: dict[str, Pictures]) -> None:
+    """Of two splits of one source, train may come decoded and val not."""
+    both = (stores["array"][0], stores["tar"][0])
+    assert are_raw(stores["array"])
+    assert not are_raw(both)
+    assert not are_paths((stores["folder"][0], stores["tar"][0]))
+    first, second = PictureFeed(both, batch_size=2, batches=1)(SimpleNamespace(iteration=0))[0]
+    assert bytes(first[:2]) == b"P6"
+    assert bytes(second) == bytes(read_encoded(both[1]))
 
 
 @pytest.mark.parametrize("name", ["tar", "array"])

@@ -46,19 +46,17 @@ _TORCHVISION = '''\
 # Not exact:{notes}
 # The filter of the resize ends at the edge of the picture, where DALI repeats the edge. transform.py does as DALI does.
 
+import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torchvision.transforms import v2
 
 
-def upright_rgb(image: Image.Image) -> Image.Image:
-    """Return the picture in RGB, upright as its EXIF block says."""
-    return ImageOps.exif_transpose(image).convert("RGB")
-
+{to_rgb}
 
 transform = v2.Compose(
     [
-        v2.Lambda(upright_rgb),
+        v2.Lambda(to_rgb),
 {crop}
         v2.ToImage(),
         v2.ToDtype(torch.float32, scale=True),
@@ -114,6 +112,7 @@ def torchvision_source(plan: Plan) -> str:
     lines, note = COMPOSE[name](plan.size, **values)
     return _TORCHVISION.format(
         plan=_comment(plan),
+        to_rgb=inspect.getsource(pillow.to_rgb),
         notes=note,
         crop="\n".join(f"        {line}," for line in lines),
         mean=plan.mean,

@@ -38,10 +38,8 @@ def find_odd_sizes(info: Info, convert: str) -> Iterator[Finding]:
     if median > LARGE * info.size:
         times = f"{median / info.size:.1f} times aug.size={info.size}"
         what = f"Half of the pictures have a short side of {median:.0f} px or more, {times}"
-        command = f": python -m augment.convert {convert} --to webdataset --out DIR --size {2 * info.size}"
-        # Only pictures with one class each are written.
-        remedy = "smaller copies are decoded faster" + (command if info.data.task == "classify" else ".")
-        yield Finding("large", f"{what}; {remedy}")
+        command = f"python -m augment.convert {convert} --to webdataset --out DIR --size {2 * info.size}"
+        yield Finding("large", f"{what}; smaller copies are decoded faster: {command}")
     lengths = np.maximum(info.aspect, 1 / info.aspect)
     long = lengths > LONG
     if long.sum() >= LONG_SHARE * info.good.sum():

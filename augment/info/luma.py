@@ -53,7 +53,7 @@ def read_luma(image: Image.Image, orientation: int = 1) -> Luma:
         OSError: it cannot be decoded, or another error of Pillow's decoders.
     """
     image.draft("L", (_DRAFT, _DRAFT))
-    if image.mode.startswith("I;16"):
+    if image.mode.startswith("I"):  # I;16, or I, as Pillow has PGM
         # Pillow would clip these.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     small = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)

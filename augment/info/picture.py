@@ -6,10 +6,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from PIL import ImageOps
 
 from augment.check import DECODER_ERRORS
 from augment.dataset import Picture
+from augment.export.pillow import to_rgb
 from augment.figures import INK, TITLE
 from augment.info.charts import CHARTS, draw_charts
 from augment.info.page import COLORS, SMALL, TEXT, WIDTH, Page, bins, draw_shares, frame, legend, thousands
@@ -164,7 +164,7 @@ def _read(picture: Picture) -> NDArray[np.uint8] | None:
     try:
         with open_picture(picture) as image:
             image.draft("RGB", (_SIDE, _SIDE))
-            upright = ImageOps.exif_transpose(image).convert("RGB")
+            upright = to_rgb(image)
             upright.thumbnail((_SIDE, _SIDE))
             return np.asarray(upright)
     except DECODER_ERRORS:

@@ -22,7 +22,8 @@ QUANTILES = {"min": 0.0, "1%": 0.01, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%
 # Modes of Pillow, with an A at the end where something is see-through, as people call them.
 _KINDS = {
     "RGB": "RGB", "L": "gray", "1": "black and white", "P": "palette", "CMYK": "CMYK", "RGBA": "RGB with alpha",
-    "LA": "gray with alpha", "PA": "palette with alpha", "I;16": "16 bit gray", "I;16B": "16 bit gray",
+    "LA": "gray with alpha", "PA": "palette with alpha", "I": "16 bit gray", "I;16": "16 bit gray",
+    "I;16B": "16 bit gray",
 }  # fmt: skip
 GRAY = ("gray", "gray with alpha", "black and white", "16 bit gray")
 

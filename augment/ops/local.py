@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from augment.params import Choice, Count, Number, Range
 from augment.registry import Array, local
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from augment.graph import Dali
 
 Node = Any  # a DALI DataNode: the package has no types
+
+# Kernels that are drawn at a time.
+_SCATTERED = 256
 
 
 # --- blur, and the reverse ---
@@ -35,15 +39,27 @@ def _lines(size: int, length: Array, angle: Array) -> dict[str, Array]:
     # a level line of five pixels is the mean of five pixels.
     ends = (number == 0) | (number == pieces)
     weight = np.where(ends, span / pieces / 2 + 0.5, span / pieces) * (number <= pieces)
+    weight /= weight.sum(axis=1, keepdims=True)
     along = span * (np.minimum(number / pieces, 1) - 0.5)
     x, y = middle + along * np.cos(np.radians(angle))[:, None], middle - along * np.sin(np.radians(angle))[:, None]
-    kernels = np.zeros((len(length), 2 * middle + 1, 2 * middle + 1))
-    samples = np.arange(len(length))[:, None]
+    return {"kernel": _scattered(x, y, weight, 2 * middle + 1)}
+
+
+def _scattered(x: Array, y: Array, weight: Array, side: int) -> NDArray[Any]:
+    """Put weights, (N, P), at places between pixels into pictures, (N, side, side)."""
+    pictures = np.zeros((len(x), side, side), np.float32)
     left, top = np.floor(x).astype(int), np.floor(y).astype(int)
-    for right, below in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        share = np.abs(1 - right - (x - left)) * np.abs(1 - below - (y - top))
-        np.add.at(kernels, (samples, top + below, left + right), share * weight)
-    return {"kernel": (kernels / kernels.sum(axis=(1, 2), keepdims=True)).astype(np.float32)}
+    for start in range(0, len(x), _SCATTERED):  # of a block of long lines all at once would take a gigabyte
+        some = slice(start, start + _SCATTERED)
+        count = len(x[some])
+        begin = np.arange(count)[:, None] * side**2
+        total = np.zeros(count * side**2)
+        for right, below in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            share = np.abs(1 - right - (x[some] - left[some])) * np.abs(1 - below - (y[some] - top[some]))
+            places = begin + (top[some] + below) * side + left[some] + right
+            total += np.bincount(places.ravel(), (share * weight[some]).ravel(), len(total))
+        pictures[some] = total.reshape(count, side, side)
+    return pictures
 
 
 @local(

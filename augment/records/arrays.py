@@ -20,17 +20,17 @@ class ArrayPicture:
     """A picture in an array of pictures, (N, height, width, 3) uint8.
 
     Attributes:
-        file: the .npy file.
+        file: the .npy file as it was when it was listed.
         index: its place in the array.
     """
 
-    file: Path
+    file: RecordFile
     index: int
 
     @property
     def name(self) -> str:
         """File and place, "train.npy[17]"."""
-        return f"{self.file.name}[{self.index}]"
+        return f"{self.file.path.name}[{self.index}]"
 
     def read_pixels(self) -> NDArray[np.uint8]:
         """Return (height, width, 3), a view of the file.
@@ -38,9 +38,8 @@ class ArrayPicture:
         Raises:
             OSError: the file is not what it was.
         """
-        array, file = _mapped_array(self.file)
-        check_unchanged(file)
-        picture: NDArray[np.uint8] = array[self.index]
+        check_unchanged(self.file)
+        picture: NDArray[np.uint8] = _mapped(self.file)[self.index]
         return picture
 
     def read(self) -> bytes:
@@ -59,9 +58,9 @@ def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], 
     Raises:
         UserError: a file is missing, damaged, or of another shape or type.
     """
-    _mapped_array.cache_clear()  # a file may be another one since it was mapped
     path = Path(file).expanduser()
     pictures = _open(path, f"{key}={file}")
+    state = RecordFile.of(path)
     if pictures.ndim != 4 or pictures.shape[3] != 3 or pictures.dtype != np.uint8 or 0 in pictures.shape:
         raise UserError(
             f"{key}={file}: is {pictures.shape} {pictures.dtype}. "
@@ -74,17 +73,16 @@ def read_arrays(file: str, targets: str, key: str) -> tuple[list[ArrayPicture], 
             f"{key}_targets={targets}: is {found.shape} {found.dtype}. Allowed: a number for each picture, "
             f"({len(pictures)},), or several, ({len(pictures)}, K)."
         )
-    return [ArrayPicture(path, index) for index in range(len(pictures))], np.array(found)
+    return [ArrayPicture(state, index) for index in range(len(pictures))], np.array(found)
 
 
 _MARK, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
 
 
 @lru_cache(64)
-def _mapped_array(file: Path) -> tuple[NDArray[Any], RecordFile]:
-    """Return an array, mapped, and its file as it was then."""
-    array: NDArray[Any] = np.load(file, mmap_mode="r")
-    return np.asarray(array), RecordFile.of(file)  # indexing a memmap costs ten times as much
+def _mapped(file: RecordFile) -> NDArray[Any]:
+    """Return an array, mapped."""
+    return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap costs ten times as much
 
 
 def _advice(array: NDArray[Any]) -> str:

@@ -6,6 +6,7 @@ Source of the message: BVLC/caffe/src/caffe/proto/caffe.proto, Datum.
 import os
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from augment.errors import UserError, first_line
 from augment.records.index import Advance, Index
 from augment.records.protobuf import BYTES, VARINT, read_fields, signed
 from augment.records.spans import RecordFile, changed, check_unchanged
+
+_OPEN_FILES = 256  # a quarter of what Linux allows a process by default
+_OPENING = Lock()
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)
 
@@ -35,13 +39,18 @@ class DatumPicture:
         """The name of the database and the key."""
         return f"{self.file.path.parent.name}/{self.key.decode(errors='replace')}"
 
+    @property
+    def place(self) -> str:
+        """The key, whatever letters it has."""
+        return self.key.hex()
+
     def read(self) -> bytes:
         """Return the encoded picture; one that is stored as pixels, as PPM, which costs no more than copying it.
 
         Raises:
             OSError: the database is gone, or not the one that was indexed.
         """
-        environment = _environment(self.file, os.getpid())
+        environment = _environment(self.file)
         check_unchanged(self.file)
         with environment.begin(buffers=True) as transaction:
             value = transaction.get(self.key)
@@ -64,7 +73,7 @@ def index_datums(file: RecordFile, advance: Advance) -> Index:
     if file.size == 0:
         raise UserError("is empty (0 bytes).")
     try:
-        with _environment(file, os.getpid()).begin(buffers=True) as transaction:
+        with _environment(file).begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
                 try:
                     numbers, _ = _parse(value)
@@ -85,9 +94,17 @@ def index_datums(file: RecordFile, advance: Advance) -> Index:
     return Index.of(spans, labels, bytes(keys))
 
 
-@lru_cache(16)
-def _environment(file: RecordFile, _process: int) -> Any:
-    """Open a database, once in a process: a second time is forbidden, as is using it in a process that was forked."""
+def _environment(file: RecordFile) -> Any:
+    """Return an open database: one in each process, where a second is forbidden, as is using it in one that was forked.
+
+    Several threads may be the first that ask.
+    """
+    with _OPENING:
+        return _opened(file, os.getpid())
+
+
+@lru_cache(_OPEN_FILES)
+def _opened(file: RecordFile, _process: int) -> Any:
     import lmdb
 
     stat = file.path.stat()

@@ -20,10 +20,11 @@ from time import perf_counter
 from uuid import uuid4
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from augment.dataset import Dataset, Picture, Split, Task
 from augment.errors import UserError, first_line
+from augment.export.pillow import to_rgb
 from augment.files import write_whole
 from augment.progress import progress_bar
 from augment.records.lists import CLASSES_FILE
@@ -305,7 +306,7 @@ def _load(picture: Picture, options: Options) -> bytes:
 
 def _shrink(image: Image.Image, options: Options) -> bytes:
     # The orientation is a note in the file, which the new one does not have.
-    upright = ImageOps.exif_transpose(image).convert("RGB")
+    upright = to_rgb(image)
     scale = options.size / min(upright.size)
     width, height = (max(options.size, round(side * scale)) for side in upright.size)
     stream = BytesIO()

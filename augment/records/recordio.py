@@ -22,6 +22,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _MAX_LENGTH = 2**29 - 1
+_BEGINNING = 4096  # bytes of a record, in which its labels are but for a thousand and more
 PADDING = -1  # in label arrays, of which the library's readers want all to be of one length
 _DO_WITHOUT = "Remove it, and it is done without."
 
@@ -36,9 +37,8 @@ def index_records(file: RecordFile, advance: Advance) -> Index:
     labels: list[list[int | float | str]] = []
     with mapped(file) as buffer:
         for start, stop in _records(buffer):
-            record = _join(bytes(buffer[start : min(stop, start + 4096)]), cut=True)
             try:
-                labels.append(list(_labels(record)))
+                labels.append(list(_labels(_with_labels(buffer, start, stop))))
             except struct.error:
                 raise UserError(f"record {len(extents)}, at byte {start:,}, is too short for a label.") from None
             extents[start] = stop - start
@@ -72,8 +72,11 @@ def left_out(index: Index) -> int:
 
 def unpack(extent: bytes) -> bytes | memoryview:
     """Return the encoded picture of a record, of the bytes that it takes in the file."""
-    record = _join(extent)
-    return memoryview(record)[_HEADER.size + 4 * _HEADER.unpack_from(record)[0] :]
+    if _PART.unpack_from(extent)[1] >> 29 == _WHOLE:  # nearly all are, and need no copy
+        record = memoryview(extent)[_PART.size :]
+    else:
+        record = memoryview(_join(extent))
+    return record[_HEADER.size + 4 * _HEADER.unpack_from(record)[0] :]
 
 
 def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
@@ -112,6 +115,14 @@ def _join(extent: bytes, *, cut: bool = False) -> bytes:
         place += _PART.size + length + -length % 4
     assert cut or place >= len(extent)
     return _MAGIC_BYTES.join(parts)
+
+
+def _with_labels(buffer: memoryview, start: int, stop: int) -> bytes:
+    """Return as much of the content of a record as has its labels in it: of a picture few pages are read."""
+    beginning = _join(bytes(buffer[start : min(stop, start + _BEGINNING)]), cut=True)
+    if _HEADER.size + 4 * _HEADER.unpack_from(beginning)[0] <= len(beginning):
+        return beginning
+    return _join(bytes(buffer[start:stop]))
 
 
 def _labels(record: bytes) -> tuple[int | float, ...]:

@@ -71,6 +71,11 @@ class Span:
         """The name of the file and the key."""
         return f"{self.label or self.file.path.name}/{self.key}"
 
+    @property
+    def place(self) -> str:
+        """Where it begins, and its length."""
+        return f"{self.offset} {self.length}"
+
     def read(self) -> bytes | memoryview:
         """Return the encoded picture.
 

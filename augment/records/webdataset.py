@@ -10,14 +10,11 @@ import os
 import tarfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from augment.check import CACHE_VERSION, require_readable
-from augment.dataset import Split
 from augment.errors import UserError, first_line
 from augment.files import write_whole
 from augment.folder import EXTENSIONS
@@ -40,13 +37,13 @@ class Member:
     """An encoded picture in a tar shard.
 
     Attributes:
-        shard: the tar file as it was when it was listed.
+        file: the shard as it was when it was listed.
         member: its name in there.
         start: where its bytes begin.
         size: how many there are.
     """
 
-    shard: RecordFile
+    file: RecordFile
     member: str
     start: int
     size: int
@@ -54,7 +51,12 @@ class Member:
     @property
     def name(self) -> str:
         """Shard and name within."""
-        return f"{self.shard.path.name}/{self.member}"
+        return f"{self.file.path.name}/{self.member}"
+
+    @property
+    def place(self) -> str:
+        """Where it begins, and its size."""
+        return f"{self.start} {self.size}"
 
     def read(self) -> memoryview:
         """Return the encoded picture, a view of the shard.
@@ -63,12 +65,12 @@ class Member:
             OSError: the shard is gone, or not the one that was listed. To read on where it has become shorter would
                 end the process.
         """
-        check_unchanged(self.shard)
-        return mapped(self.shard.path)[self.start : self.start + self.size]
+        check_unchanged(self.file)
+        return mapped(self.file.path)[self.start : self.start + self.size]
 
     def expect(self) -> None:
         """Have the bytes read by the time that they are asked for."""
-        read_ahead(self.shard.path, self.start, self.size)
+        read_ahead(self.file.path, self.start, self.size)
 
 
 def read_shards(
@@ -107,34 +109,6 @@ def read_shards(
             labels += [row[3] if isinstance(row[3], list) else (row[3],) for row in rows]
             progress.advance(task)
     return pictures, labels
-
-
-def check_shards(split: Split, name: str, files: Sequence[Path], *, skip_bad: bool, folder: Path) -> Split:
-    """Return the pictures of shards that can be decoded; where all can be, that is noted down for these very shards.
-
-    Args:
-        split: the pictures.
-        name: the split's name in messages.
-        files: the shards that they lie in.
-        skip_bad: see `augment.check.require_readable`.
-        folder: where it is noted down.
-
-    Raises:
-        UserError: see there.
-    """
-    digest = blake2b(digest_size=8)
-    for file in files:
-        stat = file.stat()
-        line = f"{CACHE_VERSION} {os.path.abspath(file)} {stat.st_size} {stat.st_mtime_ns}\n"
-        digest.update(line.encode(errors="surrogateescape"))
-    note = folder / f"{digest.hexdigest()}.good"
-    if note.exists():
-        return split
-    kept = require_readable(split, name, skip_bad=skip_bad)
-    if len(kept) == len(split):
-        with suppress(OSError):  # they are checked again next time
-            write_whole(note, f"{len(kept)} pictures\n")
-    return kept
 
 
 # What is kept of a sample: name of the picture, where it begins, its size, and what it is labeled with.

@@ -10,15 +10,11 @@ from augment.dataset import Dataset, Stored
 from augment.errors import UserError
 from augment.params import Text, Texts, setting
 from augment.records.arrays import read_arrays
+from augment.records.checked import check_once
 from augment.records.shards import find_shards
-from augment.records.webdataset import check_shards, read_shards
+from augment.records.webdataset import read_shards
 from augment.sources.leak import warn_of_leak
-from augment.sources.registry import (
-    DATA_DIR,
-    SKIP_BAD,
-    LabeledSource,
-    source,
-)
+from augment.sources.registry import DATA_DIR, SKIP_BAD, LabeledSource, source
 from augment.targets.emptied import note_emptied
 from augment.targets.labels import Label, Labeled, pack
 from augment.targets.rows import Rows, understand_found, understand_rows
@@ -44,10 +40,10 @@ class WebDataset(LabeledSource):
     def load(self) -> Dataset:
         """List the shards and check every picture, once."""
         dataset = self.unchecked()
-        check = partial(check_shards, skip_bad=self.skip_bad, folder=Path(DATA_DIR) / "shards")
+        check = partial(check_once, skip_bad=self.skip_bad, folder=Path(DATA_DIR) / "shards")
         train, val = self._shards().values()
         warn_of_leak((file.resolve() for file in train), (file.resolve() for file in val))
-        learned, scored = check(dataset.train, "train", train), check(dataset.val, "val", val)
+        learned, scored = check(dataset.train, "train"), check(dataset.val, "val")
         return note_emptied(dataset, replace(dataset, train=learned, val=scored))
 
     def unchecked(self) -> Dataset:

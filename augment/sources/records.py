@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -11,12 +10,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from augment.check import CACHE_VERSION, require_readable
-from augment.dataset import Dataset, Split, Stored
+from augment.dataset import Dataset, Stored
 from augment.errors import UserError
-from augment.files import near_file, write_whole
+from augment.files import near_file
 from augment.params import Text, Texts, setting
 from augment.records.caffe import DatumPicture, index_datums
+from augment.records.checked import check_once
 from augment.records.index import Build, Index, load_indexes
 from augment.records.kinds import told_by_content
 from augment.records.parquet import class_names, is_kept, unpack_table
@@ -25,13 +24,7 @@ from augment.records.shards import find_shards, is_pattern
 from augment.records.spans import RecordFile, Span
 from augment.records.tfrecord import IMAGE, LABEL, index_examples
 from augment.sources.leak import warn_of_leak
-from augment.sources.registry import (
-    DATA_DIR,
-    SKIP_BAD,
-    LabeledSource,
-    source,
-)
-from augment.stored import name_of
+from augment.sources.registry import DATA_DIR, SKIP_BAD, LabeledSource, source
 from augment.targets.emptied import note_emptied
 from augment.targets.labels import Labeled, Labels, join
 from augment.targets.rows import understand_found
@@ -58,7 +51,8 @@ class Records(LabeledSource):
     def load(self) -> Dataset:
         """Index what is not indexed yet, check every picture once, and give the labels numbers."""
         dataset = self.unchecked()
-        train, val = self._check(dataset.train, "train"), self._check(dataset.val, "val")
+        check = partial(check_once, skip_bad=self.skip_bad, folder=Path(self.dir) / "index")
+        train, val = check(dataset.train, "train"), check(dataset.val, "val")
         return note_emptied(dataset, replace(dataset, train=train, val=val))
 
     def unchecked(self) -> Dataset:
@@ -75,22 +69,6 @@ class Records(LabeledSource):
             typed=self.typed,
         )  # fmt: skip
         return targets.of(train, val)
-
-    def _check(self, split: Split, name: str) -> Split:
-        """Leave out, or refuse, pictures that cannot be decoded; where all can be that is noted down, by the files."""
-        digest = blake2b(f"{CACHE_VERSION}\n".encode(), digest_size=12)
-        for file in dict.fromkeys(picture.file for picture in split.files if isinstance(picture, Span | DatumPicture)):
-            digest.update(f"{file}\n".encode(errors="surrogateescape"))
-        for picture in split.files:
-            digest.update(f"{name_of(picture)}\n".encode(errors="surrogateescape"))
-        note = Path(self.dir) / "index" / f"{digest.hexdigest()}.good"
-        if note.exists():
-            return split
-        kept = require_readable(split, name, skip_bad=self.skip_bad)
-        if len(kept) == len(split):
-            with suppress(OSError):  # then they are checked again next time
-                write_whole(note, f"{len(kept)} pictures\n")
-        return kept
 
     def _split(self, given: str, paths: Sequence[Path]) -> tuple[list[Stored], Labeled]:
         files: list[Stored] = []
