@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from augment import registry
+from trainer import reference
 from trainer.cli import main
 
 
@@ -48,3 +50,21 @@ def test_a_folder_that_cannot_be_made_is_named(
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert re.match(r"error: outputs/\S+: cannot be made: Not a directory\. Allowed:", capsys.readouterr().err)
+
+
+def test_the_help_lists_what_plugins_declare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An op of one's own is in --help, as any other."""
+    text = (
+        'from augment.registry import numpy_op\n@numpy_op()\ndef stays(image):\n    """Nothing."""\n    return image\n'
+    )
+    (tmp_path / "ops_for_help.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_OPS", dict(registry._OPS))
+    monkeypatch.setattr(reference, "OPS", registry._OPS)
+    assert main(["aug.plugins=[ops_for_help]", "--help"]) == 0
+    assert "stays (local)  Nothing." in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help", "aug.plugins=ops_for_help"])
+    assert "Allowed: a list of names, as aug.plugins=[ops_for_help]" in capsys.readouterr().err

@@ -14,18 +14,22 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.text import Text
 
-from augment.command import INTERRUPTED, readable_errors
+from augment.command import INTERRUPTED, readable_errors, table_console
 from augment.compose import (
     CONF,
+    TOP,
     compose_jobs,
     group_names,
+    key_of,
     normalize,
+    parse,
     plain_values,
     refuse_sweeps,
     refuse_words,
     split_sweep,
 )
 from augment.errors import UserError, told
+from augment.registry import load_plugins
 from trainer import sweep
 from trainer.config import check_config, inner_keys, parse_config
 from trainer.overrides import flags_first, with_resumed
@@ -54,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
+        _load_given_plugins(arguments)
         sys.stdout.write(help_text(group_names()))
         return 0
     tokens = flags_first(normalize(with_resumed(arguments)))
@@ -78,13 +83,20 @@ def _main(arguments: list[str]) -> int:
             f"{error.filename}: cannot be made: {error.strerror}. Allowed: to start in a folder that can be written to."
         ) from error
     finally:
-        finished = [sweep.print_table(folder, Console()) for folder in sweep.STARTED if folder.is_dir()]
+        finished = [sweep.print_table(folder, table_console()) for folder in sweep.STARTED if folder.is_dir()]
         sweep.STARTED.clear()
     if errors and not args.multirun:
         raise errors[0]
     if "interrupted" in statuses:
         return INTERRUPTED
     return 0 if all(finished) else 1
+
+
+def _load_given_plugins(arguments: Sequence[str]) -> None:
+    """Import the plugins that the command line names, so that --help lists what they declare."""
+    for override in (parse(token) for token in arguments if "=" in token and not token.startswith("-")):
+        if (key := key_of(override)) in ("plugins", "aug.plugins"):
+            load_plugins(tuple(TOP["plugins"].parse(override.value(), key) or ()), key)
 
 
 def _meant(flag: str) -> str:
