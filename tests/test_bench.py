@@ -98,6 +98,7 @@ def test_a_narrow_table_cuts_no_number():
     text = captured.get()
     assert "225,666..225,666" in text
     assert "…" not in text
+    assert " 2.50 \n" in text
     assert "1 round of 1 s" in " ".join(text.split())
 
 

@@ -165,9 +165,8 @@ class Report:
             caption=left_out or None,
             caption_justify="left",
         )
-        table.add_column(
-            "", overflow="fold", min_width=12
-        )  # what gives way where it is narrow: a number that is cut is none
+        # The names give way where it is narrow: a number that is cut is none.
+        table.add_column("", overflow="fold", min_width=8)
         on_gpu = bool(s["hardware"]["gpu"])
         for column in (
             "img/s",

@@ -160,9 +160,8 @@ def _table(results: Sequence[Result], settings: Mapping[str, Any]) -> Table:
         caption=left_out or None,
         caption_justify="left",
     )
-    table.add_column(
-        "", overflow="fold", min_width=12
-    )  # what gives way where it is narrow: a number that is cut is none
+    # The names give way where it is narrow: a number that is cut is none.
+    table.add_column("", overflow="fold", min_width=8)
     for column in ("img/s", "min..max", "of folder", "CPU ms"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:
