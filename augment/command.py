@@ -1,19 +1,25 @@
 """What the command lines of all programs have in common: flags beside overrides, readable errors, exit codes."""
 
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from augment.errors import UserError, suggest
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 USAGE = 2  # exit code of a user's mistake
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+
+_WIDE = 100_000  # columns of what has none
 
 
 @contextmanager
@@ -77,6 +83,13 @@ class Parser(ArgumentParser):
         options, rest = self.split(arguments)
         paths = [token for token in rest if "=" not in token or Path(token).exists()]
         return options, [Path(token) for token in paths], [token for token in rest if token not in paths]
+
+
+def table_console() -> "Console":
+    """Return a console for tables, which in a file or a pipe are as wide as they need: names of files stay whole."""
+    from rich.console import Console  # takes a while
+
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE)
 
 
 @contextmanager

@@ -48,6 +48,10 @@ TOP: dict[str, Param[Any]] = {
 # Where a value begins, or one of several that are swept.
 _HOME = re.compile(r"(?<=[=,])~/")
 
+# What Hydra's grammar knows only in quotes though it has no meaning there, as umlauts and most signs, in a value
+# without anything that has one.
+_TO_QUOTE = re.compile(r"""(?=.*[^\x20-\x7e]|.*[!#&;<>^`])[^=,:()\[\]{}'"\\$]+""")
+
 
 def normalize(tokens: Sequence[str]) -> list[str]:
     """Give every override the plus signs that Hydra wants; flags pass through.
@@ -62,7 +66,7 @@ def normalize(tokens: Sequence[str]) -> list[str]:
 def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> str:
     if not _is_override(token):
         return token
-    token = _at_home(token)
+    token = _readable(token)
     override = parse(token)
     bare = token.lstrip("+")
     if override.type == OverrideType.DEL or key_of(override).split(".")[0] == "hydra" or "/" in key_of(override):
@@ -77,6 +81,12 @@ def _at_home(token: str) -> str:
     return _HOME.sub(lambda _: f"{Path.home()}/", token)
 
 
+def _readable(token: str) -> str:
+    """Return an override as Hydra's grammar can read it: the ~ expanded, and umlauts and the like put in quotes."""
+    key, equals, value = _at_home(token).partition("=")
+    return f'{key}="{value}"' if equals and _TO_QUOTE.fullmatch(value) else f"{key}{equals}{value}"
+
+
 def _is_override(token: str) -> bool:
     return "=" in token or token.startswith("~")
 
@@ -88,7 +98,7 @@ def parse(token: str) -> Override:
         UserError: its grammar is not Hydra's.
     """
     try:
-        return OverridesParser.create().parse_override(_at_home(token))
+        return OverridesParser.create().parse_override(_readable(token))
     except HydraException as error:
         raise UserError(
             f"{token}: cannot be read ({first_line(error)}). Allowed: key=value, where a value with any of = , : [ ] "
@@ -195,13 +205,22 @@ def compose(arguments: Sequence[str]) -> dict[str, Any]:
         HydraException: an override that Hydra cannot apply.
         OmegaConfBaseException: an interpolation that cannot be resolved.
     """
-    for token in arguments:
-        if not _is_override(token) or token.startswith("-"):
-            raise UserError(f"'{token}' is no override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
+    refuse_words(arguments)
     refuse_sweeps(arguments)
     (composed,) = compose_jobs([normalize(arguments)])
     check_keys(composed)
     return composed
+
+
+def refuse_words(tokens: Iterable[str]) -> None:
+    """Check that everything is an override: neither a flag nor the bare name of something.
+
+    Raises:
+        UserError: one is not; the message has what may be meant.
+    """
+    for token in tokens:
+        if not _is_override(token) or token.startswith("-"):
+            raise UserError(f"'{token}' is no override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
 
 
 def refuse_sweeps(tokens: Sequence[str]) -> None:
@@ -217,6 +236,8 @@ def refuse_sweeps(tokens: Sequence[str]) -> None:
 
 
 def _meant(token: str) -> str:
+    if (Path(token) / "last.pt").is_file():
+        return f" Did you mean 'fit.resume={token}'?"
     files = {file.stem: group for group in (EXPERIMENT, "aug") for file in sorted((CONF / group).glob("*.yaml"))}
     near = get_close_matches(token.removesuffix(".yaml"), files, n=1)
     return f" Did you mean '+{files[near[0]]}={near[0]}'?" if near else ""
@@ -268,8 +289,12 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()}
 
 
-def check_keys(given: Mapping[str, Any]) -> None:
+def check_keys(given: Mapping[str, Any], inner: Iterable[str] = ()) -> None:
     """Check the keys at the top of the configuration.
+
+    Args:
+        given: the configuration.
+        inner: key paths below the sections, one of which may be meant where its last part alone is given.
 
     Raises:
         UserError: an unknown one; the message has the nearest.
@@ -277,6 +302,9 @@ def check_keys(given: Mapping[str, Any]) -> None:
     known = (*TOP, *SECTIONS)
     for name in given:
         if name not in known:
+            for path in inner:
+                if path.split(".")[-1] == name:
+                    raise UserError(f"{name}: unknown key. Did you mean '{path}'? Allowed: {', '.join(sorted(known))}.")
             raise UserError(f"{name}: unknown key.{suggest(name, known)}")
 
 

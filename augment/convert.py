@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dataset = load_dataset(source)
         form = Options(options.to, options.size, options.quality, options.shard_mb)
         done = convert(dataset, options.out, form, jobs=options.jobs)
-        _print(done, FORMATS[options.to].usage(options.out, Meaning(dataset.task, dataset.classes)))
+        _print(done, options.to, FORMATS[options.to].usage(options.out, Meaning(dataset.task, dataset.classes)))
     return 0
 
 
@@ -60,16 +60,15 @@ def _goes_on() -> Iterator[None]:
         raise
 
 
-def _print(shards: Sequence[Done], usage: str) -> None:
+def _print(shards: Sequence[Done], to: str, usage: str) -> None:
     for split in ("train", "val"):
         chosen = [shard for shard in shards if shard.split == split]
-        kept = sum(shard.kept for shard in chosen)
         pictures = sum(shard.pictures for shard in chosen)
-        sys.stdout.write(
-            f"{split}: {pictures:,} pictures in {number(len(chosen), 'shard', 'shards')}"
-            + (f", {kept:,} of which were there already" if kept else "")
-            + "\n"
-        )
+        where, old = f" in {number(len(chosen), 'shard', 'shards')}", sum(shard.kept for shard in chosen)
+        if to == "folder":  # which is cut as well, but nobody sees it
+            where, old = "", sum(shard.pictures for shard in chosen if shard.kept)
+        there = f", of which {old:,} {'was' if old == 1 else 'were'} there already" if old else ""
+        sys.stdout.write(f"{split}: {number(pictures, 'picture', 'pictures')}{where}{there}\n")
     sys.stdout.write(f"All were read again: checksum {total_checksum(shards)}\n")
     sys.stdout.write(f"To use them: {usage}\n")
 

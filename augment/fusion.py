@@ -17,8 +17,10 @@ from PIL import Image, ImageFilter
 from rich.console import Console
 from rich.table import Table
 
+from augment.command import readable_errors, writing
 from augment.config import Aug, parse_steps
 from augment.dataset import Picture
+from augment.errors import UserError
 from augment.folder import find_pictures
 from augment.pipeline import build_pipeline
 from augment.plan import build_plan
@@ -151,13 +153,27 @@ def figure(file: Picture, folder: Path) -> Figure:
     return drawn
 
 
+_ALLOWED = "a folder of pictures, or nothing for the sample"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    with readable_errors():
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(given: list[str]) -> int:
+    if len(given) > 1 or any(token.startswith("-") for token in given):
+        raise UserError(f"{' '.join(given)}: not allowed here. Allowed: {_ALLOWED}.")
     console = Console()
     files: Sequence[Picture] = find_pictures(Path(given[0])) if given else load_dataset(Sample()).val.files[::30]
+    if not files:
+        raise UserError(f"{given[0]}: holds no pictures. Allowed: {_ALLOWED}.")
     with tempfile.TemporaryDirectory() as temporary:
-        table = Table(title=f"fused against step by step, {len(files)} pictures, {SIZE} px", title_justify="left")
+        table = Table(
+            title=f"fused against step by step, {len(files)} pictures, {SIZE} px",
+            title_justify="left",
+        )
         for title in ("steps", "smooth: mean", "largest", "sharp: mean", "largest", "detail left"):
             table.add_column(title, justify="right")
         for row in compare(files, Path(temporary)):
@@ -165,8 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             table.add_row(str(row.steps), *(f"{n:.2f}/255" for n in numbers), f"{row.contrast:.0%}")
         console.print(table)
         out = Path("outputs/fusion.png")
-        out.parent.mkdir(exist_ok=True)
-        figure(files[len(files) // 2], Path(temporary)).savefig(out)
+        with writing(str(out)):
+            out.parent.mkdir(exist_ok=True)
+            figure(files[len(files) // 2], Path(temporary)).savefig(out)
     console.print(str(out))
     return 0
 

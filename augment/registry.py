@@ -260,6 +260,8 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            raise UserError(f"{key}: no module named '{error.name}' (looked for in PYTHONPATH).") from error
+            raise UserError(
+                f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH)."
+            ) from error
         except (ImportError, SyntaxError, TypeError, ValueError) as error:
             raise UserError(f"{key}: {module}: {error}") from error

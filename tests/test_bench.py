@@ -90,6 +90,18 @@ def test_table_and_chart_of_rows_that_ran_and_that_did_not(tmp_path):
         assert min(picture.size) > 200
 
 
+def test_a_narrow_table_cuts_no_number():
+    rows = (result("decode", 400), result("fused", 225_666), result("x" * 40, 1000))
+    console = Console(width=80, record=True)
+    with console.capture() as captured:
+        console.print(Report(rows, SETTINGS | {"rounds": 1}).table())
+    text = captured.get()
+    assert "225,666..225,666" in text
+    assert "…" not in text
+    assert " 2.50 \n" in text
+    assert "1 round of 1 s" in " ".join(text.split())
+
+
 def test_what_lay_ready_is_not_timed_and_strides_are_whole():
     taken = count()
 

@@ -5,9 +5,21 @@ import re
 import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
+from rich.table import Table
 
-from augment.command import Parser, one_of, readable_errors
+from augment.command import Parser, one_of, readable_errors, table_console
 from augment.errors import UserError
+
+
+def test_a_table_in_a_file_is_as_wide_as_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name of a file that goes over two lines cannot be searched for."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table_console().print(Table("x" * 300))
+    assert "x" * 300 in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
+    assert table_console().width == 40
 
 
 @pytest.fixture

@@ -106,6 +106,19 @@ def test_many_at_once_keep_their_order() -> None:
     assert normalize(given) == ["-m", "++fit.lr=1", "aug=imagenette", "~aug.train.flip", "++seed=0,1"]
 
 
+@pytest.mark.parametrize("value", ["Bilder äöü/Fisch", "Tom & Jerry #1", "照片", "~/ü", "a;b!"])
+def test_what_the_grammar_knows_in_quotes_only_is_put_in_quotes(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    meant = value.replace("~", "/home/me")
+    assert normalize([f"data.root={value}"]) == [f'++data.root="{meant}"']
+    assert compose(["data=folder", f"data.root={value}"])["data"]["root"] == meant
+
+
+def test_what_has_a_meaning_is_not_put_in_quotes() -> None:
+    for given in ("data.root='ä, b'", "aug.mean=[1,2,3]", "fit.lr=0.1,0.2", "fit.beta2=null", "data.root=a b"):
+        assert normalize([given]) == [f"++{given}"]
+
+
 @pytest.mark.parametrize("given", ["fit.lr=[1", "fit lr=3", "data.root=/a/b=c"])
 def test_what_cannot_be_parsed_is_named(given: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be read .*put in quotes"):

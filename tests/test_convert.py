@@ -356,3 +356,32 @@ def test_mistakes_on_the_command_line(arguments: list[str], message: str, capsys
         main(arguments)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("to", "first", "second"),
+    [
+        (
+            "folder",
+            ["train: 2 pictures", "val: 1 picture"],
+            ["train: 2 pictures, of which 2 were there already", "val: 1 picture, of which 1 was there already"],
+        ),
+        (
+            "tfrecord",
+            ["train: 2 pictures in 1 shard", "val: 1 picture in 1 shard"],
+            [
+                "train: 2 pictures in 1 shard, of which 1 was there already",
+                "val: 1 picture in 1 shard, of which 1 was there already",
+            ],
+        ),
+    ],
+)
+def test_what_was_written_is_counted(
+    to: str, first: list[str], second: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in ("train/a/1.png", "train/b/2.png", "val/a/3.png"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        Image.new("RGB", (8, 8), (len(file), ord(file[-5]), 0)).save(tmp_path / file)
+    for expected in (first, second):
+        assert main(["data=folder", f"data.root={tmp_path}", "--to", to, "--out", str(tmp_path / "out")]) == 0
+        assert capsys.readouterr().out.splitlines()[:2] == expected

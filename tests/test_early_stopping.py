@@ -96,6 +96,12 @@ def test_a_resumed_run_counts_on() -> None:
     assert callback.reason == "no better val_accuracy in 3 epochs"
 
 
+def test_one_epoch_is_one() -> None:
+    callback = EarlyStopping(patience=1)
+    make_learner(Recorder(), scripted(FALLING, "val_accuracy"), callback, epochs=len(FALLING)).fit()
+    assert callback.reason == "no better val_accuracy in 1 epoch"
+
+
 def test_the_summary_says_it() -> None:
     row = {"epoch": 2, "val_accuracy": 0.7}
     text = str(Summary("finished", Path("run"), 6, row, row, 3.0, stopped="no better val_accuracy in 3 epochs"))

@@ -41,3 +41,21 @@ def test_the_command_makes_the_picture(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([str(photos[0].parent)]) == 0
     assert (tmp_path / "outputs" / "fusion.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere cannot be read: No such file or directory."),
+        (["empty"], "empty: holds no pictures."),
+        (["--help"], "--help: not allowed here. Allowed: a folder of pictures"),
+        (["a", "b"], "a b: not allowed here."),
+    ],
+)
+def test_mistakes_have_a_sentence(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")

@@ -95,7 +95,10 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
         ({}, "model.kind: missing."),
         ({"name": "resnet18"}, "model.kind: missing."),
         ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, timm, xresnet."),
-        ({"kind": "cnn", "name": "resnet18"}, "model.name: unknown key. Allowed: (none)."),
+        (
+            {"kind": "cnn", "name": "resnet18"},
+            "model.name: unknown key of model=cnn; model=timm has it. Allowed: (none).",
+        ),
         ({"kind": "timm"}, "model.name: missing. Allowed: text (a name of timm,"),
         (
             {"kind": "timm", "nam": "resnet18"},

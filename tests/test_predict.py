@@ -159,6 +159,7 @@ def test_csv_quotes_what_needs_it():
         (["EMPTY", "PHOTO"], "best.pt: no such checkpoint"),
         (["RUN", "phot.png"], "phot.png: there is no such file or folder. Did you mean photo.png?"),
         (["RUN", "EMPTY"], "holds no pictures"),
+        (["RUN", "BAD"], "error: the picture cannot be used: "),
         (["RUN", "PHOTO", "--tta", "flp"], "unknown name 'flp'. Did you mean 'flip'?"),
         (["RUN", "PHOTO", "--top", "0"], "argument --top: '0' is not allowed. Allowed: a whole number of at least 1"),
         (["RUN", "PHOTO", "--tpo", "1"], "--tpo: unknown flag. Did you mean '--top'?"),
@@ -175,7 +176,14 @@ def test_mistakes(arguments, message, finished_run, photos, tmp_path, monkeypatc
     shutil.copy(photos[0], "photo.png")
     (tmp_path / "empty").mkdir()
     shutil.copy(finished_run / "config.yaml", tmp_path / "empty")
-    places = {"RUN": str(finished_run), "PHOTO": "photo.png", "EMPTY": "empty", "PHOTO/x.csv": "photo.png/x.csv"}
+    (tmp_path / "bad.jpg").touch()
+    places = {
+        "BAD": "bad.jpg",
+        "RUN": str(finished_run),
+        "PHOTO": "photo.png",
+        "EMPTY": "empty",
+        "PHOTO/x.csv": "photo.png/x.csv",
+    }
     with pytest.raises(SystemExit) as stopped:
         main([places.get(a, a) for a in arguments])
     assert stopped.value.code == 2

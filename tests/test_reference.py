@@ -12,7 +12,7 @@ from augment.sources import SOURCES
 from trainer.callbacks import CALLBACKS
 from trainer.config import Fit
 from trainer.models import MODELS
-from trainer.reference import help_text, op_table
+from trainer.reference import experiments, help_text, op_table
 
 HELP = help_text(["aug", "data"])
 LINES = [line.strip() for line in HELP.splitlines()]
@@ -56,13 +56,17 @@ def test_every_name_is_in_the_help(title: str, registry: dict[str, type]) -> Non
         assert f"{title}={name}  {first}" in LINES
 
 
+def test_what_an_experiment_is_for_is_a_whole_sentence() -> None:
+    assert all(text.endswith(".") for text in experiments().values())
+
+
 def test_every_experiment_is_in_the_help() -> None:
     files = list((CONF / "experiment").glob("*.yaml"))
     assert files
     for file in files:
         mark, comment, *_ = file.read_text().splitlines()
         assert mark == "# @package _global_"
-        assert f"{file.stem}: {comment.removeprefix('# ')}" in LINES
+        assert any(line.startswith(f"{file.stem}: {comment.removeprefix('# ')}") for line in LINES)
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)

@@ -330,7 +330,7 @@ def test_plugin_runs(plugin: str, photos: tuple[Path, ...], device: torch.device
 @pytest.mark.usefixtures("clean_registry")
 def test_plugin_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UserError, match=r"^aug\.plugins: no module named 'no_such_ops' \(looked for in PYTHONPATH\)\.$"
+        UserError, match=r"^aug\.plugins: no module named 'no_such_ops' \(looked for in this folder and PYTHONPATH\)\.$"
     ):
         parse_aug({"plugins": ["no_such_ops"]})
     (tmp_path / "needs_another.py").write_text("import no_such_library\n")

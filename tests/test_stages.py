@@ -414,6 +414,7 @@ def test_a_run_with_stages(
         ({"a.b": {}}, "fit.stages.a.b: a stage's name has no dot."),
         ({1: {"epochs": 1}, "1": {}}, "fit.stages.1: there twice"),
         ({"a": {}, "b": {"epochs": None}}, "fit.stages.b.epochs: null, as in fit.stages.a. Allowed: at most one"),
+        ({"a": {"epochs": 1}}, "fit.stages: the stages have 1 epoch, fit.epochs is 5. Allowed:"),
         ({"a": {"epochs": 2}, "b": {"epochs": 2}}, "fit.stages: the stages have 4 epochs, fit.epochs is 5. Allowed:"),
         ({"a": {"epochs": 3}, "b": {"epochs": 3}}, "fit.stages: the stages have 6 epochs, fit.epochs is 5. Allowed:"),
         ({"a": {"epochs": 5}, "b": {}}, "fit.stages.b: no epoch is left for it, the others have 5 of 5. Allowed:"),

@@ -205,6 +205,13 @@ def test_there_is_no_mean_of_single_seeds(tmp_path: Path) -> None:
     assert "over seeds" not in printed(tmp_path)[0]
 
 
+def test_one_job_is_one_and_the_same_job_twice_is_no_mean_over_seeds(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", ["++fit.lr=0.1"], 0.5)
+    assert printed(tmp_path)[0][0] == "1 job, the best last epoch first"
+    write_job(tmp_path, "1", ["++fit.lr=0.1"], 0.5)
+    assert not [line for line in printed(tmp_path)[0] if line.startswith("last val_accuracy over")]
+
+
 def test_no_jobs(tmp_path: Path) -> None:
     lines, _ = printed(tmp_path)
     assert lines[0] == "0 jobs, the best last epoch first"

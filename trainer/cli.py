@@ -14,11 +14,24 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.text import Text
 
-from augment.command import INTERRUPTED, readable_errors
-from augment.compose import CONF, compose_jobs, group_names, normalize, plain_values, refuse_sweeps, split_sweep
-from augment.errors import told
+from augment.command import INTERRUPTED, readable_errors, table_console
+from augment.compose import (
+    CONF,
+    TOP,
+    compose_jobs,
+    group_names,
+    key_of,
+    normalize,
+    parse,
+    plain_values,
+    refuse_sweeps,
+    refuse_words,
+    split_sweep,
+)
+from augment.errors import UserError, told
+from augment.registry import load_plugins
 from trainer import sweep
-from trainer.config import check_config, parse_config
+from trainer.config import check_config, inner_keys, parse_config
 from trainer.overrides import flags_first, with_resumed
 from trainer.reference import help_text
 from trainer.resume import check_resume
@@ -45,10 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
+        _load_given_plugins(arguments)
         sys.stdout.write(help_text(group_names()))
         return 0
     tokens = flags_first(normalize(with_resumed(arguments)))
-    args = get_args_parser().parse_args(tokens)
+    args, unknown = get_args_parser().parse_known_args(tokens)
+    if unknown:
+        raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: -m, --cfg job, --help; key=value.")
+    refuse_words(args.overrides)
     only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun
     if not only_shows and not args.config_path:
         _check_all(args.overrides, args.config_name or "config", args.config_dir, multirun=args.multirun)
@@ -59,14 +76,34 @@ def _main(arguments: list[str]) -> int:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
             _job(statuses, errors, args.overrides)
         )()
+    except OSError as error:  # not of a job, which raises nothing: of the folder that Hydra makes for it, or a pipe
+        if error.filename is None:
+            raise
+        raise UserError(
+            f"{error.filename}: cannot be made: {error.strerror}. Allowed: to start in a folder that can be written to."
+        ) from error
     finally:
-        finished = [sweep.print_table(folder, Console()) for folder in sweep.STARTED if folder.is_dir()]
+        finished = [sweep.print_table(folder, table_console()) for folder in sweep.STARTED if folder.is_dir()]
         sweep.STARTED.clear()
     if errors and not args.multirun:
         raise errors[0]
     if "interrupted" in statuses:
         return INTERRUPTED
     return 0 if all(finished) else 1
+
+
+def _load_given_plugins(arguments: Sequence[str]) -> None:
+    """Import the plugins that the command line names, so that --help lists what they declare."""
+    for override in (parse(token) for token in arguments if "=" in token and not token.startswith("-")):
+        if (key := key_of(override)) in ("plugins", "aug.plugins"):
+            load_plugins(tuple(TOP["plugins"].parse(override.value(), key) or ()), key)
+
+
+def _meant(flag: str) -> str:
+    """Return the setting that a flag of its name is meant for, if there is one."""
+    name = flag.lstrip("-").split("=")[0].replace("-", "_")
+    near = next((path for path in inner_keys() if name in (path, path.split(".")[-1])), None)
+    return f" Did you mean '{near}=...'?" if near else ""
 
 
 def _check_all(tokens: list[str], config_name: str, config_dir: str | None, *, multirun: bool) -> None:

@@ -208,7 +208,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     Raises:
         UserError: names the key path, what was given and what is allowed.
     """
-    check_keys(given)
+    check_keys(given, inner_keys())
     top = parse_params(TOP, {n: v for n, v in given.items() if n in TOP}, "")
     load_plugins(top["plugins"], "plugins")
     model = parse_model(given.get("model"))
@@ -237,6 +237,12 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "plugins": list(top["plugins"]),
         },
     )
+
+
+def inner_keys() -> list[str]:
+    """Return the key paths of all settings that are in one place whatever is chosen, and those of the sources."""
+    sections = [("fit", Fit), ("aug", Aug), *(("data", cls) for cls in SOURCES.values())]
+    return [f"{section}.{name}" for section, cls in sections for name in settings(cls)]
 
 
 def parse_fit(given: object, key: str = "fit") -> Fit:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from augment.info.wording import number
 from augment.params import Choice, Count, Number, setting
 from trainer.callback import Callback, CancelFit
 from trainer.callbacks import configurable
@@ -43,7 +44,7 @@ class EarlyStopping(Callback):
         if monitor not in rows[-1]:
             return
         if self._epochs_without(rows, monitor) >= self.patience and learner.epoch + 1 < learner.epochs:
-            self.reason = f"no better {monitor} in {self.patience} epochs"
+            self.reason = f"no better {monitor} in {number(self.patience, 'epoch', 'epochs')}"
             raise CancelFit
 
     def _epochs_without(self, rows: Sequence[Row], monitor: str) -> int:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
 from augment.check import require_readable
-from augment.command import USAGE, Parser, one_of, readable_errors
+from augment.command import USAGE, Parser, one_of, readable_errors, table_console
 from augment.dataset import Split, Task
 from augment.errors import UserError
 from augment.files import write_json
@@ -199,7 +198,7 @@ def _worst(per_class: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int
 
 def _report(score: Score, run: Path, folder: Path | None) -> None:
     low, high = score.interval
-    console = Console()
+    console = table_console()
     table = Table("class", "right", "of", "recall", "precision")
     precisions = score.precisions()
     shown = _worst(score.per_class())
@@ -235,7 +234,7 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
 
 
 def _report_outputs(score: OutputScore, run: Path) -> None:
-    console = Console()
+    console = table_console()
     per_class = score.per_class()
     columns = list(next(iter(per_class.values())))
     table = Table("label" if score.task == "multilabel" else "number", *columns)

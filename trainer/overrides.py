@@ -23,6 +23,8 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
     file = folder / ".hydra" / "overrides.yaml"
     if not file.is_file() or not (folder / "last.pt").is_file():
         missing = "no such folder" if not folder.is_dir() else "no last.pt and .hydra/overrides.yaml in it"
+        if folder.is_file():
+            missing = "a file, not a folder"
         raise UserError(f"fit.resume={folder}: {missing}. Allowed: the folder of a run that saved a checkpoint.")
     saved = [str(token) for token in OmegaConf.load(file)]
     return [token for token in saved if key_of(parse(token)) not in given] + list(tokens)

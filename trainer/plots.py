@@ -149,7 +149,14 @@ def _rates_figure(
         color, face = (INK, "white") if place else (BLUE, BLUE)
         at = (lr, smoothed[int(np.argmin(np.abs(lrs - lr)))])
         axes.axvline(lr, color=color, linewidth=1, linestyle=":", zorder=0)
-        axes.plot(*at, "o", color=color, markerfacecolor=face, markersize=8, label=f"{name} {lr:.2g}")
+        axes.plot(
+            *at,
+            "o",
+            color=color,
+            markerfacecolor=face,
+            markersize=8,
+            label=f"{name if place else 'suggested'} {lr:.2g}",
+        )
         if not place:
             set_title(axes, f"Loss over the learning rate, suggested: {lr:.2g}")
     axes.legend(frameon=False, fontsize=TEXT, labelcolor=INK)

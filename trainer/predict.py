@@ -17,11 +17,12 @@ from rich.text import Text
 from torch import Tensor
 
 from augment.check import check_files
-from augment.command import Parser, one_of, readable_errors, writing
+from augment.command import Parser, one_of, readable_errors, table_console, writing
 from augment.dataset import Split, Target
 from augment.errors import UserError
 from augment.files import near_file, write_whole
 from augment.folder import find_pictures
+from augment.info.wording import number
 from augment.stored import name_of
 from trainer.callback import Callback
 from trainer.learner import Learner
@@ -92,7 +93,9 @@ def predict(
     good = tuple(picture for picture in pictures if picture not in problems)
     if not good:
         file, reason = next(iter(problems.items()))
-        raise UserError(f"none of {len(pictures)} pictures can be used; the first: {name_of(file)} {reason}")
+        one = len(pictures) == 1
+        none, first = ("the picture cannot", "") if one else (f"none of {len(pictures)} pictures can", "; the first")
+        raise UserError(f"{none} be used{first}: {name_of(file)} {reason}")
     found = iter(_predict(trained, good, top, threshold))
     return [
         Prediction(picture, error=problems[picture]) if picture in problems else next(found) for picture in pictures
@@ -262,13 +265,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if file:
                 _write(text(predictions), file, flag)
         if not options.csv and not options.json:
-            _print(predictions, Console())
+            _print(predictions, table_console())
         elif STDOUT not in (options.csv, options.json):
-            sys.stdout.write(f"{len(predictions) - len(bad)} pictures; {options.csv or options.json}\n")
+            sys.stdout.write(
+                f"{number(len(predictions) - len(bad), 'picture', 'pictures')}; {options.csv or options.json}\n"
+            )
         for prediction in bad:
             sys.stderr.write(f"{prediction.file} {prediction.error}\n")
         if bad:
-            sys.stderr.write(f"error: {len(bad)} of {len(predictions)} pictures cannot be used.\n")
+            sys.stderr.write(
+                f"error: {len(bad)} of {number(len(predictions), 'picture', 'pictures')} cannot be used.\n"
+            )
     return FAILED if bad else 0
 
 

@@ -77,13 +77,14 @@ def help_text(groups: Sequence[str]) -> str:
 
 
 def experiments() -> dict[str, str]:
-    """Return the experiments that come with the project, each with the first line of its comment."""
+    """Return the experiments that come with the project, each with the first sentence of its comment."""
     return {file.stem: _comment(file.read_text()) for file in sorted((CONF / EXPERIMENT).glob("*.yaml"))}
 
 
 def _comment(text: str) -> str:
     comments = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
-    return next((line for line in comments if not line.startswith("@package")), "")
+    whole = " ".join(line for line in comments if not line.startswith("@package"))
+    return re.split(r"(?<=\.) (?=[A-Z])", whole)[0]
 
 
 def op_table() -> str:

@@ -8,6 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from augment.errors import UserError
+from augment.info.wording import number
 from augment.params import settings
 from augment.sources import Source, load_dataset
 from trainer.checkpoint import LAST, load
@@ -29,8 +30,9 @@ def check_resume(config: Config) -> None:
     state = load(Path(config.fit.resume) / LAST)
     epoch = state["position"][0]
     if epoch >= config.fit.epochs:
+        finished = number(epoch, "epoch", "epochs")
         raise UserError(
-            f"fit.resume={config.fit.resume}: that run has finished its {epoch} epochs. Allowed: a larger fit.epochs."
+            f"fit.resume={config.fit.resume}: that run has finished its {finished}. Allowed: a larger fit.epochs."
         )
     dataset = load_dataset(config.data)
     file = Path(config.fit.resume) / CONFIG_FILE

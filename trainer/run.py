@@ -19,6 +19,7 @@ from augment.dataset import Dataset, Split
 from augment.errors import UserError, told
 from augment.files import write_json
 from augment.graph import Placement
+from augment.info.wording import number
 from augment.loader import Loader
 from augment.memory import keep_freed_memory
 from augment.own.items import end_readers
@@ -259,7 +260,7 @@ def _announce(config: Config, learner: Learner, console: Console) -> None:
     if isinstance(train_loader, StagedLoader):
         console.print(
             "stages:",
-            "; ".join(f"{s.name} {s.epochs} epochs at {s}" for s in train_loader.stages),
+            "; ".join(f"{s.name} {number(s.epochs, 'epoch', 'epochs')} at {s}" for s in train_loader.stages),
             highlight=False,
             soft_wrap=True,
         )

@@ -110,7 +110,9 @@ def complete_stages(
     is_open = any(stage.epochs is None for stage in stages)
     if rest and not is_open:
         allowed = "the same number, or one stage without epochs, which takes the rest"
-        raise UserError(f"{key}: the stages have {fixed} epochs, fit.epochs is {epochs}. Allowed: {allowed}.")
+        raise UserError(
+            f"{key}: the stages have {fixed} epoch{'s' * (fixed != 1)}, fit.epochs is {epochs}. Allowed: {allowed}."
+        )
     if rest < 1 and is_open:
         name = next(stage.name for stage in stages if stage.epochs is None)
         raise UserError(

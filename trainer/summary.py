@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from augment.files import write_json
+from trainer.checkpoint import LAST
 from trainer.tasks import JUDGING, task_of
 
 SUMMARY_FILE = "summary.json"
@@ -53,4 +54,8 @@ class Summary:
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
         took = f"{self.seconds:.0f} s, in {self.folder}"
         epochs = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
-        return f"{self.status} after {epochs}{early}: {score}{final}, {took}"
+        on = f"; fit.resume={self.folder} goes on" if self._can_go_on() else ""
+        return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"
+
+    def _can_go_on(self) -> bool:
+        return self.status == "interrupted" and (self.folder / LAST).is_file()

@@ -190,7 +190,7 @@ def _job_table(jobs: Sequence[Job], varied: set[str]) -> Rows:
         scores = ("" if score is None else f"{which}{score:.4f}" for score in (job.last, job.best))
         status = f"{job.status}: {job.error}" if job.error else job.status
         rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", status])
-    return f"{len(jobs)} jobs, the best last epoch first", rows
+    return f"{len(jobs)} job{'' if len(jobs) == 1 else 's'}, the best last epoch first", rows
 
 
 def _mean_table(means: Sequence[Mean], varied: set[str]) -> Rows:
@@ -202,7 +202,7 @@ def _mean_table(means: Sequence[Mean], varied: set[str]) -> Rows:
         n = str(len(row.scores)) + (f" in {len(row.apart)} folds" if len(row.apart) < len(row.scores) else "")
         rows.append([row.name, n, mean_score, f"{row.std:.4f}", f"{low:.4f}..{high:.4f}"])
     over = [name for key, name in _REPEATED.items() if any(override.startswith(key) for override in varied)]
-    return f"last {key or 'score'} over {' and '.join(over) or 'seeds'}", rows
+    return f"last {key or 'score'} over {' and '.join(over)}", rows
 
 
 def _markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
@@ -224,6 +224,8 @@ def _kept(job: Job, varied: set[str]) -> list[str]:
 def _over_seeds(jobs: Sequence[Job], varied: set[str]) -> list[Mean]:
     """Return the means over jobs that differ in their seed or fold alone, the best first; none for single ones."""
     groups: defaultdict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    if not any(override.startswith(tuple(_REPEATED)) for override in varied):
+        return []  # the same job several times
     for job in jobs:
         if job.last is not None and job.status == "finished":
             name = " ".join(o for o in _kept(job, varied) if not o.startswith(tuple(_REPEATED)))

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from augment.figures import save_figure
 from augment.files import write_json
+from augment.info.wording import number
 
 _INK, _GRAY, _BLUE, _PALE = "0.15", "0.6", "#1f5a96", "0.82"
 _TITLE, _TEXT, _SMALL = 11, 10, 9  # points
@@ -151,7 +152,8 @@ class Report:
         """Return the table for the terminal."""
         s = self.settings
         where = s["hardware"]["gpu"] or f"{s['hardware']['cores']} CPU cores"
-        batches = f"{s['size']} px, batch {s['batch_size']}, {s['rounds']} rounds of {s['seconds']:g} s a row"
+        rounds = f"{number(s['rounds'], 'round', 'rounds')} of {s['seconds']:g} s a row"
+        batches = f"{s['size']} px, batch {s['batch_size']}, {rounds}"
         title = f"{s['recipe_name']} on {where}: {batches}"
         bounds = [result for result in self.results if result.is_bound and result.timings]
         left_out = "\n".join(f"left out: {r.title} ({r.left_out})" for r in self.results if r.left_out)
@@ -163,7 +165,8 @@ class Report:
             caption=left_out or None,
             caption_justify="left",
         )
-        table.add_column("", no_wrap=True)
+        # The names give way where it is narrow: a number that is cut is none.
+        table.add_column("", overflow="fold", min_width=8)
         on_gpu = bool(s["hardware"]["gpu"])
         for column in (
             "img/s",
@@ -254,7 +257,8 @@ def _headline(report: Report) -> str:
     s = report.settings
     photos = f"{s['photos']['count']:,} pictures of {s['photos']['mean_bytes'] / 1000:.0f} kB"
     where = s["hardware"]["gpu"] or f"{s['hardware']['cores']} CPU cores"
-    return f"{s['recipe_name']} at {s['size']} px on {where}: {photos}, batch {s['batch_size']}, {s['rounds']} rounds"
+    rounds = number(s["rounds"], "round", "rounds")
+    return f"{s['recipe_name']} at {s['size']} px on {where}: {photos}, batch {s['batch_size']}, {rounds}"
 
 
 def start_lines(start: Mapping[str, float]) -> str:

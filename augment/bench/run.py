@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from nvidia.dali import backend
-from rich.console import Console
 from rich.progress import Progress
 
 from augment.bench.contenders import Row, Setup, Stream, find_rows, op_rows, recipe_rows, whole_batches
@@ -26,7 +25,7 @@ from augment.bench.cpu_time import cores, machine_seconds, own_seconds
 from augment.bench.options import Options, parse_options
 from augment.bench.report import Report, Result, Timing, start_lines
 from augment.bench.startup import measure_start
-from augment.command import readable_errors, writing
+from augment.command import readable_errors, table_console, writing
 from augment.dataset import Picture
 from augment.files import installed_version
 from augment.memory import keep_freed_memory
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out = options.out or Path("outputs") / f"bench-{datetime.now():%Y-%m-%d-%H-%M-%S}"
         with writing(f"--out {out}"):
             report.write(out)
-    console = Console()
+    console = table_console()
     console.print(report.table())
     if report.crowd:
         console.print(report.crowd, style="red", highlight=False, soft_wrap=True)

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from augment.bench.contenders import Row, Setup, Stream, recipe_stream, whole_batches
@@ -25,12 +24,13 @@ from augment.bench.formats import OWN_WORKERS, SOURCES, load_as
 from augment.bench.options import positive_count, positive_seconds
 from augment.bench.report import DPI, Result, crowd, draw_bars, ratio
 from augment.bench.run import describe, hardware, measure, read_all, versions
-from augment.command import Parser, one_of, readable_errors, writing
+from augment.command import Parser, one_of, readable_errors, table_console, writing
 from augment.compose import compose_recipe
 from augment.dataset import Dataset, Picture
 from augment.errors import UserError
 from augment.figures import save_figure
 from augment.files import write_json
+from augment.info.wording import number
 from augment.memory import keep_freed_memory
 from augment.progress import progress_bar
 from augment.sources import load_dataset
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out = options.out or Path("outputs") / f"bench-sources-{datetime.now():%Y-%m-%d-%H-%M-%S}"
         with writing(f"--out {out}"):
             _write(out, results, settings)
-    console = Console()
+    console = table_console()
     console.print(_table(results, settings))
     if warning := crowd(results):
         console.print(warning, style="red", highlight=False, soft_wrap=True)
@@ -145,7 +145,8 @@ def _headline(settings: Mapping[str, Any]) -> str:
     photos = settings["photos"]
     return (
         f"sources on {where}: {photos['count']:,} pictures of {photos['mean_bytes'] / 1000:.0f} kB, "
-        f"{settings['size']} px, batch {settings['batch_size']}, {settings['rounds']} rounds"
+        f"{settings['size']} px, batch {settings['batch_size']}, "
+        f"{number(settings['rounds'], 'round', 'rounds')}"
     )
 
 
@@ -159,7 +160,8 @@ def _table(results: Sequence[Result], settings: Mapping[str, Any]) -> Table:
         caption=left_out or None,
         caption_justify="left",
     )
-    table.add_column("", no_wrap=True)
+    # The names give way where it is narrow: a number that is cut is none.
+    table.add_column("", overflow="fold", min_width=8)
     for column in ("img/s", "min..max", "of folder", "CPU ms"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:

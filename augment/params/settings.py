@@ -70,4 +70,16 @@ def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector:
     name = given[selector]
     if name not in kinds:
         raise UserError(f"{key}.{selector}: unknown {selector} '{name}'.{suggest(name, kinds)}")
-    return parse_settings(kinds[name], {n: v for n, v in given.items() if n != selector}, key)
+    values = {n: v for n, v in given.items() if n != selector}
+    for stray in values:
+        others = [f"{key}={other}" for other, cls in kinds.items() if stray in settings(cls)]
+        if others and stray not in settings(kinds[name]):
+            own = ", ".join(sorted(settings(kinds[name]))) or "(none)"
+            raise UserError(f"{key}.{stray}: unknown key of {key}={name}; {_listed(others)}. Allowed: {own}.")
+    return parse_settings(kinds[name], values, key)
+
+
+def _listed(kinds: list[str]) -> str:
+    """Return who has a key, three of them at most."""
+    shown = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
+    return f"{shown} {'has' if len(kinds) == 1 else 'have'} it"

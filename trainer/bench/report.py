@@ -65,7 +65,7 @@ class Report:
         s, gpu = self.settings, self.settings["hardware"]["gpu"]
         model = s["model"].get("name", s["model"]["kind"])
         what = f"{model}, {s['aug']['size']} px, batch {s['fit']['batch_size']}, {s['fit']['precision']}"
-        turns = f"{s['rounds']} rounds of {s['seconds']:g} s a row"
+        turns = f"{s['rounds']} round{'s' * (s['rounds'] != 1)} of {s['seconds']:g} s a row"
         return f"{what} on {gpu or str(s['hardware']['cores']) + ' CPU cores'}: {turns}"
 
     def table(self) -> str:

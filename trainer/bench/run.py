@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.progress import Progress
 
 from augment.bench.contenders import whole_batches
 from augment.bench.report import Result
 from augment.bench.run import hardware, settle
-from augment.command import readable_errors, writing
+from augment.command import readable_errors, table_console, writing
 from augment.config import Aug
 from augment.dataset import Split
 from augment.files import installed_version, write_json
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with readable_errors():
         options = parse_options(given)
         report = run(options)
-        console = Console()
+        console = table_console()
         for line in (report.headline, report.table(), *report.notes(), report.sentences):
             console.print(line, highlight=False, soft_wrap=True, markup=False)
         if options.json:
