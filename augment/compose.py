@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
+# Where else a name may come from that is no file of a group.
+_ELSEWHERE = {"model": "timm model.name={} if it is one of timm's."}
+
 SECTIONS = ("data", "model", "aug", "fit", "callbacks")
 
 # The keys outside of the sections.
@@ -139,7 +142,8 @@ def check_groups(overrides: Sequence[Override]) -> None:
         known = loader.get_group_options(group)
         for name in value if isinstance(value, list) else [value]:
             if str(name).removesuffix(".yaml") not in known:
-                raise UserError(f"{group}: unknown name '{name}'.{suggest(str(name), known)}")
+                hint = f" {group}={_ELSEWHERE[group].format(name)}" if group in _ELSEWHERE else ""
+                raise UserError(f"{group}: unknown name '{name}'.{suggest(str(name), known)}{hint}")
 
 
 def _check_added_once(overrides: Sequence[Override]) -> None:
@@ -274,12 +278,31 @@ def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
     try:
         return plain_values(hydra.compose(config_name, tokens))
     except HydraException as error:
+        _refuse_deletions(config_name, tokens, overrides)
         if not isinstance(error.__cause__, ConfigTypeError):
             raise
         key = error.__cause__.full_key
         raise UserError(
             f"{key}: a list does not merge with a mapping. Allowed: {key}=null before it, which clears what is there."
         ) from error
+
+
+def _refuse_deletions(config_name: str, tokens: list[str], overrides: Sequence[Override]) -> None:
+    """Check that overrides delete what is there.
+
+    Raises:
+        UserError: one does not; the message has the nearest key.
+    """
+    deleted = [override for override in overrides if override.type == OverrideType.DEL]
+    if not deleted:
+        return
+    kept = [token for token, override in zip(tokens, overrides, strict=True) if override.type != OverrideType.DEL]
+    composed = hydra.compose(config_name, kept)
+    for override in deleted:
+        section, _, name = key_of(override).rpartition(".")
+        there = OmegaConf.select(composed, section) if section else composed
+        if isinstance(there, DictConfig) and name not in there:
+            raise UserError(f"~{key_of(override)}: there is no such key.{suggest(name, map(str, there))}")
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Errors that are written for people: what is wrong, where, and what would be right."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 
 
 class UserError(Exception):
@@ -11,10 +12,16 @@ class UserError(Exception):
     """
 
 
-def suggest(name: str, allowed: Iterable[str]) -> str:
-    """Return the tail of an "unknown name" message: the nearest of `allowed`, if any is near, and all of them."""
+def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the tail of an "unknown name" message: the nearest of `allowed`, if any is near, and all of them.
+
+    Args:
+        name: the unknown one.
+        allowed: the known ones.
+        others: what people call some of them.
+    """
     names = sorted(allowed)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    near = [others[name]] if name in others else get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return f"{hint} Allowed: {', '.join(names) or '(none)'}."
 

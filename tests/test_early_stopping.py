@@ -111,6 +111,14 @@ def test_the_summary_says_it() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("epochs", "planned", "said"), [(3, 8, "3 of 8 epochs"), (8, 8, "8 epochs"), (1, 1, "1 epoch")]
+)
+def test_a_summary_says_of_how_many_epochs(epochs: int, planned: int, said: str) -> None:
+    summary = Summary("finished", Path("run"), epochs, {}, {}, 3.0, planned=planned)
+    assert str(summary).startswith(f"finished after {said}: ")
+
+
 def test_a_summary_says_what_the_best_epoch_was_chosen_by() -> None:
     """The accuracy of the epoch with the lowest loss need not be the best one."""
     row = {"epoch": 2.0, "val_accuracy": 0.7, "val_loss": 0.1}

@@ -125,3 +125,24 @@ def test_labels_joined_in_a_cell_are_noted(
     caplog.clear()
     understand(lines, lines, task="classify", classes=None)  # who says so is not asked
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([str(18 + 3 * i % 61) for i in range(40)], True),
+        ([str(i % 25) for i in range(40)], False),  # no gap
+        ([str(2 * i) for i in range(19)] * 2, False),  # few
+        ([str(2 * i) for i in range(20)] * 5, False),  # enough pictures of each
+        ([f"p{2 * i % 61}" for i in range(40)], False),
+    ],
+)
+def test_many_numbers_with_gaps_are_hardly_classes(
+    labels: list[str], said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = write(tmp_path, "a.csv", ["path,label", *(f"{i}.png,{label}" for i, label in enumerate(labels))])
+    understand(lines, lines, task=None, classes=None)
+    assert ("numbers to predict need data.task=regress" in caplog.text) == said
+    caplog.clear()
+    understand(lines, lines, task="classify", classes=None)
+    assert "numbers to predict" not in caplog.text

@@ -195,7 +195,7 @@ def test_a_run_without_validation_has_no_best_epoch(
     recorder.rows = [{"epoch": 0, "train_loss": 1.0}]
     summary = run._summary(learner, "interrupted", tmp_path, 3.0)
     assert summary.best == {}
-    assert str(summary) == f"interrupted after 1 epoch: no val_accuracy, 3 s, in {tmp_path}"
+    assert str(summary) == f"interrupted after 1 of {learner.epochs} epochs: no val_accuracy, 3 s, in {tmp_path}"
     (tmp_path / "last.pt").touch()
     assert str(summary).endswith(f"in {tmp_path}; fit.resume={tmp_path} goes on")
     recorder.rows += [{"epoch": 1, "val_accuracy": 0.5}, {"epoch": 2}]

@@ -136,7 +136,7 @@ def test_a_value_of_the_wrong_type_or_out_of_range(key: str, value: object) -> N
     ("key", "given", "message"),
     [
         ("fit.schedule", "onecycle", "unknown name 'onecycle'. Did you mean 'one_cycle'?"),
-        ("fit.device", "gpu", "unknown name 'gpu'. Did you mean 'cpu'? Allowed: auto, cpu, cuda."),
+        ("fit.device", "gpu", "unknown name 'gpu'. Did you mean 'cuda'? Allowed: auto, cpu, cuda."),
         ("fit.precision", "fp16", "unknown name 'fp16'. Did you mean"),
         ("data.source", "foldr", "unknown source 'foldr'. Did you mean 'folder'?"),
         ("model.kind", "cn", "unknown kind 'cn'. Did you mean 'cnn'?"),

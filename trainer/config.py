@@ -57,7 +57,9 @@ class Fit(OptimizerSettings):
         )
     )
     end_factor: float = setting(Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: last lr over the highest"))
-    device: str = setting(Choice(default="auto", options=("auto", "cpu", "cuda"), doc="where to train"))
+    device: str = setting(
+        Choice(default="auto", options=("auto", "cpu", "cuda"), others={"gpu": "cuda"}, doc="where to train")
+    )
     precision: str = setting(
         Choice(
             default="fp32",

@@ -319,7 +319,15 @@ def _summary(learner: Learner, status: str, folder: Path, seconds: float) -> Sum
     best = rows[epoch] if rows and epoch is not None else best_row(rows, monitor)
     last = dict(rows[-1]) if rows else {}
     return Summary(
-        status, folder, len(rows), best, last, seconds, stopped=reason_of(learner.callbacks), monitor=monitor
+        status,
+        folder,
+        len(rows),
+        best,
+        last,
+        seconds,
+        stopped=reason_of(learner.callbacks),
+        monitor=monitor,
+        planned=learner.epochs,
     )
 
 

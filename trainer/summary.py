@@ -25,6 +25,7 @@ class Summary:
         error: what it failed of.
         stopped: why a callback ended it before the last epoch.
         monitor: the value that the best epoch was chosen by; empty: what the task is judged by.
+        planned: epochs that there were to be; 0: not known.
     """
 
     status: str
@@ -36,6 +37,7 @@ class Summary:
     error: str = ""
     stopped: str = ""
     monitor: str = ""
+    planned: int = 0
 
     def write(self) -> None:
         """Write summary.json."""
@@ -53,7 +55,8 @@ class Summary:
         final = f", last {self.last[key]:.4f}" if key in self.last else ""
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
         took = f"{self.seconds:.0f} s, in {self.folder}"
-        epochs = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
+        fewer = f" of {self.planned}" if self.planned > self.epochs else ""
+        epochs = f"{self.epochs}{fewer} epoch{'' if (self.planned or self.epochs) == 1 else 's'}"
         on = f"; fit.resume={self.folder} goes on" if self._can_go_on() else ""
         return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"
 

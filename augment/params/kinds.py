@@ -1,7 +1,7 @@
 """The kinds of parameters that hold one value: numbers, flags, texts, names and lists of these."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -72,16 +72,22 @@ class Text(Param[str]):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Param[str]):
-    """One of a few names."""
+    """One of a few names.
+
+    Attributes:
+        options: the names.
+        others: what people call some of them, for the message.
+    """
 
     options: tuple[str, ...]
+    others: Mapping[str, str] = field(default_factory=dict)
 
     def parse(self, value: object, key: str) -> str | None:
         """Return `value` if it is one of the options; the error names the nearest one."""
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)  # unquoted YAML turns the name 320 into a number
         if isinstance(value, str) and value not in self.options:
-            raise UserError(f"{key}: unknown name '{value}'.{suggest(value, self.options)}")
+            raise UserError(f"{key}: unknown name '{value}'.{suggest(value, self.options, self.others)}")
         return super().parse(value, key)
 
     def _convert(self, value: object) -> str | None:

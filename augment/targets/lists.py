@@ -15,6 +15,7 @@ from augment.targets.mistaken import (
     refuse_unnamed_flags,
     refuse_unnamed_names,
     warn_of_joined,
+    warn_of_measures,
 )
 from augment.targets.numerals import is_whole, read_number
 
@@ -46,6 +47,7 @@ def understand(
     task = task or ("regress" if train.columns else _task(train, val, known=classes is not None))
     if guessed and task == "classify" and not classes:
         refuse_unnamed_names(train)
+        warn_of_measures(train)
     if task == "regress":
         first = train.lines[0]
         numbers = _Rows(lambda lines, line: _numbers(lines, line, first))

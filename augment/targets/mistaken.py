@@ -23,6 +23,9 @@ _JOINTS = {"|": 0.0, ";": 0.0, ",": 1.0, " ": 2.0}
 # From so many pictures on, a class for each is no class.
 _UNIQUE_FROM = 8
 
+# From so many numbers on, with less than so many pictures of each, they are hardly classes.
+_MANY, _FEW = 20, 5
+
 _LISTED = 30  # columns that fit into a message
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
@@ -107,6 +110,20 @@ def refuse_flags_as_numbers(train: Lines, val: Lines) -> None:
             f"data.targets: {_some(train.columns)} {'is' if len(train.columns) == 1 else 'are'} 0 and 1, which may "
             "mean labels or numbers. Allowed: data.multilabel=true or data.task=regress."
         )
+
+
+def warn_of_measures(train: Lines) -> None:
+    """Say in the log that classes look like numbers to predict: many whole numbers with gaps, few pictures of each."""
+    words = [word for line in train.lines for word in line.words]
+    different = set(words)
+    if not all(map(is_whole, different)) or len(different) < _MANY or len(words) >= _FEW * len(different):
+        return
+    numbers = sorted(map(int, different))
+    if numbers[-1] - numbers[0] >= len(numbers):
+        logger.warning(
+            "%d different numbers of %d pictures, from %d to %d, are taken for classes; numbers to predict need "
+            "data.task=regress", len(numbers), len(words), numbers[0], numbers[-1],
+        )  # fmt: skip
 
 
 def warn_of_joined(splits: Iterable[Lines]) -> None:
