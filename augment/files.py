@@ -60,6 +60,12 @@ def near_file(path: Path) -> str:
     return f" Did you mean {path.with_name(near[0])}?" if near else ""
 
 
+def shown(path: Path) -> Path:
+    """Return a path as people would type it: from the current folder, if it lies below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path != here and path.is_relative_to(here) else path
+
+
 def installed_version(package: str) -> str | None:
     """Return the version of a package, None if it is not installed."""
     try:

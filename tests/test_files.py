@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.files import write_json, write_whole
+from augment.files import shown, write_json, write_whole
 
 
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
@@ -46,3 +46,10 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="folder"):
         write_whole(tmp_path / "folder", "text")
     assert [file.name for file in tmp_path.rglob("*")] == ["folder"]
+
+
+def test_a_path_below_the_current_folder_is_shown_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "a" / "b") == Path("a/b")
+    for other in (tmp_path, tmp_path.parent / "c", Path("d/e"), Path("../f")):
+        assert shown(other) == other

@@ -198,7 +198,7 @@ def test_a_run_ends_in_a_sentence_and_goes_on_from_its_checkpoint(capsys: pytest
     expected = f"data: a picture has changed since the run began: {picture} cannot be read: No such file"
     assert len(errors) == 1
     assert errors[0].startswith(f"error: {expected}")
-    assert errors[0].endswith(f"fit.resume={folder.resolve()} goes on from its last checkpoint.")
+    assert errors[0].endswith(f"fit.resume={folder} goes on from its last checkpoint.")
     log = (folder / "trainer.log").read_text()
     assert expected in log
     assert "Traceback" not in log

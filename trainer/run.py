@@ -17,7 +17,7 @@ from torch import nn
 from augment.balance import describe_balance, loss_weights
 from augment.dataset import Dataset, Split
 from augment.errors import UserError, told
-from augment.files import write_json
+from augment.files import shown, write_json
 from augment.graph import Placement
 from augment.info.wording import number
 from augment.loader import Loader
@@ -90,7 +90,7 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
             log.exception("the run failed")
             raise
         if (folder / LAST).is_file() and not isinstance(error, NonFiniteLossError):
-            error.args = (f"{error} fit.resume={folder} goes on from its last checkpoint.",)
+            error.args = (f"{error} fit.resume={shown(folder)} goes on from its last checkpoint.",)
         log.error("the run failed: %s", error)
         raise
     finally:
@@ -248,11 +248,11 @@ def _prepare(config: Config, folder: Path, console: Console, group: str | None) 
     callbacks = [Recorder(), ParamScheduler(config.fit.schedules()), Interrupt(), Prepare(), *callbacks]
     learner = make_learner(config, folder, callbacks=tuple(callbacks))
     console.print(plans, highlight=False)
-    _announce(config, learner, console)
+    _announce(config, learner, folder, console)
     return learner
 
 
-def _announce(config: Config, learner: Learner, console: Console) -> None:
+def _announce(config: Config, learner: Learner, folder: Path, console: Console) -> None:
     """Say what there is to know before the first epoch: stages, decoding, settings without effect, data, model."""
     dataset = load_dataset(config.data)
     train_loader = learner.train_loader
@@ -277,7 +277,7 @@ def _announce(config: Config, learner: Learner, console: Console) -> None:
         f"{dataset.train.pictures:,} + {len(dataset.val):,} pictures, "
         f"{JUDGING[dataset.task].counted(len(dataset.classes))}; "
         f"{config.resolved['model'].get('name', config.resolved['model']['kind'])}: "
-        f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {_device_name(learner.device)}; {learner.folder}",
+        f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {_device_name(learner.device)}; {shown(folder)}",
         highlight=False,
         soft_wrap=True,
     )
@@ -300,7 +300,7 @@ def _cut_short(learner: Learner | None, resumed: str | None, folder: Path) -> st
     """Say what a run that Ctrl-C stopped at once can go on from."""
     when = "at once" if learner is not None and learner.error is not None else "before the first batch"
     run = folder if (folder / LAST).is_file() else resumed
-    what = "nothing to go on with" if run is None else f"fit.resume={run} goes on from its last checkpoint"
+    what = "nothing to go on with" if run is None else f"fit.resume={shown(Path(run))} goes on from its last checkpoint"
     return f"stopped {when}; {what}"
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from augment.files import write_json
+from augment.files import shown, write_json
 from trainer.checkpoint import LAST
 from trainer.tasks import JUDGING, task_of
 
@@ -54,10 +54,10 @@ class Summary:
             score += "" if chosen else f", the best by {self.monitor}"
         final = f", last {self.last[key]:.4f}" if key in self.last else ""
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
-        took = f"{self.seconds:.0f} s, in {self.folder}"
+        took = f"{self.seconds:.0f} s, in {shown(self.folder)}"
         fewer = f" of {self.planned}" if self.planned > self.epochs else ""
         epochs = f"{self.epochs}{fewer} epoch{'' if (self.planned or self.epochs) == 1 else 's'}"
-        on = f"; fit.resume={self.folder} goes on" if self._can_go_on() else ""
+        on = f"; fit.resume={shown(self.folder)} goes on" if self._can_go_on() else ""
         return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"
 
     def _can_go_on(self) -> bool:
