@@ -8,14 +8,17 @@ import torch
 from fakes import CPU, needs_gpu, refuse_waiting
 from torch import Tensor
 from torch.nn import functional as F
+from torchmetrics.functional import r2_score
 
 from trainer.outputs import (
     OutputMeter,
+    Outputs,
     average_precisions,
     best_threshold,
     label_scores,
     mean_average_precision,
-    number_errors,
+    mean_explained,
+    number_scores,
 )
 
 
@@ -99,10 +102,25 @@ def test_numbers_of_a_pass() -> None:
     meter = fill("regress", outputs, targets)
     errors = outputs - targets
     mae, rmse = errors.abs().mean().item(), errors.square().mean().sqrt().item()
-    assert meter.scores() == pytest.approx({"loss": rmse**2, "mae": mae, "rmse": rmse})
-    found = number_errors(meter.kept())
-    assert np.mean([m for m, _ in found]) == pytest.approx(mae)
-    assert [r for _, r in found] == pytest.approx(errors.square().mean(0).sqrt().tolist())
+    expected = r2_score(outputs.double(), targets.double(), multioutput="raw_values").tolist()
+    values = {"loss": rmse**2, "mae": mae, "rmse": rmse, "r2": np.mean(expected)}
+    assert meter.scores() == pytest.approx(values, abs=1e-6)
+    found = number_scores(meter.kept(), ("a", "b"))
+    assert [score.name for score in found] == ["a", "b"]
+    assert np.mean([score.mae for score in found]) == pytest.approx(mae)
+    assert [score.rmse for score in found] == pytest.approx(errors.square().mean(0).sqrt().tolist())
+    assert [score.r2 for score in found] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_share_that_is_explained() -> None:
+    """One number is told perfectly, one by its mean, one is the same in all pictures."""
+    targets = torch.tensor([[1.0, 1.0, 5.0], [2.0, 3.0, 5.0], [6.0, 5.0, 5.0]])
+    outputs = targets.clone()
+    outputs[:, 1], outputs[0, 2] = 3.0, 6.0
+    kept = Outputs(torch.arange(3), targets, outputs)
+    assert [score.r2 for score in number_scores(kept, ("a", "b", "c"))] == pytest.approx([1, 0, math.nan], nan_ok=True)
+    assert mean_explained(kept) == pytest.approx(0.5)
+    assert math.isnan(mean_explained(Outputs(torch.arange(3), targets[:, 2:], outputs[:, 2:])))
 
 
 @pytest.mark.parametrize("task", ["multilabel", "regress"])

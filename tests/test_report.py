@@ -21,6 +21,7 @@ from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load, save
 from trainer.config import parse_config
 from trainer.metrics import wilson_interval
+from trainer.outputs import Outputs
 from trainer.recorder import METRICS_FILE, Recorder, Row
 from trainer.report import REPORT_FILE, Ending, Report, page
 from trainer.report.__main__ import main
@@ -328,6 +329,13 @@ def test_guessing() -> None:
         record([row(0, 1, 1)], confusion=unequal, classes=("a", "b"))
     )
     assert "cannot be told" not in said(record([row(0, 1, 1)], confusion=np.eye(2, dtype=int) * 9, classes=("a", "b")))
+
+
+def test_naming_the_mean() -> None:
+    targets = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
+    told = Outputs(torch.arange(3), targets, targets * torch.tensor([1.1, 0.0]))
+    text = said(record([], classes=("age", "height"), task="regress", outputs=told))
+    assert text == "! height is told no better than by naming its mean for every picture (R² -6.00)."
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_the_best_row() -> None:
         "val_accuracy",
         "train_accuracy",
         "val_map",
+        "val_r2",
     ]
 
 

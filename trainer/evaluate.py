@@ -20,7 +20,7 @@ from augment.folder import scan_split
 from augment.sources import load_dataset
 from trainer.confusion_plot import plot_confusion
 from trainer.metrics import Predictions, wilson_interval
-from trainer.outputs import Outputs, label_scores, number_errors
+from trainer.outputs import Outputs, label_scores, number_scores
 from trainer.pictures import plot_outputs
 from trainer.recorder import Recorder
 from trainer.trained import Trained, load_trained
@@ -92,7 +92,7 @@ class OutputScore:
     """What an evaluation of labels or numbers found.
 
     Attributes:
-        values: mean over the pictures of the loss, and map, or mae and rmse, as rows of metrics have them.
+        values: mean over the pictures of the loss, and map, or mae, rmse and r2, as rows of metrics have them.
         outputs: what was said of each picture.
         classes: names of the labels or numbers.
         task: which of the two.
@@ -113,8 +113,8 @@ class OutputScore:
     def per_class(self) -> dict[str, dict[str, float]]:
         """Return the scores of each label or number."""
         if self.task == "regress":
-            found = zip(self.classes, number_errors(self.outputs), strict=True)
-            return {name: {"mae": mae, "rmse": rmse} for name, (mae, rmse) in found}
+            numbers = number_scores(self.outputs, self.classes)
+            return {score.name: {"mae": score.mae, "rmse": score.rmse, "r2": score.r2} for score in numbers}
         return {
             score.name: {
                 "average_precision": score.average_precision,

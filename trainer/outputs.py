@@ -45,6 +45,24 @@ class LabelScore:
     f1: float
 
 
+@dataclass(frozen=True)
+class NumberScore:
+    """How well one number is told.
+
+    Attributes:
+        name: of the number.
+        mae: mean absolute error.
+        rmse: root of the mean squared error.
+        r2: coefficient of determination, 1 - the squared error over that of naming the pictures' mean: 1 is perfect, 0
+            no better than the mean; NaN where the number is the same in all pictures.
+    """
+
+    name: str
+    mae: float
+    rmse: float
+    r2: float
+
+
 class OutputMeter:
     """Sums of a pass over labels or numbers; updating takes a handful of small kernels and never waits for the device.
 
@@ -92,10 +110,10 @@ class OutputMeter:
         )
 
     def scores(self) -> dict[str, float]:
-        """Return what `compute` does, and of labels map, the mean of their average precisions."""
-        if self._task == "regress":
-            return self.compute()
+        """Return what `compute` does, and a mean: of labels map, of their average precisions; of numbers r2."""
         kept = self.kept()
+        if self._task == "regress":
+            return self.compute() | {"r2": mean_explained(kept)}
         return self.compute() | {"map": mean_average_precision(average_precisions(kept.output, kept.target))}
 
     def kept(self) -> Outputs:
@@ -178,7 +196,23 @@ def best_threshold(scores: Tensor, having: Tensor) -> tuple[float, float]:
     return float(ranked[best]), float(f1[best])
 
 
-def number_errors(outputs: Outputs) -> list[tuple[float, float]]:
-    """Return the mean absolute error of each number, and the root of its mean squared one."""
+def number_scores(outputs: Outputs, names: tuple[str, ...]) -> list[NumberScore]:
+    """Return how well each number is told, in their order.
+
+    Args:
+        outputs: of a pass.
+        names: of the numbers.
+    """
     errors = (outputs.output - outputs.target).double()
-    return list(zip(errors.abs().mean(0).tolist(), errors.square().mean(0).sqrt().tolist(), strict=True))
+    square, variance = errors.square().mean(0), outputs.target.double().var(0, correction=0)
+    explained = torch.where(variance > 0, 1 - square / variance, math.nan)
+    values = (errors.abs().mean(0), square.sqrt(), explained)
+    return [NumberScore(name, *told) for name, *told in zip(names, *(value.tolist() for value in values), strict=True)]
+
+
+def mean_explained(outputs: Outputs) -> float:
+    """Return the mean R2 of the numbers that are not the same in all pictures; NaN if there is none."""
+    samples, count = outputs.target.shape
+    scores = number_scores(outputs, ("",) * count) if samples else []
+    known = [score.r2 for score in scores if not math.isnan(score.r2)]
+    return sum(known) / len(known) if known else math.nan

@@ -49,7 +49,7 @@ MONITORED: Mapping[Task, tuple[str, ...]] = MappingProxyType(
     {
         "classify": ("val_accuracy", "val_loss", "train_accuracy", "train_loss"),
         "multilabel": ("val_map", "val_loss", "train_loss"),
-        "regress": ("val_loss", "val_mae", "val_rmse", "train_mae", "train_loss"),
+        "regress": ("val_loss", "val_mae", "val_rmse", "val_r2", "train_mae", "train_loss"),
     }
 )
 ALL_MONITORED = (AUTO, *dict.fromkeys(name for names in MONITORED.values() for name in names))

@@ -8,6 +8,7 @@ from statistics import median
 import numpy as np
 
 from trainer.metrics import wilson_interval
+from trainer.outputs import number_scores
 from trainer.plots import column
 from trainer.report.classes import class_scores
 from trainer.report.outputs import worst_labels
@@ -32,6 +33,7 @@ def findings(record: Record) -> list[Finding]:
             _data,
             _no_number,
             _guessing,
+            _naming_the_mean,
             _overfitting,
             _still_improving,
             _gap,
@@ -90,6 +92,17 @@ def _guessing(record: Record) -> Iterator[Finding]:
             f"The best accuracy cannot be told from naming the largest class every time ({percent(chance)}).",
             warning=True,
         )
+
+
+def _naming_the_mean(record: Record) -> Iterator[Finding]:
+    if record.task != "regress" or record.outputs is None:
+        return
+    for score in number_scores(record.outputs, tuple(record.classes)):
+        if score.r2 <= 0:
+            yield Finding(
+                f"{score.name} is told no better than by naming its mean for every picture (R² {score.r2:.2f}).",
+                warning=True,
+            )
 
 
 def _overfitting(record: Record) -> Iterator[Finding]:

@@ -1,8 +1,9 @@
 """Labels and numbers: how well each is told."""
 
+from math import isnan
 from typing import Any
 
-from trainer.outputs import LabelScore, number_errors
+from trainer.outputs import LabelScore, number_scores
 from trainer.pictures import SCATTER, plot_outputs
 from trainer.report.images import inline_picture
 from trainer.report.record import Record
@@ -15,10 +16,10 @@ def outputs_of(record: Record) -> dict[str, Any]:
         return found
     if record.task == "multilabel":
         return found | {"labels": worst_labels(record)}
-    errors = number_errors(record.outputs)
     if not (record.folder / SCATTER).is_file():
         plot_outputs(record.outputs, record.task, record.classes, record.folder)
-    numbers = [(name, f"{mae:.4g}", f"{rmse:.4g}") for name, (mae, rmse) in zip(record.classes, errors, strict=True)]
+    scores = number_scores(record.outputs, tuple(record.classes))
+    numbers = [(s.name, f"{s.mae:.4g}", f"{s.rmse:.4g}", "" if isnan(s.r2) else f"{s.r2:.3f}") for s in scores]
     return found | {"numbers": numbers, "scatter": inline_picture(record.folder / SCATTER)}
 
 

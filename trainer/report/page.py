@@ -42,6 +42,7 @@ _COLUMNS = {
     "train_mae": ("train mae", "{:.4g}"),
     "val_mae": ("val mae", "{:.4g}"),
     "val_rmse": ("val rmse", "{:.4g}"),
+    "val_r2": ("val R²", "{:.3f}"),
     "lr": ("lr", "{:.2g}"),
     "images_per_second": ("img/s", "{:,.0f}"),
     "waiting": ("waiting", "{:.0%}"),
