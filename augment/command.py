@@ -110,6 +110,20 @@ def png_file(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() != ".png" or path.is_dir():
         raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: the name of a file that ends in .png")
+    return output(text)
+
+
+def output(text: str) -> Path:
+    """Convert a flag's value to a file or folder that can be made or written to, as a `type` for it.
+
+    It is asked for before the work whose result is written, not after it.
+    """
+    path = Path(text)
+    there = next(some for some in (path.absolute(), *path.absolute().parents) if some.exists())
+    if there != path.absolute() and not there.is_dir():
+        raise ArgumentTypeError(f"{text} cannot be made: {there} is no folder")
+    if not os.access(there, os.W_OK):
+        raise ArgumentTypeError(f"{text} cannot be written: {there} may not be written to")
     return path
 
 

@@ -10,9 +10,8 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-from augment.command import Parser, one_of, readable_errors
+from augment.command import Parser, one_of, output, readable_errors
 from augment.errors import UserError
 from augment.info.wording import number
 from augment.records.conversion import Options, convert
@@ -90,7 +89,7 @@ def _parser() -> Parser:
     )
     formats = "; ".join(f"{name}: {form.doc}" for name, form in FORMATS.items())
     parser.add_argument("--to", type=one_of(*FORMATS), metavar="FORMAT", help=formats)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; gone on with if it was stopped")
+    parser.add_argument("--out", type=output, metavar="DIR", help="where to write; gone on with if it was stopped")
     parser.add_argument(
         "--size", type=_whole(1, 65_500), default=0, metavar="PX", help="bring larger pictures to this short side"
     )

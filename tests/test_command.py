@@ -1,13 +1,16 @@
 """Flags beside overrides, errors that can be read, exit codes."""
 
+import os
 import re
+from argparse import ArgumentTypeError
+from pathlib import Path
 
 import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.table import Table
 
-from augment.command import Parser, one_of, readable_errors, table_console
+from augment.command import Parser, one_of, output, png_file, readable_errors, table_console
 from augment.errors import UserError
 
 
@@ -95,3 +98,17 @@ def test_ctrl_c_is_exit_code_130(capsys: pytest.CaptureFixture[str]) -> None:
 def test_our_own_mistakes_stay_loud() -> None:
     with pytest.raises(ZeroDivisionError), readable_errors():
         1 / 0  # noqa: B018
+
+
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    for name in ("new", "a/b/new.json", "file", ".", str(tmp_path / "x"), "/dev/null"):
+        assert output(name) == Path(name)
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    for name, kind in (("file/new.json", output), ("file/a/b.png", png_file)):
+        with pytest.raises(ArgumentTypeError, match=f"^{name} cannot be made: {tmp_path}/file is no folder$"):
+            kind(name)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(ArgumentTypeError, match=f"^a/new cannot be written: {tmp_path} may not be written to$"):
+        output("a/new")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from augment.bench.cpu_time import cores
-from augment.command import Parser
+from augment.command import Parser, output
 from augment.compose import compose_recipe
 from augment.config import Aug
 from augment.dataset import Picture
@@ -142,7 +142,7 @@ def _parser() -> Parser:
     parser.add_argument("--ops", default="", metavar="NAME,NAME", help="rows for single ops after the crop, or all")
     parser.add_argument("--photos", type=Path, metavar="DIR", help="all pictures below a folder, in place of data=")
     parser.add_argument("--start", action="store_true", help="measure the start of a process, too")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="for bench.json and bench.png (outputs/bench-<time>)")
+    parser.add_argument("--out", type=output, metavar="DIR", help="for bench.json and bench.png (outputs/bench-<time>)")
     return parser
 
 

@@ -24,7 +24,7 @@ from augment.bench.formats import OWN_WORKERS, SOURCES, load_as
 from augment.bench.options import positive_count, positive_seconds
 from augment.bench.report import DPI, Result, crowd, draw_bars, ratio
 from augment.bench.run import describe, hardware, measure, read_all, versions
-from augment.command import Parser, one_of, readable_errors, table_console, writing
+from augment.command import Parser, one_of, output, readable_errors, table_console, writing
 from augment.compose import compose_recipe
 from augment.dataset import Dataset, Picture
 from augment.errors import UserError
@@ -185,7 +185,7 @@ def _parser() -> Parser:
     parser.add_argument("--half", action="store_true", help="float16 in place of float32 images")
     parser.add_argument("--only", type=one_of(*SOURCES), metavar="NAME", help="this source and folder")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where a temporary folder for the pictures is made")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="for sources.json and sources.png")
+    parser.add_argument("--out", type=output, metavar="DIR", help="for sources.json and sources.png")
     return parser
 
 

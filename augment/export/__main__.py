@@ -37,7 +37,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from augment.check import check_files
-from augment.command import Parser, readable_errors, writing
+from augment.command import Parser, output, readable_errors, writing
 from augment.compose import Recipe, compose_recipe, plain_values
 from augment.config import parse_aug
 from augment.dataset import Picture
@@ -188,7 +188,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--run", type=Path, metavar="DIR", help="take the recipe of a run, with its model's mean and std"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where to write; by default a folder of {OUT}")
+    parser.add_argument("--out", type=output, metavar="DIR", help=f"where to write; by default a folder of {OUT}")
     parser.add_argument("--photos", type=Path, metavar="DIR", help="pictures to compare on, in place of the val split")
     parser.add_argument("--limit", type=_positive, default=500, metavar="N", help="how many of them at most (500)")
     return parser

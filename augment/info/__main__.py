@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from augment.command import Parser, png_file, readable_errors, writing
+from augment.command import Parser, output, png_file, readable_errors, writing
 from augment.compose import compose_recipe, key_of, parse
 
 OUT = Path("outputs/info.png")
@@ -60,7 +60,7 @@ def _parser() -> Parser:
         "augment.info", "Say what a data set holds, and what looks wrong.", _EXAMPLES, arguments="[key=value ...]"
     )
     parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the drawing, default {OUT}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, findings and names")
+    parser.add_argument("--json", type=output, metavar="FILE", help="write all figures, findings and names")
     return parser
 
 

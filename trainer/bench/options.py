@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from augment.bench.options import positive_count, positive_seconds
-from augment.command import Parser, png_file
+from augment.command import Parser, output, png_file
 from augment.compose import compose
 from trainer.config import Config, check_config, parse_config
 
@@ -62,6 +62,6 @@ def _parser() -> Parser:
     parser.add_argument("--rounds", type=positive_count, default=5, metavar="N", help="how often each row runs (5)")
     parser.add_argument("--seconds", type=positive_seconds, default=2.0, metavar="S", help="a row and round, about (2)")
     parser.add_argument("--placements", action="store_true", help="rows for decoding on GPU and CPU, and for the cache")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    parser.add_argument("--json", type=output, metavar="FILE", help="write all figures")
     parser.add_argument("--figure", type=png_file, metavar="FILE.png", help="write a bar chart")
     return parser
