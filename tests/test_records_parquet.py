@@ -1,6 +1,7 @@
 """Parquet files as the Hugging Face hub has them, written here by pyarrow."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,19 @@ def test_the_hubs_form_with_its_names(tmp_path: Path) -> None:
     assert read(path, found) == PICTURES
     assert found.labels.tolist() == [i % 3 for i in range(150)]
     assert class_names(found) == ("cat", "dog", "emu")
+
+
+def test_a_second_copy_of_the_same_file_is_no_change(tmp_path: Path) -> None:
+    """Two processes may copy at once."""
+    path = write(tmp_path / "a.parquet", {"image": PICTURES, "label": [0] * 150})
+    os.utime(path, (1e9, 1e9))
+    unpack(path)
+    first = RecordFile.of(path.with_suffix(".pictures"))
+    unpack(path)
+    assert RecordFile.of(path.with_suffix(".pictures")) == first
+    os.utime(path, (2e9, 2e9))
+    unpack(path)
+    assert RecordFile.of(path.with_suffix(".pictures")) != first
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,8 @@ def _copy(
                     else:
                         labels.append(values[0] if isinstance(values[0], list) else [values[0]])
                 advance(file.size * batch.num_rows // table.metadata.num_rows)
+        # The same for whoever copies it at the same time: to a run that reads it, nothing has changed then.
+        os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
         os.replace(part, place)
     finally:
         part.unlink(missing_ok=True)
