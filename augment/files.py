@@ -41,6 +41,11 @@ def write_json(path: Path, values: object) -> None:
     write_whole(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
 
 
+def as_line(values: Mapping[str, object]) -> str:
+    """Return plain values as a line of a .jsonl file; see `write_json`."""
+    return json.dumps(_finite(values), allow_nan=False) + "\n"
+
+
 def _finite(values: object) -> object:
     if isinstance(values, float):
         return values if isfinite(values) else None

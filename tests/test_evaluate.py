@@ -57,6 +57,14 @@ def test_a_folder_is_scored_without_the_data_of_the_run(finished_run, pictures_b
     written = json.loads((finished_run / "evaluation-mine.json").read_text())
     assert (written["pictures"], written["tta"]) == (6, "flip")
     assert "tta flip" in capsys.readouterr().out
+    assert main([str(finished_run), str(pictures_by_class), "fit.batch_size=2"]) == 0
+    earlier = [json.loads(line) for line in (finished_run / "evaluations.jsonl").read_text().splitlines()][-2:]
+    assert [(line["tta"], line["overrides"], line["data"]) for line in earlier] == [
+        ("flip", [], str(pictures_by_class)),
+        ("none", ["fit.batch_size=2"], str(pictures_by_class)),
+    ]
+    assert earlier[0]["val_loss"] == written["val_loss"]
+    assert "per_class" not in earlier[0]
 
     files = sorted(pictures_by_class.rglob("*.png"))
     shares = [dict(found.classes) for found in predict(finished_run, files, tta="flip")]

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from augment.check import require_readable
 from augment.command import USAGE, Parser, one_of, readable_errors, table_console
 from augment.dataset import Split, Task
 from augment.errors import UserError
-from augment.files import write_json
+from augment.files import as_line, write_json
 from augment.folder import scan_split
 from augment.sources import load_dataset
 from trainer.confusion_plot import plot_confusion
@@ -33,7 +34,10 @@ _EXAMPLES = """\
   RUN --tta flip                   averaged over each picture and its mirror
   RUN DIR fit.device=cpu fit.batch_size=256
 
-RUN is the folder of a run. The score goes to evaluation.json, or evaluation-<name of DIR>.json, in it."""
+RUN is the folder of a run. The score goes to evaluation.json, or evaluation-<name of DIR>.json, in it, and as a line to
+evaluations.jsonl, which keeps earlier ones too."""
+
+HISTORY_FILE = "evaluations.jsonl"
 
 
 _SHOWN = 60  # classes in a table on the terminal
@@ -196,7 +200,7 @@ def _worst(per_class: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int
     return {name: per_class[name] for name in sorted(recall, key=recall.__getitem__)[:_SHOWN]}
 
 
-def _report(score: Score, run: Path, folder: Path | None) -> None:
+def _report(score: Score, run: Path, folder: Path | None, overrides: Sequence[str]) -> None:
     low, high = score.interval
     console = table_console()
     table = Table("class", "right", "of", "recall", "precision")
@@ -219,6 +223,7 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
     name = "evaluation" if folder is None else f"evaluation-{folder.resolve().name}"
     values: dict[str, Any] = {
         "data": None if folder is None else str(folder.resolve()),
+        "overrides": list(overrides),
         "pictures": score.pictures,
         "tta": score.tta,
         "val_loss": score.loss,
@@ -228,12 +233,12 @@ def _report(score: Score, run: Path, folder: Path | None) -> None:
         "interval": [low, high],
         "per_class": score.per_class(),
     }
-    write_json(run / f"{name}.json", values)
+    _write(values, run, name)
     plot_confusion(score.confusion.numpy(), score.classes, run / f"{name}.png")
     console.print(f"{run / name}.json, .png", highlight=False, soft_wrap=True)
 
 
-def _report_outputs(score: OutputScore, run: Path) -> None:
+def _report_outputs(score: OutputScore, run: Path, overrides: Sequence[str]) -> None:
     console = table_console()
     per_class = score.per_class()
     columns = list(next(iter(per_class.values())))
@@ -247,14 +252,22 @@ def _report_outputs(score: OutputScore, run: Path) -> None:
     console.print(f"{told} ({score.pictures} pictures){views}", highlight=False, soft_wrap=True)
     written: dict[str, Any] = {
         "data": None,
+        "overrides": list(overrides),
         "pictures": score.pictures,
         "tta": score.tta,
         **score.values,
         "per_class": per_class,
     }
-    write_json(run / "evaluation.json", written)
+    _write(written, run, "evaluation")
     plot_outputs(score.outputs, score.task, score.classes, run, "evaluation.png")
     console.print(f"{run / 'evaluation'}.json, .png", highlight=False, soft_wrap=True)
+
+
+def _write(values: Mapping[str, Any], run: Path, name: str) -> None:
+    write_json(run / f"{name}.json", values)
+    few = {key: value for key, value in values.items() if key != "per_class"}
+    with (run / HISTORY_FILE).open("a", encoding="utf-8") as stream:
+        stream.write(as_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **few}))
 
 
 def _parser() -> Parser:
@@ -279,9 +292,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run, folder = folders[0], folders[1] if len(folders) == 2 else None
         score = evaluate(run, folder, [token.lstrip("+") for token in overrides], tta=options.tta)
         if isinstance(score, OutputScore):
-            _report_outputs(score, run)
+            _report_outputs(score, run, overrides)
         else:
-            _report(score, run, folder)
+            _report(score, run, folder, overrides)
     return 0
 
 

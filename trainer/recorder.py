@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from augment.errors import UserError
+from augment.files import as_line
 from trainer.callback import Callback
 from trainer.learner import Learner
 from trainer.metrics import Meter, Predictions
@@ -164,7 +165,7 @@ class Recorder(Callback):
         if learner.folder:
             _write([look._asdict() for look in self.looks], learner.folder / LOOKS_FILE)
             with (learner.folder / METRICS_FILE).open("a") as file:
-                file.write(_line(self.rows[-1]))
+                file.write(as_line(self.rows[-1]))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the sums of the training pass that is under way."""
@@ -215,14 +216,8 @@ class Recorder(Callback):
         return values
 
 
-def _line(row: Mapping[str, float]) -> str:
-    # JSON has no NaN.
-    finite = {key: value if math.isfinite(value) else None for key, value in row.items()}
-    return json.dumps(finite) + "\n"
-
-
 def _write(rows: Iterable[Mapping[str, float]], file: Path) -> None:
-    file.write_text("".join(map(_line, rows)))
+    file.write_text("".join(map(as_line, rows)))
 
 
 def read_metrics(folder: Path) -> list[Row]:
