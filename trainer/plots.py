@@ -13,6 +13,9 @@ from augment.lettering import DPI
 from trainer.plot_style import LOCK, SPLITS, TEXT, frame, say_no_data, set_epochs, whole_numbers
 from trainer.tasks import JUDGING, smaller_is_better, task_of
 
+# Of suggested rates, by which they are told apart in the legend.
+_MARKERS = "oDs"
+
 
 def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
     """Draw loss and accuracy, or what else the task is judged by, over the epochs, with the best epoch marked.
@@ -151,7 +154,7 @@ def _rates_figure(
         axes.axvline(lr, color=color, linewidth=1, linestyle=":", zorder=0)
         axes.plot(
             *at,
-            "o",
+            _MARKERS[place % len(_MARKERS)],
             color=color,
             markerfacecolor=face,
             markersize=8,
