@@ -331,6 +331,23 @@ def test_guessing() -> None:
     assert "cannot be told" not in said(record([row(0, 1, 1)], confusion=np.eye(2, dtype=int) * 9, classes=("a", "b")))
 
 
+@pytest.mark.parametrize(("batches", "said_so"), [(None, False), (10, True), (43, True), (44, False)])
+def test_few_batches(batches: int | None, said_so: bool) -> None:
+    text = said(record([row(0, 1, 1)], normed=batches))
+    assert ("running statistics of batch norm" in text) == said_so
+    if batches == 10:
+        assert "! The best epoch comes after 10 training batches" in text
+        assert "still 35 % of what they began as" in text
+
+
+def test_the_batches_of_the_best_epoch_are_read(run: Path) -> None:
+    assert read_record(run).normed is None
+    best = load(run / BEST)
+    norm = "stem.1.num_batches_tracked"
+    save(best | {"model": {norm: torch.tensor(12), "head.1.num_batches_tracked": torch.tensor(9)}}, run / BEST)
+    assert read_record(run).normed == 9
+
+
 def test_naming_the_mean() -> None:
     targets = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
     told = Outputs(torch.arange(3), targets, targets * torch.tensor([1.1, 0.0]))

@@ -15,6 +15,8 @@ from trainer.report.outputs import worst_labels
 from trainer.report.record import Record
 from trainer.tasks import Row, smaller_is_better
 
+_MOMENTUM = 0.1  # share of each batch in the running statistics of a batch norm, PyTorch's and timm's default
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -34,6 +36,7 @@ def findings(record: Record) -> list[Finding]:
             _no_number,
             _guessing,
             _naming_the_mean,
+            _few_batches,
             _overfitting,
             _still_improving,
             _gap,
@@ -103,6 +106,18 @@ def _naming_the_mean(record: Record) -> Iterator[Finding]:
                 f"{score.name} is told no better than by naming its mean for every picture (R² {score.r2:.2f}).",
                 warning=True,
             )
+
+
+def _few_batches(record: Record) -> Iterator[Finding]:
+    pretrained = record.config is not None and record.config.resolved["model"].get("pretrained")
+    left = (1 - _MOMENTUM) ** (record.normed or 0)
+    if record.normed and left >= 0.01 and not pretrained:
+        yield Finding(
+            f"The best epoch comes after {record.normed} training batches, when the running statistics of batch norm, "
+            f"which validation goes by, are still {percent(left)} of what they began as, so that training looks better. "
+            "More epochs or smaller batches make more of them.",
+            warning=True,
+        )
 
 
 def _overfitting(record: Record) -> Iterator[Finding]:

@@ -69,6 +69,7 @@ class Record:
         samples: its pictures one by one, where each has one class.
         outputs: the same where they have labels or numbers.
         task: what the targets are.
+        normed: training batches that the best epoch's batch norms have seen; None if it has none.
         steps: samples within epochs, each with "seconds", "step" and more.
         config: the configuration, if it can still be parsed.
         dataset: the pictures, if they are still there.
@@ -89,6 +90,7 @@ class Record:
     samples: Samples | None = None
     outputs: Outputs | None = None
     task: Task = "classify"
+    normed: int | None = None
     steps: list[Row] = field(default_factory=list)
     config: Config | None = None
     dataset: Dataset | None = None
@@ -180,6 +182,8 @@ def _take_best(record: Record, best: Mapping[str, Any]) -> None:
     record.best = dict(best.get("row", {}))
     record.classes = tuple(best.get("classes", ()))
     record.task = best.get("task", "classify")
+    normed = [int(count) for name, count in best.get("model", {}).items() if name.endswith("num_batches_tracked")]
+    record.normed = min(normed, default=None)
     confusion, samples = best.get("confusion"), best.get("samples")
     if confusion is not None and confusion.shape == (len(record.classes),) * 2 and int(confusion.sum()):
         record.confusion = confusion.numpy().astype(np.int64)
