@@ -114,7 +114,7 @@ def _few_batches(record: Record) -> Iterator[Finding]:
     if record.normed and left >= 0.01 and not pretrained:
         yield Finding(
             f"The best epoch comes after {record.normed} training batches, when the running statistics of batch norm, "
-            f"which validation goes by, are still {percent(left)} of what they began as, so that training looks better. "
+            f"which validation goes by, are still {percent(left)} of what they began as, so training looks better. "
             "More epochs or smaller batches make more of them.",
             warning=True,
         )
