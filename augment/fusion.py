@@ -28,6 +28,7 @@ from augment.sampler import Sampler
 from augment.sources import Sample, load_dataset
 from augment.stage import step_matrix
 from augment.stored import open_picture
+from augment.wording import amount
 
 Pictures = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
@@ -139,7 +140,7 @@ def _copies(files: Sequence[Picture], folder: Path, sigma: float) -> list[Path]:
 def figure(file: Picture, folder: Path) -> Figure:
     """Show one picture after each number of steps: fused above, step by step below, the middle magnified."""
     (copy,) = _copies([file], folder / "one", 0)
-    columns = [(f"{n} step{'s' * (n > 1)}", [transform([copy], n, fuse=f)[0] for f in (True, False)]) for n in COUNTS]
+    columns = [(amount(n, "step"), [transform([copy], n, fuse=f)[0] for f in (True, False)]) for n in COUNTS]
     drawn = Figure(figsize=(2.2 * len(columns), 4.9), dpi=100, layout="constrained")
     axes = drawn.subplots(2, len(columns))
     for column, (title, pictures) in enumerate(columns):

@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from augment.dataset import Picture, Raw
 
@@ -57,6 +57,17 @@ def open_picture(picture: Picture) -> Iterator[Image.Image]:
     else:
         with Image.open(BytesIO(picture.read())) as image:
             yield image
+
+
+# `augment.export` writes this one out as it stands, so it uses nothing but Pillow and NumPy.
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return the picture in RGB, 8 bit a channel, upright as its EXIF block says; transparency is dropped."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):  # 16 bit, which Pillow would clip at 255
+        image = Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
+    if image.mode == "P":
+        image = image.convert("RGBA")
+    return image.convert("RGB")
 
 
 def are_paths(pictures: Sequence[Picture]) -> bool:

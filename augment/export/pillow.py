@@ -2,7 +2,7 @@
 
 So every function here uses nothing but Pillow, NumPy, `math` and the others, and is written for a reader of that file.
 A crop is a function of its op's name: `(image, size, **the op's parameters) -> Image`; only `resize` is that of side
-both, its other sides being other crops.
+both, its other sides being other crops. `to_rgb` of `augment.stored` goes into that file too.
 """
 
 import math
@@ -11,17 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Return the picture in RGB, 8 bit a channel, upright as its EXIF block says; transparency is dropped."""
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # 16 bit, which Pillow would clip at 255
-        image = Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
-    if image.mode == "P":
-        image = image.convert("RGBA")
-    return image.convert("RGB")
+from PIL import Image
 
 
 def resample(image: Image.Image, sides: tuple[int, int], box: tuple[float, float, float, float]) -> Image.Image:

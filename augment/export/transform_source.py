@@ -10,6 +10,7 @@ from augment.config import Step
 from augment.errors import UserError
 from augment.export import pillow
 from augment.plan import Plan
+from augment.stored import to_rgb
 
 _PYTHON = '''\
 """A model's validation transform: `transform(PIL.Image.open(file))`. Needs Pillow and NumPy, nothing else."""
@@ -89,7 +90,7 @@ def python_source(plan: Plan) -> str:
     """
     require_fixed(plan, forms=pillow.CROPS)
     name, values = _call(plan.crop)
-    parts = (pillow.to_rgb, pillow.CROPS[name], pillow.resample, pillow.normalize)
+    parts = (to_rgb, pillow.CROPS[name], pillow.resample, pillow.normalize)
     return _PYTHON.format(
         plan=_comment(plan),
         size=plan.size,
@@ -112,7 +113,7 @@ def torchvision_source(plan: Plan) -> str:
     lines, note = COMPOSE[name](plan.size, **values)
     return _TORCHVISION.format(
         plan=_comment(plan),
-        to_rgb=inspect.getsource(pillow.to_rgb),
+        to_rgb=inspect.getsource(to_rgb),
         notes=note,
         crop="\n".join(f"        {line}," for line in lines),
         mean=plan.mean,

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from augment.check import DECODER_ERRORS
 from augment.dataset import Picture
-from augment.export.pillow import to_rgb
 from augment.figures import INK, TITLE
 from augment.info.charts import CHARTS, draw_charts
 from augment.info.page import COLORS, SMALL, TEXT, WIDTH, Page, bins, draw_shares, frame, legend, thousands
 from augment.info.summary import Info
 from augment.info.text import headline
 from augment.lettering import DPI, drawable, font, shorten, text_width
-from augment.stored import open_picture
+from augment.stored import open_picture, to_rgb
+from augment.wording import amount
 
 NAMED = 40  # classes that have their names beside their bars
 _LONG_TAIL = 30  # most over fewest pictures, from which on their axis is logarithmic
@@ -133,7 +133,7 @@ def _noun(info: Info) -> str:
 
 def _draw_pairs(page: Page, info: Info, pairs: Sequence[Sequence[int]], top: float) -> None:
     total = len(info.pairs)
-    shown = f"the first {len(pairs)} of {total:,} pairs" if total > len(pairs) else f"{total:,} pair{'s' * (total > 1)}"
+    shown = f"the first {len(pairs)} of {total:,} pairs" if total > len(pairs) else amount(total, "pair")
     page.write(_MARGIN, top, f"Look the same: {shown}", TITLE)
     cell = _INNER / 8
     size = cell - 0.1

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from augment.own.named import describe
-from augment.stored import as_ppm
+from augment.stored import as_ppm, to_rgb
 
 # Pillow's modes of 8 bits a channel, which become RGB without a guess.
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
@@ -80,7 +80,7 @@ def _of_pillow(image: Image.Image) -> Given | str:
         return f"a Pillow image of mode {image.mode}{why}"
     if 0 in image.size:
         return f"a Pillow image of {image.width} x {image.height} pixels"
-    return Given(pixels=np.asarray(ImageOps.exif_transpose(image).convert("RGB")))
+    return Given(pixels=np.asarray(to_rgb(image)))
 
 
 def _of_array(

@@ -1,6 +1,5 @@
 """Write a data set in another format: shard by shard, in several processes, to be gone on with when it was stopped."""
 
-import errno
 import json
 import multiprocessing
 import os
@@ -24,7 +23,6 @@ from PIL import Image
 
 from augment.dataset import Dataset, Picture, Split, Task
 from augment.errors import UserError, first_line
-from augment.export.pillow import to_rgb
 from augment.files import write_whole
 from augment.progress import progress_bar
 from augment.records.lists import CLASSES_FILE
@@ -32,7 +30,7 @@ from augment.records.manifest import MANIFEST, Done, read_manifest, total_checks
 from augment.records.tfrecord import IMAGE
 from augment.records.told import Meaning, Told, check_numbers, tell
 from augment.records.writers import FORMATS, Sample
-from augment.stored import name_of, open_picture, read_encoded
+from augment.stored import name_of, open_picture, read_encoded, to_rgb
 
 _SEED = 0  # of the order of train
 _PROBED = 64  # pictures, by which the size of all is estimated
@@ -102,8 +100,6 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
     _check_room(out, expected if not known else 0)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if not os.access(out, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written: {error.strerror}.") from None
     for left in out.glob(".*.part"):  # by a run that was killed
