@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from augment.figures import save_figure
+from augment.figures import BLUE, GRAY, INK, TITLE, save_figure
 from augment.files import write_json
-from augment.info.wording import number
+from augment.wording import amount
 
-_INK, _GRAY, _BLUE, _PALE = "0.15", "0.6", "#1f5a96", "0.82"
-_TITLE, _TEXT, _SMALL = 11, 10, 9  # points
+_PALE = "0.82"
+_TEXT, _SMALL = 10, 9  # points
 DPI = 120
 # CPU cores that other programs take.
 _CROWDED = 0.2
@@ -152,7 +152,7 @@ class Report:
         """Return the table for the terminal."""
         s = self.settings
         where = s["hardware"]["gpu"] or f"{s['hardware']['cores']} CPU cores"
-        rounds = f"{number(s['rounds'], 'round', 'rounds')} of {s['seconds']:g} s a row"
+        rounds = f"{amount(s['rounds'], 'round')} of {s['seconds']:g} s a row"
         batches = f"{s['size']} px, batch {s['batch_size']}, {rounds}"
         title = f"{s['recipe_name']} on {where}: {batches}"
         bounds = [result for result in self.results if result.is_bound and result.timings]
@@ -225,39 +225,39 @@ def draw_bars(
     top = max((max(result.speeds) for result in measured if result.name not in beyond), default=1.0)
     for place, result in enumerate(measured):
         _draw(axes, place, result, note(result), limit=1.3 * top)
-    axes.set_yticks(range(len(measured)), [result.title for result in measured], fontsize=_TEXT, color=_INK)
+    axes.set_yticks(range(len(measured)), [result.title for result in measured], fontsize=_TEXT, color=INK)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.3 * top)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_GRAY)
+    axes.spines["bottom"].set_color(GRAY)
     axes.grid(axis="x", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(axis="x", labelsize=_TEXT, color=_GRAY, labelcolor=_INK)
+    axes.tick_params(axis="x", labelsize=_TEXT, color=GRAY, labelcolor=INK)
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(lambda speed, _: f"{speed:,.0f}")
-    axes.set_xlabel("pictures a second: median of the rounds, slowest to fastest", fontsize=_TEXT, color=_INK)
-    axes.set_title(headline, loc="left", fontsize=_TITLE, color=_INK)
+    axes.set_xlabel("pictures a second: median of the rounds, slowest to fastest", fontsize=_TEXT, color=INK)
+    axes.set_title(headline, loc="left", fontsize=TITLE, color=INK)
     return drawn
 
 
 def _draw(axes: Any, place: int, result: Result, note: str, limit: float) -> None:
     speeds = result.speeds
     middle, low, high = median(speeds), min(speeds), max(speeds)
-    color = _BLUE if result.ours else _PALE if result.is_bound else _GRAY
+    color = BLUE if result.ours else _PALE if result.is_bound else GRAY
     axes.barh(place, min(middle, limit), height=0.62, color=color)
     text = f"{middle:,.0f}" + (f"   {note}" if note else "")
     if high > limit:
-        axes.text(limit * 0.99, place, f"{text}  →", ha="right", va="center", fontsize=_SMALL, color=_INK)
+        axes.text(limit * 0.99, place, f"{text}  →", ha="right", va="center", fontsize=_SMALL, color=INK)
         return
-    axes.plot([low, high], [place, place], color=_INK, linewidth=1, marker="|", markersize=5)
-    axes.text(max(high, middle) + 0.012 * limit, place, text, va="center", fontsize=_SMALL, color=_INK)
+    axes.plot([low, high], [place, place], color=INK, linewidth=1, marker="|", markersize=5)
+    axes.text(max(high, middle) + 0.012 * limit, place, text, va="center", fontsize=_SMALL, color=INK)
 
 
 def _headline(report: Report) -> str:
     s = report.settings
     photos = f"{s['photos']['count']:,} pictures of {s['photos']['mean_bytes'] / 1000:.0f} kB"
     where = s["hardware"]["gpu"] or f"{s['hardware']['cores']} CPU cores"
-    rounds = number(s["rounds"], "round", "rounds")
+    rounds = amount(s["rounds"], "round")
     return f"{s['recipe_name']} at {s['size']} px on {where}: {photos}, batch {s['batch_size']}, {rounds}"
 
 

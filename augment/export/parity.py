@@ -18,7 +18,7 @@ from rich import box
 from rich.table import Table
 
 from augment.dataset import Picture, Split
-from augment.figures import save_figure
+from augment.figures import INK, TITLE, save_figure
 from augment.graph import Device
 from augment.loader import Loader
 from augment.pipeline import ENCODED
@@ -32,7 +32,7 @@ MAGNIFIED = 60
 
 Floats = NDArray[np.float32]
 
-_INK, _DPI, _TITLE, _SMALL = "0.15", 120, 11, 9  # points
+_DPI, _SMALL = 120, 9  # points
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def draw_parity(plan: Plan, file: Picture, forms: Sequence[Form], device: torch.
         axes = figure.add_axes((x / width, y / height, side / width, side / height))
         axes.imshow(np.rint(levels.clip(0, 255)).astype(np.uint8), interpolation="nearest")
         axes.set_axis_off()
-        axes.set_title(text, loc="left", fontsize=_SMALL, color=_INK, pad=4, parse_math=False)
+        axes.set_title(text, loc="left", fontsize=_SMALL, color=INK, pad=4, parse_math=False)
 
     show(0, 0, ours, f"validation, {device.type}")
     for column, (form, levels) in enumerate(zip(forms, theirs, strict=True), start=1):
@@ -201,7 +201,7 @@ def draw_parity(plan: Plan, file: Picture, forms: Sequence[Form], device: torch.
     # The fonts at hand may lack what a file is named with.
     name = file_name(file).encode("ascii", "backslashreplace").decode()
     title = f"{name}, and below each form its difference times {MAGNIFIED}"
-    figure.text(gap / width, 1 - 0.1 / height, title, va="top", fontsize=_TITLE, color=_INK, parse_math=False)
+    figure.text(gap / width, 1 - 0.1 / height, title, va="top", fontsize=TITLE, color=INK, parse_math=False)
     save_figure(figure, path, _DPI)
 
 

@@ -14,9 +14,8 @@ import numpy as np
 from augment.errors import UserError, first_line
 from augment.records.index import Advance, Index
 from augment.records.protobuf import BYTES, VARINT, read_fields, signed
-from augment.records.spans import RecordFile, changed, check_unchanged
+from augment.records.spans import OPEN_FILES, RecordFile, changed, check_unchanged
 
-_OPEN_FILES = 256  # a quarter of what Linux allows a process by default
 _OPENING = Lock()
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)
@@ -103,7 +102,7 @@ def _environment(file: RecordFile) -> Any:
         return _opened(file, os.getpid())
 
 
-@lru_cache(_OPEN_FILES)
+@lru_cache(OPEN_FILES)
 def _opened(file: RecordFile, _process: int) -> Any:
     import lmdb
 

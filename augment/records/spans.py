@@ -15,7 +15,7 @@ from pathlib import Path
 
 from augment.errors import UserError
 
-_OPEN_FILES = 256  # a quarter of what Linux allows a process by default
+OPEN_FILES = 256  # a quarter of what Linux allows a process by default
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class _Opened:
             os.close(self.descriptor)
 
 
-_opened = lru_cache(_OPEN_FILES)(_Opened)
+_opened = lru_cache(OPEN_FILES)(_Opened)
 
 
 def check_unchanged(file: RecordFile) -> None:

@@ -4,9 +4,8 @@ import logging
 
 from augment.dataset import Dataset
 from augment.errors import UserError
+from augment.records.lists import CLASSES_FILE
 from augment.records.shards import find_shards
-
-CLASSES_FILE = "classes.txt"
 
 logger = logging.getLogger(__name__)
 
