@@ -2,15 +2,17 @@
 
 import json
 from dataclasses import replace
+from multiprocessing import active_children
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from augment.bench.formats import OWN_WORKERS, SOURCES, load_as
+from augment.bench.formats import SOURCES, load_as
 from augment.bench.sources import main
 from augment.dataset import Dataset, Split
+from augment.own.items import end_readers
 from augment.sources import SOURCES as KNOWN
 from augment.sources import load_dataset, parse_data
 from augment.stored import open_picture
@@ -38,7 +40,7 @@ def contents(dataset: Dataset) -> list[tuple[bytes, object]]:
 
 def test_every_source_is_compared() -> None:
     drawn = {"sample", "sample_multilabel", "imagenette", "imagewoof"}  # folders that the project makes
-    assert set(SOURCES) == set(KNOWN) - drawn | {OWN_WORKERS}
+    assert set(SOURCES) == set(KNOWN) - drawn
     assert SOURCES[0] == "folder"
 
 
@@ -47,7 +49,7 @@ def test_all_forms_hold_the_same_pictures(source: str, root: Path, tmp_path: Pat
     dataset = load_dataset(parse_data({"source": "folder", "root": str(root)}))
     loaded = load_as(source, dataset, tmp_path / "written", 1)
     assert contents(loaded) == contents(dataset)
-    assert loaded.classes == ("cat", "dog") or source in ("own", OWN_WORKERS)
+    assert loaded.classes == ("cat", "dog") or source == "own"
 
 
 @pytest.mark.parametrize("source", ["filelist", "own"])
@@ -66,6 +68,16 @@ def test_a_table_a_picture_and_a_file(root: Path, tmp_path: Path, capsys: pytest
     with Image.open(tmp_path / "out/sources.png") as chart:
         assert chart.width > 500
     assert "of folder" in capsys.readouterr().out
+
+
+def test_own_code_is_read_by_a_thread_and_by_processes(root: Path, tmp_path: Path) -> None:
+    given = ["data=folder", f"data.root={root}", "aug.size=16", "--rounds=1", "--seconds=0.01", "--batch-size=4"]
+    assert main([*given, "--only=own", f"--out={tmp_path / 'out'}"]) == 0
+    rows = json.loads((tmp_path / "out/sources.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["folder", "own", "own_workers"]
+    assert all(row["rounds"] for row in rows)
+    assert active_children()
+    end_readers()
 
 
 def test_what_cannot_be_written_so_is_left_out_with_the_reason(

@@ -23,9 +23,6 @@ from augment.records.writers import FORMATS
 from augment.sources import parse_data
 from augment.stored import open_picture, read_encoded
 
-# `own` with processes that read.
-OWN_WORKERS = "own_workers"
-
 _PART = 4096  # pictures in a parquet file
 _BATCH = 256  # pictures in a transaction
 
@@ -34,7 +31,7 @@ def write_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> dict[str
     """Write a dataset of classes for a source.
 
     Args:
-        source: name of the source, or another way to read it, one of `SOURCES`.
+        source: name of the source, one of `SOURCES`.
         dataset: what is written, of both splits.
         folder: where to; it must not hold anything.
         jobs: processes, where there can be several.
@@ -55,11 +52,9 @@ def write_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> dict[str
     settings = {"train": f"{folder}/train{_ENDINGS[source]}", "val": f"{folder}/val{_ENDINGS[source]}"}
     if source == "folder":
         return {"source": source, "root": str(folder)}
-    if source in ("own", OWN_WORKERS):
-        options: dict[str, Any] = {f"{name}_options": {"listing": file} for name, file in settings.items()}
-        if source == OWN_WORKERS:
-            options["workers"] = jobs
-        return {"source": "own", "train": f"{__name__}.Encoded", "val": f"{__name__}.Encoded", **options}
+    if source == "own":
+        options = {f"{name}_options": {"listing": file} for name, file in settings.items()}
+        return {"source": source, "train": f"{__name__}.Encoded", "val": f"{__name__}.Encoded", **options}
     if source == "numpy":
         settings |= {f"{name}_targets": f"{folder}/{name}.targets.npy" for name in ("train", "val")}
     if source in ("tfrecord", "recordio", "lmdb", "parquet"):
@@ -88,8 +83,15 @@ class Encoded:
         return Path(self._files[index]).read_bytes(), self.targets[index]
 
 
-def load_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> Dataset:
+def load_as(source: str, dataset: Dataset, folder: Path, jobs: int, **settings: Any) -> Dataset:
     """Write the train pictures of a dataset for a source, and load them as the source has them.
+
+    Args:
+        source: see `write_as`, as for what follows.
+        dataset: of both splits.
+        folder: where to.
+        jobs: processes.
+        settings: further ones of the source.
 
     Raises:
         UserError: as `write_as`.
@@ -98,7 +100,7 @@ def load_as(source: str, dataset: Dataset, folder: Path, jobs: int) -> Dataset:
     some = {target: picture for picture, target in zip(dataset.val.files, dataset.val.targets, strict=True)}
     few = replace(dataset, val=Split(tuple(some.values()), tuple(some)))
     # Without the check: these pictures were decoded before, or will be.
-    loaded = parse_data(write_as(source, few, folder, jobs)).unchecked()
+    loaded = parse_data(write_as(source, few, folder, jobs) | settings).unchecked()
     assert len(loaded.train) == len(dataset.train)
     return loaded
 
@@ -164,7 +166,6 @@ _WRITERS: Mapping[str, Callable[[Split, Path], None]] = MappingProxyType(
     {
         "filelist": _write_list,
         "own": _write_list,
-        OWN_WORKERS: _write_list,
         "lmdb": _write_lmdb,
         "parquet": _write_parquet,
         "numpy": _write_numpy,
@@ -181,8 +182,7 @@ _ENDINGS = {
     "parquet": "-*.parquet",
     "numpy": ".npy",
     "own": ".txt",
-    OWN_WORKERS: ".txt",
 }
 
-# What is compared, the source that the others are measured by first.
+# The sources that are compared, the one that the others are measured by first.
 SOURCES: Sequence[str] = tuple(_ENDINGS)

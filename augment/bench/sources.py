@@ -20,7 +20,7 @@ from rich.table import Table
 
 from augment.bench.contenders import Row, Setup, Stream, recipe_stream, whole_batches
 from augment.bench.cpu_time import cores
-from augment.bench.formats import OWN_WORKERS, SOURCES, load_as
+from augment.bench.formats import SOURCES, load_as
 from augment.bench.options import positive_count, positive_seconds
 from augment.bench.report import DPI, Result, crowd, draw_bars, ratio
 from augment.bench.run import describe, hardware, measure, read_all, versions
@@ -30,12 +30,15 @@ from augment.dataset import Dataset, Picture
 from augment.errors import UserError
 from augment.figures import save_figure
 from augment.files import write_json
-from augment.info.wording import number
 from augment.memory import keep_freed_memory
 from augment.progress import progress_bar
 from augment.sources import load_dataset
+from augment.wording import amount
 
 _PROCESSES = 8  # that read `own`, at most
+
+# What a row reads: its name, its title, the source, and settings of it.
+_Form = tuple[str, str, str, Mapping[str, Any]]
 
 _EXAMPLES = """\
   python -m augment.bench.sources +aug=imagenette                               the built-in sample
@@ -87,15 +90,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rows(names: Sequence[str], dataset: Dataset, folder: Path) -> list[Row]:
+    forms: list[_Form] = [(name, name, name, {}) for name in names]
+    if "own" in names:
+        workers = min(_PROCESSES, cores())
+        title = f"own, {amount(workers, 'process', 'processes')}"
+        forms.append(("own_workers", title, "own", {"workers": workers}))
     rows = []
-    processes = min(_PROCESSES, cores())
     with progress_bar() as progress:
-        bar = progress.add_task("", total=len(names))
-        for name in names:
-            progress.update(bar, description=f"writing for {name}")
-            title = f"own, {processes} process{'es' if processes > 1 else ''}" if name == OWN_WORKERS else name
+        bar = progress.add_task("", total=len(forms))
+        for name, title, source, settings in forms:
+            progress.update(bar, description=f"writing for {title}")
             try:
-                loaded = load_as(name, dataset, folder / name, processes if name == OWN_WORKERS else cores())
+                loaded = load_as(source, dataset, folder / name, cores(), **settings)
             except UserError as error:
                 rows.append(Row(name, title, recipe_stream, partial(_obstacle, str(error).rstrip("."))))
             else:
@@ -146,7 +152,7 @@ def _headline(settings: Mapping[str, Any]) -> str:
     return (
         f"sources on {where}: {photos['count']:,} pictures of {photos['mean_bytes'] / 1000:.0f} kB, "
         f"{settings['size']} px, batch {settings['batch_size']}, "
-        f"{number(settings['rounds'], 'round', 'rounds')}"
+        f"{amount(settings['rounds'], 'round')}"
     )
 
 
