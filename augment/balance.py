@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from augment.dataset import Dataset, Split
 from augment.errors import UserError
 from augment.subset import draw
+from augment.wording import amount
 
 # Or one over it. Of a label that next to no picture has, a single one would drown all others.
 MAX_LABEL_WEIGHT = 100.0
@@ -86,8 +87,8 @@ def describe_balance(dataset: Dataset, how: str) -> str:
         each = counts.max() / counts[least]
         return (
             f"balance: {train.pictures:,} training pictures make {len(train):,} samples an epoch, {counts.max():,} of "
-            f"each class; the smallest, {names[least]}, has {counts[least]:,} "
-            f"picture{'s' if counts[least] > 1 else ''}, seen {each:.3g} times each"
+            f"each class; the smallest, {names[least]}, has "
+            f"{amount(counts[least], 'picture')}, seen {each:.3g} times each"
         )
     weights = loss_weights(dataset)
     low, high = int(np.where(weights > 0, weights, np.inf).argmin()), int(weights.argmax())

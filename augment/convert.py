@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 from augment.command import Parser, one_of, output, readable_errors
 from augment.errors import UserError
-from augment.info.wording import number
 from augment.records.conversion import Options, convert
 from augment.records.manifest import Done, total_checksum
 from augment.records.told import Meaning
 from augment.records.writers import FORMATS
+from augment.wording import amount
 
 _EXAMPLES = """\
   data=folder data.root=DIR --to tfrecord --out OUT              as they are, in shards of 128 MiB
@@ -63,11 +63,11 @@ def _print(shards: Sequence[Done], to: str, usage: str) -> None:
     for split in ("train", "val"):
         chosen = [shard for shard in shards if shard.split == split]
         pictures = sum(shard.pictures for shard in chosen)
-        where, old = f" in {number(len(chosen), 'shard', 'shards')}", sum(shard.kept for shard in chosen)
+        where, old = f" in {amount(len(chosen), 'shard')}", sum(shard.kept for shard in chosen)
         if to == "folder":  # which is cut as well, but nobody sees it
             where, old = "", sum(shard.pictures for shard in chosen if shard.kept)
         there = f", of which {old:,} {'was' if old == 1 else 'were'} there already" if old else ""
-        sys.stdout.write(f"{split}: {number(pictures, 'picture', 'pictures')}{where}{there}\n")
+        sys.stdout.write(f"{split}: {amount(pictures, 'picture')}{where}{there}\n")
     sys.stdout.write(f"All were read again: checksum {total_checksum(shards)}\n")
     sys.stdout.write(f"To use them: {usage}\n")
 

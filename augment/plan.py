@@ -7,6 +7,7 @@ from augment.config import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, Step, Vi
 from augment.layout import places_of, stages_of
 from augment.ops.crops import resize as _resize
 from augment.stage import Stage
+from augment.wording import amount
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _lines(stage: Stage) -> list[str]:
 def _what(stage: Stage) -> str:
     mode, fill = stage.border
     alternatives = max(len(place) for place in stage.places)
-    count = f"{len(stage.steps)} step{'s' * (len(stage.steps) > 1)} in one"
+    count = f"{amount(len(stage.steps), 'step')} in one"
     if stage.kind == "color":
         return f"{count} color matrix" + (" and the picture's mean" if stage.looks else "")
     if stage.kind == "geometry":

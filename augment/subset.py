@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from augment.dataset import Dataset, Split, Target, Task
 from augment.errors import UserError
 from augment.sampler import derive_seed
+from augment.wording import amount
 
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -105,6 +106,6 @@ def _check_folds(strata: NDArray[np.int64], folds: int, dataset: Dataset) -> Non
         numbers, counts = np.unique(strata, return_counts=True)
         least, of_class = int(counts.min()), f" of {dataset.classes[int(numbers[counts.argmin()])]}"
     if least < folds:
-        pictures = f"{least} picture{'' if least == 1 else 's'}{of_class}"
+        pictures = f"{amount(least, 'picture')}{of_class}"
         allowed = f"2 to {least}" if least > 2 else "2" if least == 2 else "null, for each fold needs one of each class"
         raise UserError(f"data.folds={folds}: train has {pictures}. Allowed: {allowed}.")

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from augment.info.wording import number
 from augment.params import Choice, Count, Number, setting
+from augment.wording import amount
 from trainer.callback import Callback, CancelFit
 from trainer.callbacks import configurable
 from trainer.learner import Learner
@@ -44,7 +44,7 @@ class EarlyStopping(Callback):
         if monitor not in rows[-1]:
             return
         if self._epochs_without(rows, monitor) >= self.patience and learner.epoch + 1 < learner.epochs:
-            self.reason = f"no better {monitor} in {number(self.patience, 'epoch', 'epochs')}"
+            self.reason = f"no better {monitor} in {amount(self.patience, 'epoch')}"
             raise CancelFit
 
     def _epochs_without(self, rows: Sequence[Row], monitor: str) -> int:

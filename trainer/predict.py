@@ -22,8 +22,8 @@ from augment.dataset import Split, Target
 from augment.errors import UserError
 from augment.files import near_file, write_whole
 from augment.folder import find_pictures
-from augment.info.wording import number
 from augment.stored import name_of
+from augment.wording import amount
 from trainer.callback import Callback
 from trainer.learner import Learner
 from trainer.tasks import JUDGING
@@ -267,15 +267,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.csv and not options.json:
             _print(predictions, table_console())
         elif STDOUT not in (options.csv, options.json):
-            sys.stdout.write(
-                f"{number(len(predictions) - len(bad), 'picture', 'pictures')}; {options.csv or options.json}\n"
-            )
+            sys.stdout.write(f"{amount(len(predictions) - len(bad), 'picture')}; {options.csv or options.json}\n")
         for prediction in bad:
             sys.stderr.write(f"{prediction.file} {prediction.error}\n")
         if bad:
-            sys.stderr.write(
-                f"error: {len(bad)} of {number(len(predictions), 'picture', 'pictures')} cannot be used.\n"
-            )
+            sys.stderr.write(f"error: {len(bad)} of {amount(len(predictions), 'picture')} cannot be used.\n")
     return FAILED if bad else 0
 
 

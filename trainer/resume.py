@@ -8,9 +8,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from augment.errors import UserError
-from augment.info.wording import number
 from augment.params import settings
 from augment.sources import Source, load_dataset
+from augment.wording import amount
 from trainer.checkpoint import LAST, load
 from trainer.config import Config
 from trainer.run import CONFIG_FILE, make_train_loader
@@ -30,7 +30,7 @@ def check_resume(config: Config) -> None:
     state = load(Path(config.fit.resume) / LAST)
     epoch = state["position"][0]
     if epoch >= config.fit.epochs:
-        finished = number(epoch, "epoch", "epochs")
+        finished = amount(epoch, "epoch")
         raise UserError(
             f"fit.resume={config.fit.resume}: that run has finished its {finished}. Allowed: a larger fit.epochs."
         )

@@ -19,7 +19,6 @@ from augment.dataset import Dataset, Split
 from augment.errors import UserError, told
 from augment.files import shown, write_json
 from augment.graph import Placement
-from augment.info.wording import number
 from augment.loader import Loader
 from augment.memory import keep_freed_memory
 from augment.own.items import end_readers
@@ -27,6 +26,7 @@ from augment.placement import place
 from augment.plan import Plan, build_plan
 from augment.sources import load_dataset, notes_of
 from augment.sources.notes import repeat_notes
+from augment.wording import amount
 from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
 from trainer.checkpoint import BEST, LAST, load
 from trainer.config import Config
@@ -260,7 +260,7 @@ def _announce(config: Config, learner: Learner, folder: Path, console: Console) 
     if isinstance(train_loader, StagedLoader):
         console.print(
             "stages:",
-            "; ".join(f"{s.name} {number(s.epochs, 'epoch', 'epochs')} at {s}" for s in train_loader.stages),
+            "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in train_loader.stages),
             highlight=False,
             soft_wrap=True,
         )

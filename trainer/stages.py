@@ -19,6 +19,7 @@ from augment.loader import Batch, Loader
 from augment.loader_state import check_state
 from augment.params import Count, parse_settings, setting, settings
 from augment.plan import Plan
+from augment.wording import amount
 
 # Seconds before the end of a stage at which the next one's pipeline is begun; building takes 1 to 3 on a GPU.
 _LEAD = 10.0
@@ -110,9 +111,7 @@ def complete_stages(
     is_open = any(stage.epochs is None for stage in stages)
     if rest and not is_open:
         allowed = "the same number, or one stage without epochs, which takes the rest"
-        raise UserError(
-            f"{key}: the stages have {fixed} epoch{'s' * (fixed != 1)}, fit.epochs is {epochs}. Allowed: {allowed}."
-        )
+        raise UserError(f"{key}: the stages have {amount(fixed, 'epoch')}, fit.epochs is {epochs}. Allowed: {allowed}.")
     if rest < 1 and is_open:
         name = next(stage.name for stage in stages if stage.epochs is None)
         raise UserError(

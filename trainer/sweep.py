@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from augment.files import write_json
+from augment.wording import amount
 from trainer.summary import SUMMARY_FILE
 from trainer.tasks import JUDGING, smaller_is_better, task_of
 
@@ -190,7 +191,7 @@ def _job_table(jobs: Sequence[Job], varied: set[str]) -> Rows:
         scores = ("" if score is None else f"{which}{score:.4f}" for score in (job.last, job.best))
         status = f"{job.status}: {job.error}" if job.error else job.status
         rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", status])
-    return f"{len(jobs)} job{'' if len(jobs) == 1 else 's'}, the best last epoch first", rows
+    return f"{amount(len(jobs), 'job')}, the best last epoch first", rows
 
 
 def _mean_table(means: Sequence[Mean], varied: set[str]) -> Rows:

@@ -48,11 +48,11 @@ from augment.export.transform_source import has_compose, python_source, require_
 from augment.files import installed_version, write_json, write_whole
 from augment.folder import find_pictures
 from augment.graph import Device
-from augment.info.wording import number
 from augment.pipeline import build_transform
 from augment.plan import Plan, build_plan
 from augment.sources import load_dataset
 from augment.stored import name_of
+from augment.wording import amount
 
 __all__ = ["export_dali", "parity", "python_source", "torchvision_source"]
 
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(plan, results, Console(highlight=False, markup=False, soft_wrap=True))
         if options.run is None and recipe.aug.mean is None:
             sys.stdout.write("Mean and std are ImageNet's; those of a run's model come with --run DIR.\n")
-        sys.stdout.write(f"{number(results[0].pictures, 'picture', 'pictures')}; written to {folder}\n")
+        sys.stdout.write(f"{amount(results[0].pictures, 'picture')}; written to {folder}\n")
     return 0
 
 

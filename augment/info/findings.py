@@ -6,7 +6,8 @@ import numpy as np
 
 from augment.info.looks import find_odd_pictures, find_odd_sizes
 from augment.info.summary import SPLITS, Info
-from augment.info.wording import Finding, number, percent, some
+from augment.info.wording import Finding, percent, some
+from augment.wording import amount
 
 IMBALANCE = 5.0  # pictures in train of the largest class over those of the smallest
 FEW = 10  # pictures of a class in train
@@ -43,7 +44,7 @@ def _unreadable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
         False: "Training refuses to start until they are repaired or removed, or data.skip_bad=true leaves them out.",
         True: "Training leaves them out (data.skip_bad=true).",
     }[skip_bad]
-    what = number(bad, "picture", "pictures")
+    what = amount(bad, "picture")
     yield Finding("unreadable", f"{what} of {len(info.pictures):,} cannot be used. {remedy}")
 
 
@@ -74,7 +75,7 @@ def _contradictions(info: Info) -> Iterator[Finding]:
         if counted.contradicting:
             group = counted.contradicting[0]
             other = next(place for place in group if info.targets[place] != info.targets[group[0]])
-            times = number(len(counted.contradicting), "time", "times")
+            times = amount(len(counted.contradicting), "time")
             example = f"{_labeled(info, group[0])} and {_labeled(info, other)}"
             yield Finding(kind, f"{times} {which} different {what}, of which one {wrong}: {example}.")
 
@@ -94,13 +95,13 @@ def _classes(info: Info) -> Iterator[Finding]:
     for split, counts in zip(SPLITS, (train, val), strict=True):
         missing = np.flatnonzero(counts == 0).tolist()
         if missing:
-            what = f"{len(missing):,} of {number(len(names), one, several)} {'has' if len(missing) == 1 else 'have'}"
+            what = f"{len(missing):,} of {amount(len(names), one, several)} {'has' if len(missing) == 1 else 'have'}"
             why = "and cannot be learned" if split == "train" else "and no part in the scores"
             listed = some(names[place] for place in missing)
             yield Finding(f"missing_in_{split}", f"{what} no picture in {split} {why}: {listed}.")
     tiny = np.flatnonzero((train > 0) & (train < FEW)).tolist()
     if tiny:
-        what = number(len(tiny), f"{one} has", f"{several} have")
+        what = amount(len(tiny), f"{one} has", f"{several} have")
         listed = some(f"{names[place]} ({train[place]})" for place in tiny)
         yield Finding("tiny", f"{what} fewer than {FEW} pictures in train, too few to learn from: {listed}.")
     there = np.flatnonzero(train)
@@ -113,7 +114,7 @@ def _classes(info: Info) -> Iterator[Finding]:
             yield Finding("imbalance", f"Train has {what}, {ratio:.0f} times fewer; {remedy}.")
     everywhere = np.flatnonzero(train == len(info.data.train)).tolist()
     if labels and everywhere:
-        what = number(len(everywhere), "label is", "labels are")
+        what = amount(len(everywhere), "label is", "labels are")
         listed = some(names[place] for place in everywhere)
         yield Finding("everywhere", f"{what} on every picture of train, which teaches nothing: {listed}.")
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from augment.info.duplicates import Tally
 from augment.info.summary import SPLITS, Info
-from augment.info.wording import Finding, number, written
+from augment.info.wording import Finding, written
+from augment.wording import amount
 
 LISTED = 24  # classes that are all listed; of more the largest and the smallest
 _ENDS = 8
@@ -40,7 +41,7 @@ def headline(info: Info) -> str:
     """Return a line about the whole."""
     data = info.data
     train, val = len(data.train), len(data.val)
-    kinds = number(len(data.classes), *_NOUNS[data.task])
+    kinds = amount(len(data.classes), *_NOUNS[data.task])
     parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
     return f"{info.source}: {train + val:,} pictures, {parts}; {kinds}"
 

@@ -32,11 +32,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
 
 
-def number(count: int, one: str, several: str) -> str:
-    """Return "1 class" or "2 classes"."""
-    return f"{count:,} {one if count == 1 else several}"
-
-
 def pictures(which: NDArray[np.bool_]) -> str:
     """Return how many pictures are among some, (N,), and which share of all."""
     return f"{int(which.sum()):,} of {len(which):,} pictures ({percent(float(which.mean()))})"

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from augment.bench.report import DPI, Result, crowd, draw_bars, ratio
 from augment.figures import save_figure
+from augment.wording import amount
 from trainer.bench.verdict import Facts, fastest, verdict
 from trainer.bench.windows import Window
 
@@ -65,7 +66,7 @@ class Report:
         s, gpu = self.settings, self.settings["hardware"]["gpu"]
         model = s["model"].get("name", s["model"]["kind"])
         what = f"{model}, {s['aug']['size']} px, batch {s['fit']['batch_size']}, {s['fit']['precision']}"
-        turns = f"{s['rounds']} round{'s' * (s['rounds'] != 1)} of {s['seconds']:g} s a row"
+        turns = f"{amount(s['rounds'], 'round')} of {s['seconds']:g} s a row"
         return f"{what} on {gpu or str(s['hardware']['cores']) + ' CPU cores'}: {turns}"
 
     def table(self) -> str:

@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 
+from augment.wording import amount
 from trainer.metrics import wilson_interval
 from trainer.outputs import number_scores
 from trainer.plots import column
@@ -216,7 +217,7 @@ def _worst_label(record: Record) -> Iterator[Finding]:
     labels = worst_labels(record)
     if len(labels) > 1:
         worst = labels[0]
-        pictures = f"{worst.pictures} picture{'s' if worst.pictures != 1 else ''}"
+        pictures = amount(worst.pictures, "picture")
         yield Finding(f"Worst label: {worst.name}, average precision {percent(worst.average_precision)} ({pictures}).")
     absent = len(record.classes) - len(labels)
     if labels and absent:
