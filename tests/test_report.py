@@ -1,120 +1,28 @@
-"""The report of a run: what is in it, what it makes of the data, and that it stands alone whatever is missing."""
+"""The page of a report: what is in it, and that it stands alone whatever is missing."""
 
 import base64
 import json
 import re
-from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from fakes import CLASSES, make_learner, on, raises
 from omegaconf import OmegaConf
 from PIL import Image
+from reports import NAMES, Page, folder_of_a_run, record, row  # noqa: F401  (a fixture)
 
 from augment.dataset import Dataset, Split
-from trainer.callback import Callback, CancelFit
-from trainer.callbacks import Checkpoint, Interrupt, ParamScheduler
-from trainer.checkpoint import BEST, LAST, load, save
-from trainer.config import parse_config
+from trainer.checkpoint import BEST, load, save
 from trainer.metrics import wilson_interval
-from trainer.outputs import Outputs
-from trainer.recorder import METRICS_FILE, Recorder, Row
-from trainer.report import REPORT_FILE, Ending, Report, page
-from trainer.report.__main__ import main
+from trainer.recorder import METRICS_FILE
+from trainer.report import REPORT_FILE, page
 from trainer.report.charts import charts
-from trainer.report.classes import class_scores, most_confused
-from trainer.report.findings import findings, percent
 from trainer.report.images import SIDE, UnfitError, mistakes
 from trainer.report.page import render, write_report
-from trainer.report.record import Record, read_record
+from trainer.report.record import read_record
 from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE
 from trainer.schedule import lin, one_cycle
 from trainer.summary import SUMMARY_FILE
-
-NAMES = ("<script>alert(1)</script>", 'bee "&" co')
-DONE = Ending("finished", 75.0)
-
-
-class Page(HTMLParser):
-    """The tags, what they refer to, and the text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.references: list[str] = []
-        self.sections: list[str] = []
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        self.tags.append(tag)
-        self.sections += [values["id"] or ""] if tag == "section" and "id" in values else []
-        self.references += [values[key] or "" for key in ("src", "href", "srcset", "data", "action") if key in values]
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def row(epoch: int, train: float, val: float, accuracy: float = 0.5, **more: float) -> Row:
-    rest = {"train_accuracy": 0.5, "lr": 0.1, "seconds": 1.0, "images_per_second": 100.0}
-    return {"epoch": epoch, "train_loss": train, "val_loss": val, "val_accuracy": accuracy, **rest} | more
-
-
-def samples(index: list[int], target: list[int], prediction: list[int], confidence: list[float]) -> dict[str, Any]:
-    return {
-        "index": torch.tensor(index),
-        "target": torch.tensor(target),
-        "prediction": torch.tensor(prediction),
-        "confidence": torch.tensor(confidence),
-    }
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run's folder as a fit leaves it, with pictures; of six, class 0 has one wrong, class 1 two."""
-    monkeypatch.chdir(tmp_path)  # below which the check of the pictures is kept
-    for split in ("train", "val"):
-        for label, name in enumerate(NAMES):
-            folder = tmp_path / "data" / split / name.replace("/", "_")
-            folder.mkdir(parents=True)
-            for i in range(3):
-                Image.new("RGB", (300, 200), (80 * label, 60 * i, 90)).save(folder / f"{i}.jpg")
-    folder = tmp_path / "runs" / "one"
-    (folder / ".hydra").mkdir(parents=True)
-    config = parse_config(
-        {"data": {"source": "folder", "root": str(tmp_path / "data")}, "model": {"kind": "cnn"}}
-        | {"fit": {"epochs": 4, "batch_size": 2}, "callbacks": {"checkpoint": {}, "report": {"mistakes": 2}}}
-    )
-    (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(dict(config.resolved)))
-    (folder / PLAN_FILE).write_text("train: 128 x 128 px <b>\n")
-    environment = {"git": {"revision": "abc123", "modified": True}, "python": "3.11.7"}
-    packages = {"packages": {"torch": "2.15.0", "wandb": None}, "gpus": []}
-    (folder / ENVIRONMENT_FILE).write_text(json.dumps(environment | packages))
-    rows = [row(i, 2.0 - i / 4, 2.0 - i / 4, 0.3 + i / 20) for i in range(4)]
-    (folder / METRICS_FILE).write_text("".join(json.dumps(r) + "\n" for r in rows))
-    ended = {"status": "finished", "seconds": 75.0, "best": rows[3], "error": "", "epochs": 4, "folder": str(folder)}
-    (folder / SUMMARY_FILE).write_text(json.dumps(ended))
-    (folder / ".hydra" / "overrides.yaml").write_text("- data=folder\n- ++data.root=/a b\n- ++fit.epochs=4\n")
-    Image.new("RGB", (64, 64)).save(folder / "batch.png")
-    # As files are sorted, "<script..." comes before "bee"; "_" for the slash of its name.
-    state = {"model": {}, "row": rows[3], "classes": [NAMES[0].replace("/", "_"), NAMES[1]]}
-    single = samples([0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 1], [0, 1, 0, 0, 0, 1], [0.9, 0.6, 0.5, 0.7, 0.8, 0.99])
-    save(state | {"confusion": torch.tensor([[2, 1], [2, 1]]), "samples": single}, folder / BEST)
-    return folder
-
-
-def record(rows: list[Row], folder: Path = Path("x"), ending: Ending = DONE, **more: Any) -> Record:
-    best = max(rows, key=lambda r: r["val_accuracy"], default={})
-    return Record(folder, ending, rows=rows, best=best, **more)
-
-
-def said(record: Record) -> str:
-    return " | ".join(("! " if finding.warning else "") + finding.text for finding in findings(record))
 
 
 def test_repeated_pictures_are_counted_once() -> None:
@@ -226,160 +134,6 @@ def test_an_empty_folder_still_makes_a_page(tmp_path: Path) -> None:
     assert "not ended" in text
 
 
-# --- what is made of the data ---
-
-
-def test_scores_of_classes_by_hand() -> None:
-    counts = np.array([[8, 2, 0], [0, 10, 0], [0, 0, 0]])
-    worst, best = class_scores(counts, ["a", "b", "c"])  # c has no pictures
-    assert (worst.name, worst.right, worst.total, worst.taken_for, worst.times) == ("a", 8, 10, "b", 2)
-    assert (worst.low, worst.high) == pytest.approx((0.490, 0.943), abs=1e-3)
-    assert (best.name, best.accuracy, best.taken_for) == ("b", 1.0, "")
-    (pair,) = most_confused(counts, ["a", "b", "c"], 20)
-    assert (pair.true, pair.predicted, pair.times, pair.share) == ("a", "b", 2, 0.2)
-
-
-def test_nothing_counted_says_nothing() -> None:
-    assert wilson_interval(0, 0) == (0.0, 1.0)
-    assert wilson_interval(0, 20)[0] == 0.0
-
-
-@pytest.mark.parametrize(("share", "text"), [(1.0, "100.0 %"), (0.9999, "99.9 %"), (0.816, "81.6 %"), (0.0, "0.0 %")])
-def test_only_all_is_hundred_percent(share: float, text: str) -> None:
-    assert percent(share, 1) == text
-
-
-OVER = [row(i, 2.0 - i / 10, 1.0 + 0.1 * abs(i - 3), accuracy=0.6 - 0.01 * abs(i - 3)) for i in range(9)]
-
-
-def test_overfitting_is_said_with_its_epoch() -> None:
-    text = said(record(OVER))
-    assert "! Training loss still falls and validation loss has risen since epoch 4 (1 to 1.5): overfitting" in text
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [row(i, 2.0 - i / 10, 2.0 - i / 10) for i in range(9)],  # both fall
-        OVER[:5],  # one epoch is chance
-        [r | {"train_loss": 1.0} for r in OVER],  # training does not fall
-        [r | {"val_loss": 1.0 + 0.002 * i} for i, r in enumerate(OVER)],  # too little
-        [],
-    ],
-)
-def test_overfitting_is_not_said_without_reason(rows: list[Row]) -> None:
-    assert "overfitting" not in said(record(rows))
-
-
-def test_still_improving() -> None:
-    rows = [row(i, 1.0, 1.0, accuracy=0.5 + i / 10) for i in range(4)]
-    assert "more epochs may bring more" in said(record(rows))
-    assert "more epochs" not in said(record([*rows, row(4, 1, 1, accuracy=0.8)]))
-    assert "more epochs" not in said(record(rows, ending=Ending("interrupted", 1)))
-
-
-def unscored(rows: list[Row], which: list[int]) -> list[Row]:
-    """Rows of which some are those of epochs without validation."""
-    return [{k: v for k, v in r.items() if i not in which or not k.startswith("val_")} for i, r in enumerate(rows)]
-
-
-def test_epochs_without_validation_are_passed_over() -> None:
-    rare = unscored([*OVER, row(9, 0.5, 9.9)], [0, 2, 9])
-    text = said(Record(Path("x"), Ending("interrupted", 1), rows=rare, best=rare[3]))
-    assert "has risen since epoch 4 (1 to 1.5): overfitting" in text
-    rising = [row(i, 1.0, 1.0, accuracy=0.5 + i / 20) for i in range(9)]
-    rare = unscored(rising, [0, 1, 3, 4, 6, 7])
-    assert "more epochs may bring more" in said(Record(Path("x"), DONE, rows=rare, best=rare[-1]))
-    assert charts(Record(Path("x"), DONE, rows=rare, best=rare[-1]))
-
-
-def test_a_gap_between_training_and_validation() -> None:
-    assert "25 points higher in training" in said(record([row(0, 1, 1, accuracy=0.5, train_accuracy=0.75)]))
-    assert "points" not in said(record([row(0, 1, 1, accuracy=0.5, train_accuracy=0.55)]))
-
-
-def test_waiting_for_data() -> None:
-    rows = [row(0, 1, 1, waiting=0.9), row(1, 1, 1, waiting=0.3), row(2, 1, 1, waiting=0.3)]
-    assert "! The model waited 30 % of the training time for data" in said(record(rows))
-    assert "! The GPU waited 30 %" in said(record(rows, environment={"gpus": ["H200"]}))
-    few = said(record([r | {"waiting": 0.02} for r in rows]))
-    assert "The model waited 2 %" in few
-    assert "! The model" not in few
-    assert "waited" not in said(record([row(0, 1, 1)]))
-
-
-def test_a_slow_epoch() -> None:
-    rows = [row(i, 1, 1, images_per_second=rate) for i, rate in enumerate((10, 100, 110, 40, 100))]
-    assert "Epoch 4 ran at 40 img/s, where 100 are usual" in said(record(rows))
-    assert "ran at" not in said(record(rows[:3]))
-
-
-def test_the_worst_class() -> None:
-    counts = np.array([[20, 0, 0], [5, 10, 5], [1, 0, 19]])
-    text = said(record([row(0, 1, 1)], confusion=counts, classes=("a", "b", "c")))
-    assert "Worst class: b at 50 % (10 of 20), most often taken for a (5 times)." in text
-    assert "Every validation picture is right" in said(
-        record([row(0, 1, 1)], confusion=np.eye(3, dtype=np.int64) * 9, classes=("a", "b", "c"))
-    )
-
-
-def test_guessing() -> None:
-    unequal = np.array([[90, 0], [10, 0]])  # always the larger class
-    assert "! The best accuracy cannot be told from" in said(
-        record([row(0, 1, 1)], confusion=unequal, classes=("a", "b"))
-    )
-    assert "cannot be told" not in said(record([row(0, 1, 1)], confusion=np.eye(2, dtype=int) * 9, classes=("a", "b")))
-
-
-@pytest.mark.parametrize(("batches", "said_so"), [(None, False), (10, True), (43, True), (44, False)])
-def test_few_batches(batches: int | None, said_so: bool) -> None:
-    text = said(record([row(0, 1, 1)], normed=batches))
-    assert ("running statistics of batch norm" in text) == said_so
-    if batches == 10:
-        assert "! The best epoch comes after 10 training batches" in text
-        assert "still 35 % of what they began as" in text
-
-
-def test_the_batches_of_the_best_epoch_are_read(run: Path) -> None:
-    assert read_record(run).normed is None
-    best = load(run / BEST)
-    norm = "stem.1.num_batches_tracked"
-    save(best | {"model": {norm: torch.tensor(12), "head.1.num_batches_tracked": torch.tensor(9)}}, run / BEST)
-    assert read_record(run).normed == 9
-
-
-def test_naming_the_mean() -> None:
-    targets = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
-    told = Outputs(torch.arange(3), targets, targets * torch.tensor([1.1, 0.0]))
-    text = said(record([], classes=("age", "height"), task="regress", outputs=told))
-    assert text == "! height is told no better than by naming its mean for every picture (R² -6.00)."
-
-
-@pytest.mark.parametrize(
-    ("ending", "text"),
-    [
-        (Ending("failed", 1, "RuntimeError: <b>"), "! The run failed after 1 epoch: RuntimeError: <b>"),
-        (Ending("interrupted", 1), "! The run was interrupted after 1 epoch; fit.resume goes on"),
-        (Ending("not ended", None), "! The run has not said how it ended: 1 epoch"),
-    ],
-)
-def test_other_ends(ending: Ending, text: str) -> None:
-    assert text in said(record([row(0, 1, 1)], ending=ending))
-
-
-def test_an_early_end_says_why(run: Path) -> None:
-    read = read_record(run, Ending("finished", 1, stopped="no better val_loss in 2 epochs"))
-    read.rows = read.rows[:3]
-    assert "The run ended early, after 3 of 4 epochs: no better val_loss in 2 epochs." in said(read)
-    assert "by val_accuracy; last epoch: 40.0 %" in Page(render(read)).text
-
-
-def test_a_loss_that_is_no_number() -> None:
-    rows = [row(0, 1, 1), row(1, float("nan"), 1)]
-    assert "! The training loss is no number in epoch 2." in said(record(rows))
-    assert charts(record(rows))
-
-
 # --- curves ---
 
 
@@ -466,111 +220,3 @@ def test_other_pictures_than_those_of_the_run_are_not_shown(run: Path) -> None:
     del best["samples"]
     save(best, run / BEST)
     assert "best.pt has no predictions of single pictures" in Page(render(read_record(run))).text
-
-
-# --- the callback ---
-
-
-def fit(folder: Path, *callbacks: Callback) -> str:
-    learner = make_learner(Recorder(), Checkpoint(), Report(), *callbacks, folder=folder)
-    learner.fit()
-    return Page((folder / REPORT_FILE).read_text()).text
-
-
-def test_the_callback_writes_it(tmp_path: Path) -> None:
-    text = fit(tmp_path)
-    assert "finished" in text
-    assert "n = 3 pictures" in text
-    assert CLASSES[0] in text
-
-
-def test_an_interrupted_fit_has_a_report(tmp_path: Path) -> None:
-    interrupt = Interrupt()
-
-    def press(learner: object) -> None:
-        interrupt.pressed = True
-
-    text = fit(tmp_path, interrupt, on("before_validate", press))
-    assert "interrupted after 0 epochs" in text
-    assert f"fit.resume={tmp_path}" in text
-    assert (tmp_path / LAST).is_file()
-
-
-def test_a_failed_fit_has_a_report(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="out of memory"):
-        fit(tmp_path, on("after_epoch", raises(RuntimeError("out of memory"), 1)))
-    text = Page((tmp_path / REPORT_FILE).read_text()).text
-    assert "The run failed after" in text
-    assert "RuntimeError: out of memory" in text
-
-
-def test_a_second_ctrl_c_leaves_it_out(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path, on("after_epoch", raises(KeyboardInterrupt)))
-    assert not (tmp_path / REPORT_FILE).exists()
-
-
-def test_an_early_end_is_no_interruption(tmp_path: Path) -> None:
-    assert "interrupted" not in fit(tmp_path, Interrupt(), on("after_epoch", raises(CancelFit)))
-
-
-def test_a_report_that_cannot_be_written_costs_no_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(page, "write_whole", full)
-    make_learner(Recorder(), Report(), ParamScheduler({"lr": lin(1, 0)}), folder=tmp_path).fit()
-    assert "no report.html: no space left" in caplog.text
-
-
-# --- the command line ---
-
-
-def test_the_command_makes_it_anew(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / REPORT_FILE).write_text("old")
-    assert main([str(run)]) == 0
-    assert capsys.readouterr().out == f"{run / REPORT_FILE}\n"
-    assert "Run it again" in (run / REPORT_FILE).read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (lambda run: [str(run / "none")], "none: no such folder. Allowed: the folder of a run."),
-        (lambda run: [str(run.parent)], "no config.yaml in it. Allowed: the folder of a run."),
-        (lambda run: [str(run), "fit.epochs=3"], "fit.epochs=3: not allowed here. Allowed: the folders of runs."),
-        (lambda run: ["--open", str(run)], "--open: not allowed here."),
-    ],
-)
-def test_mistakes_cost_one_line_and_exit_code_2(
-    run: Path, arguments: Callable[[Path], list[str]], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments(run))
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (run / REPORT_FILE).exists()
-
-
-def test_a_page_that_cannot_be_written_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / REPORT_FILE).mkdir()
-    with pytest.raises(SystemExit, match="2"):
-        main([str(run)])
-    assert f"error: {run / REPORT_FILE}: cannot be written: " in capsys.readouterr().err
-
-
-def test_without_arguments_it_says_how(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (main([]), main(["--help"])) == (2, 0)
-    assert "python -m trainer.report RUN_FOLDER" in capsys.readouterr().out
-
-
-def test_a_configuration_that_is_not_allowed_any_more_is_noted(run: Path) -> None:
-    text = (run / CONFIG_FILE).read_text().replace("epochs: 4", "epochs: -4")
-    (run / CONFIG_FILE).write_text(text)
-    read = read_record(run)
-    assert read.notes[CONFIG_FILE].startswith("fit.epochs: -4 is not allowed.")
-    assert "What could not be read for this page" in Page(render(read)).text

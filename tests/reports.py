@@ -1,0 +1,101 @@
+"""Runs as their folders tell, for the tests of reports."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from PIL import Image
+
+from trainer.checkpoint import BEST, save
+from trainer.config import parse_config
+from trainer.recorder import METRICS_FILE, Row
+from trainer.report import Ending
+from trainer.report.findings import findings
+from trainer.report.record import Record
+from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE
+from trainer.summary import SUMMARY_FILE
+
+NAMES = ("<script>alert(1)</script>", 'bee "&" co')
+DONE = Ending("finished", 75.0)
+
+
+class Page(HTMLParser):
+    """The tags, what they refer to, and the text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.sections: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.append(tag)
+        self.sections += [values["id"] or ""] if tag == "section" and "id" in values else []
+        self.references += [values[key] or "" for key in ("src", "href", "srcset", "data", "action") if key in values]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def row(epoch: int, train: float, val: float, accuracy: float = 0.5, **more: float) -> Row:
+    rest = {"train_accuracy": 0.5, "lr": 0.1, "seconds": 1.0, "images_per_second": 100.0}
+    return {"epoch": epoch, "train_loss": train, "val_loss": val, "val_accuracy": accuracy, **rest} | more
+
+
+def samples(index: list[int], target: list[int], prediction: list[int], confidence: list[float]) -> dict[str, Any]:
+    return {
+        "index": torch.tensor(index),
+        "target": torch.tensor(target),
+        "prediction": torch.tensor(prediction),
+        "confidence": torch.tensor(confidence),
+    }
+
+
+@pytest.fixture(name="run")
+def folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's folder as a fit leaves it, with pictures; of six, class 0 has one wrong, class 1 two."""
+    monkeypatch.chdir(tmp_path)  # below which the check of the pictures is kept
+    for split in ("train", "val"):
+        for label, name in enumerate(NAMES):
+            folder = tmp_path / "data" / split / name.replace("/", "_")
+            folder.mkdir(parents=True)
+            for i in range(3):
+                Image.new("RGB", (300, 200), (80 * label, 60 * i, 90)).save(folder / f"{i}.jpg")
+    folder = tmp_path / "runs" / "one"
+    (folder / ".hydra").mkdir(parents=True)
+    config = parse_config(
+        {"data": {"source": "folder", "root": str(tmp_path / "data")}, "model": {"kind": "cnn"}}
+        | {"fit": {"epochs": 4, "batch_size": 2}, "callbacks": {"checkpoint": {}, "report": {"mistakes": 2}}}
+    )
+    (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(dict(config.resolved)))
+    (folder / PLAN_FILE).write_text("train: 128 x 128 px <b>\n")
+    environment = {"git": {"revision": "abc123", "modified": True}, "python": "3.11.7"}
+    packages = {"packages": {"torch": "2.15.0", "wandb": None}, "gpus": []}
+    (folder / ENVIRONMENT_FILE).write_text(json.dumps(environment | packages))
+    rows = [row(i, 2.0 - i / 4, 2.0 - i / 4, 0.3 + i / 20) for i in range(4)]
+    (folder / METRICS_FILE).write_text("".join(json.dumps(r) + "\n" for r in rows))
+    ended = {"status": "finished", "seconds": 75.0, "best": rows[3], "error": "", "epochs": 4, "folder": str(folder)}
+    (folder / SUMMARY_FILE).write_text(json.dumps(ended))
+    (folder / ".hydra" / "overrides.yaml").write_text("- data=folder\n- ++data.root=/a b\n- ++fit.epochs=4\n")
+    Image.new("RGB", (64, 64)).save(folder / "batch.png")
+    # As files are sorted, "<script..." comes before "bee"; "_" for the slash of its name.
+    state = {"model": {}, "row": rows[3], "classes": [NAMES[0].replace("/", "_"), NAMES[1]]}
+    single = samples([0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 1], [0, 1, 0, 0, 0, 1], [0.9, 0.6, 0.5, 0.7, 0.8, 0.99])
+    save(state | {"confusion": torch.tensor([[2, 1], [2, 1]]), "samples": single}, folder / BEST)
+    return folder
+
+
+def record(rows: list[Row], folder: Path = Path("x"), ending: Ending = DONE, **more: Any) -> Record:
+    best = max(rows, key=lambda r: r["val_accuracy"], default={})
+    return Record(folder, ending, rows=rows, best=best, **more)
+
+
+def said(record: Record) -> str:
+    return " | ".join(("! " if finding.warning else "") + finding.text for finding in findings(record))
