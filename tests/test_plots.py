@@ -393,3 +393,12 @@ def test_threads_draw_the_same_figure(tmp_path: Path) -> None:
         list(pool.map(lambda path: plot_history(history(5), path), paths))
     assert sorted(tmp_path.iterdir()) == paths[:3]
     assert len({path.read_bytes() for path in paths}) == 1
+
+
+def test_suggested_rates_are_told_apart() -> None:
+    lrs = np.geomspace(1e-4, 1, 9)
+    marks = {"peak": lrs[6], "steepest": lrs[4], "valley": lrs[2]}
+    (axes,) = plots._rates_figure(lrs, np.linspace(3, 1, 9), np.linspace(3, 1, 9), marks).axes
+    marked = [line for line in axes.lines if np.size(line.get_xdata()) == 1]
+    assert [line.get_label() for line in marked] == ["suggested 0.1", "steepest 0.01", "valley 0.001"]
+    assert len({line.get_marker() for line in marked}) == 3

@@ -1,6 +1,8 @@
 """What a report makes of the data: sentences about a run."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,6 +130,8 @@ def test_few_batches(batches: int | None, said_so: bool) -> None:
     if batches == 10:
         assert "! The best epoch comes after 10 training batches" in text
         assert "still 35 % of what they began as" in text
+        pretrained: Any = SimpleNamespace(resolved={"model": {"pretrained": True}}, fit=SimpleNamespace(epochs=1))
+        assert "running statistics" not in said(record([row(0, 1, 1)], normed=batches, config=pretrained))
 
 
 def test_the_batches_of_the_best_epoch_are_read(run: Path) -> None:
