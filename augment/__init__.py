@@ -1,1 +1,185 @@
-"""Image augmentation in NVIDIA DALI, declared in YAML and fused into one warp and one color matrix."""
+"""Image augmentation in NVIDIA DALI, declared in YAML and fused into one warp and one color matrix.
+
+    recipe = augment.load_recipe("imagenette", "aug.size=160")
+    loader = augment.make_loader(recipe, data="folder", root=DIR, split="train", batch_size=256, device="cuda")
+    for images, targets in loader: ...
+    transform = augment.Transform(recipe, split="train", device="cuda")
+    images = transform(batch)
+
+Importing this package imports neither PyTorch nor DALI. Plugins import what they need from here, too.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from augment.cli.compose import Recipe
+    from augment.data.dataset import Dataset, Split
+    from augment.data.sources.registry import LabeledSource, Source, source
+    from augment.params import (
+        Channels,
+        Choice,
+        Count,
+        Flag,
+        Number,
+        OptionMap,
+        Param,
+        Range,
+        Text,
+        Texts,
+        setting,
+    )
+    from augment.pipeline.loader import Batch, Loader
+    from augment.pipeline.transform import Transform
+    from augment.recipe.op import batch, color, crop, geometry, local, numpy_op, policy, torch_op
+    from augment.recipe.steps import SplitName
+    from augment.support.errors import UserError
+
+__all__ = [
+    "Batch",
+    "Channels",
+    "Choice",
+    "Count",
+    "Dataset",
+    "Flag",
+    "LabeledSource",
+    "Loader",
+    "Number",
+    "OptionMap",
+    "Param",
+    "Range",
+    "Recipe",
+    "Source",
+    "Split",
+    "Text",
+    "Texts",
+    "Transform",
+    "UserError",
+    "batch",
+    "color",
+    "crop",
+    "geometry",
+    "load_recipe",
+    "local",
+    "make_loader",
+    "numpy_op",
+    "policy",
+    "setting",
+    "source",
+    "torch_op",
+]
+
+# Where each name is declared, for `__getattr__`.
+_MODULES = {
+    "augment.cli.compose": ("Recipe",),
+    "augment.data.dataset": ("Dataset", "Split"),
+    "augment.data.sources.registry": ("LabeledSource", "Source", "source"),
+    "augment.params": (
+        *("Channels", "Choice", "Count", "Flag", "Number", "OptionMap", "Param", "Range", "Text", "Texts", "setting"),
+    ),
+    "augment.pipeline.loader": ("Batch", "Loader"),
+    "augment.pipeline.transform": ("Transform",),
+    "augment.recipe.op": ("batch", "color", "crop", "geometry", "local", "numpy_op", "policy", "torch_op"),
+    "augment.support.errors": ("UserError",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'augment' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str) -> "Recipe":
+    """Compose and check a recipe.
+
+    Args:
+        recipe: the name of a file of conf/aug, the path to a YAML file of that form, or its content as a mapping.
+        overrides: overrides as on the command line, such as "aug.size=160".
+
+    Raises:
+        UserError: an unknown name, key or op, or a value that is not allowed.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from augment.cli.compose import compose_recipe, read_aug
+    from augment.support.errors import UserError
+
+    try:
+        if isinstance(recipe, str) and "/" not in recipe and not recipe.endswith((".yaml", ".yml")):
+            return compose_recipe([f"+aug={recipe}", *overrides])
+        return compose_recipe(overrides, read_aug(Path(recipe)) if isinstance(recipe, str | Path) else recipe)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(str(error)) from error
+
+
+def make_loader(
+    recipe: "Recipe",
+    data: str | None = None,
+    *,
+    split: "SplitName" = "train",
+    batch_size: int = 64,
+    device: "torch.device | str" = "cuda",
+    seed: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    drop_last: bool = False,
+    half: bool = False,
+    threads: int | None = None,
+    **settings: Any,
+) -> "Loader":
+    """Make the loader of a split of a data set.
+
+    Args:
+        recipe: a recipe from `load_recipe`.
+        data: the name of a source, or of a file of conf/data; None: the data of the recipe's overrides.
+        split: train or val.
+        batch_size: samples in a batch; the last one of an epoch may be smaller.
+        device: where batches are made and handed out, "cuda" or "cpu".
+        seed: the seed of the shuffle and the draws; None: that of the recipe.
+        rank: the rank of this process among those that share an epoch.
+        world_size: number of processes that share an epoch.
+        drop_last: leave out the smaller last batch, unless it is the only one.
+        half: float16 in place of float32.
+        threads: CPU threads; None: one a core, at most 16.
+        settings: settings of the source, as `data.*` on the command line: `root=DIR`, `val_fraction=0.2`.
+
+    Raises:
+        UserError: an unknown source or setting, a value that is not allowed, or data that cannot be used.
+    """
+    from augment.cli.compose import with_data
+    from augment.data.sources import load_dataset
+    from augment.pipeline.build import Shard
+    from augment.pipeline.loader import Loader
+    from augment.pipeline.placement import place, torch_device
+    from augment.recipe.plan import build_plan
+    from augment.support.timing import cores
+
+    placed, plan = torch_device(device), build_plan(recipe.aug, split)
+    dataset = load_dataset(with_data(recipe, data, settings).source())
+    chosen = dataset.train if split == "train" else dataset.val
+    threads = threads or min(16, cores())
+    return Loader(
+        plan,
+        chosen,
+        batch_size=batch_size,
+        seed=recipe.seed if seed is None else seed,
+        device=placed,
+        classes=len(dataset.classes),
+        shard=Shard(rank, world_size),
+        placement=place(recipe.aug, chosen.files, placed, threads=threads),
+        drop_last=drop_last,
+        threads=threads,
+        half=half,
+    )

@@ -1,14 +1,18 @@
-"""Typed parameters: one declaration gives default, allowed values, unit, help text and error message.
+"""Typed parameters: one declaration provides the default, allowed values, unit, help text and error message.
 
-Ops declare theirs in the decorator of the op, configuration sections as dataclass fields made by `setting`.
+An op declares its parameters in its decorator, a configuration section as dataclass fields made by `setting`.
 """
 
-from augment.params.kinds import CacheSize, Channels, Choice, Count, Flag, Number, Options, Text, Texts
-from augment.params.param import Interval, Param
+from augment.params.kinds import CacheSize, Channels, Choice, Count, Flag, Number, OptionMap, Text, Texts
+from augment.params.param import DOWNLOADS, IMPORTS, SENDS, WRITES, Interval, Param
 from augment.params.ranges import Range, Values
 from augment.params.settings import parse_named, parse_params, parse_settings, setting, settings
 
 __all__ = [
+    "DOWNLOADS",
+    "IMPORTS",
+    "SENDS",
+    "WRITES",
     "CacheSize",
     "Channels",
     "Choice",
@@ -16,7 +20,7 @@ __all__ = [
     "Flag",
     "Interval",
     "Number",
-    "Options",
+    "OptionMap",
     "Param",
     "Range",
     "Text",

@@ -1,17 +1,17 @@
-"""The kinds of parameters that hold one value: numbers, flags, texts, names and lists of these."""
+"""Parameters of fixed values: numbers, flags, texts, names, and lists and mappings of these."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from augment.errors import UserError, suggest
 from augment.params.param import Interval, Param, bounds, number_in
+from augment.support.errors import UserError, suggest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Param[float]):
-    """A real number within closed bounds; `above` excludes everything up to and including it."""
+    """A real number within closed bounds; `above`, if given, is an exclusive lower bound."""
 
     within: Interval = (-inf, inf)
     above: float = -inf
@@ -29,7 +29,7 @@ class Number(Param[float]):
 
 @dataclass(frozen=True, kw_only=True)
 class Count(Param[int]):
-    """A whole number within closed bounds."""
+    """An integer within closed bounds."""
 
     within: Interval = (0, inf)
 
@@ -56,15 +56,24 @@ class Flag(Param[bool]):
         return str(value).lower()
 
 
+_MAX_TEXT = 4096  # characters, as many as the path of a file can have
+
+
 @dataclass(frozen=True, kw_only=True)
 class Text(Param[str]):
-    """A string that is not empty."""
+    """A nonempty string."""
 
     def _convert(self, value: object) -> str | None:
-        # Unquoted YAML turns a folder named 2024 into a number; that is still its name.
+        # Unquoted YAML reads a folder named 2024 as a number.
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
-        return value if isinstance(value, str) and value else None
+        return value if isinstance(value, str) and value and "\0" not in value else None
+
+    def parse(self, value: object, key: str) -> str | None:
+        """Validate text as `Param.parse` does; the error about a long one does not repeat it."""
+        if isinstance(value, str) and len(value) > _MAX_TEXT:
+            raise UserError(f"{key}: {len(value):,} characters. Allowed: at most {_MAX_TEXT:,}.")
+        return super().parse(value, key)
 
     def _allowed(self) -> str:
         return "text"
@@ -72,20 +81,20 @@ class Text(Param[str]):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Param[str]):
-    """One of a few names.
+    """One of a fixed set of names.
 
     Attributes:
         options: the names.
-        others: what people call some of them, for the message.
+        others: common aliases of some names, which the error message resolves.
     """
 
-    options: tuple[str, ...]
+    options: Collection[str]
     others: Mapping[str, str] = field(default_factory=dict)
 
     def parse(self, value: object, key: str) -> str | None:
-        """Return `value` if it is one of the options; the error names the nearest one."""
+        """Validate a name as `Param.parse` does; the error suggests the closest option."""
         if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)  # unquoted YAML turns the name 320 into a number
+            value = str(value)  # unquoted YAML reads the name 320 as a number
         if isinstance(value, str) and value not in self.options:
             raise UserError(f"{key}: unknown name '{value}'.{suggest(value, self.options, self.others)}")
         return super().parse(value, key)
@@ -102,7 +111,7 @@ class Texts(Param[tuple[str, ...]]):
     """A list of strings."""
 
     def parse(self, value: object, key: str) -> tuple[str, ...] | None:
-        """Return `value` if it is one; the error about a single name shows the list of it."""
+        """Validate a list as `Param.parse` does; the error about a single string shows how to write a list."""
         if isinstance(value, str) and value:
             raise UserError(f"{key}: {value!r} is not allowed. Allowed: {self.allowed()}, as {key}=[{value}].")
         return super().parse(value, key)
@@ -117,8 +126,8 @@ class Texts(Param[tuple[str, ...]]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Param[Mapping[str, Any]]):
-    """A mapping from names to whatever whoever gets it can take."""
+class OptionMap(Param[Mapping[str, Any]]):
+    """A mapping from names to any values; the receiver checks them."""
 
     def _convert(self, value: object) -> Mapping[str, Any] | None:
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
@@ -131,11 +140,11 @@ class Options(Param[Mapping[str, Any]]):
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSize(Param[int | str]):
-    """Memory in MiB, "gpu" for as much as is reasonable, or "off"."""
+    """An amount of memory in MiB, "gpu" for a sensible share of what is free, or "off"."""
 
     def _convert(self, value: object) -> int | str | None:
         if value is False:
-            return "off"  # which is what YAML takes an unquoted off for
+            return "off"  # YAML reads an unquoted off as false
         if isinstance(value, int) and not isinstance(value, bool):
             return value if value > 0 else None
         return value if value in ("off", "gpu") and isinstance(value, str) else None

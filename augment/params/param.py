@@ -1,14 +1,22 @@
-"""What every typed parameter is: a default, a phrase about it, and a check of what the configuration holds."""
+"""The base of all typed parameters: a default, a description, and validation of configured values."""
 
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Generic, TypeVar
 
-from augment.errors import UserError
+from augment.support.errors import UserError
 
 T = TypeVar("T")
 
 Interval = tuple[float, float]
+
+# What the values of some parameters decide; see `Param.reach`.
+IMPORTS, DOWNLOADS, WRITES, SENDS = (
+    "what is imported",
+    "what is downloaded",
+    "where files are written",
+    "where data are sent",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +24,12 @@ class Param(Generic[T]):
     """A parameter of type T with its default.
 
     Attributes:
-        default: the value when the configuration is silent; None may mean "decided elsewhere", as the doc says.
-        doc: what it does, a phrase.
-        unit: unit of the value, for people.
+        default: the value if the configuration gives none; None may mean "decided elsewhere", as the doc says.
+        doc: what it does, as a phrase.
+        unit: the unit of the value, for tables and messages.
         optional: whether null is allowed.
-        required: whether the configuration must give it.
+        required: whether the configuration must give a value.
+        reach: what a value decides beyond this program, such as what is imported; the folder of a run does not.
     """
 
     default: T | None = None
@@ -28,20 +37,21 @@ class Param(Generic[T]):
     unit: str = ""
     optional: bool = False
     required: bool = False
+    reach: str = ""
 
     def __post_init__(self) -> None:
         if self.default is not None:
             default = self._convert(self.default)
             if default is None:
                 raise ValueError(f"the default {self.default!r} is not allowed. Allowed: {self.allowed()}")
-            # As the configuration would have it: a default that is spelled out changes nothing.
+            # In parsed form, so that spelling out the default changes nothing.
             object.__setattr__(self, "default", default)
 
     def parse(self, value: object, key: str) -> T | None:
-        """Return `value` as T.
+        """Validate a configured value and return it as T.
 
         Args:
-            value: what the configuration holds at `key`.
+            value: the value that the configuration holds at `key`.
             key: full key path, for the message.
 
         Raises:
@@ -55,11 +65,11 @@ class Param(Generic[T]):
         return parsed
 
     def allowed(self) -> str:
-        """Say which values are allowed, as a phrase."""
+        """Return which values are allowed, as a phrase."""
         return self._allowed() + (" or null" if self.optional else "")
 
     def show(self, value: T | None) -> str:
-        """Write a value for people, with its unit."""
+        """Return a value as text, with its unit."""
         return "null" if value is None else f"{self._show(value)} {self.unit}".strip()
 
     def _show(self, value: T) -> str:
@@ -73,18 +83,18 @@ class Param(Generic[T]):
 
 
 def number_in(value: object, within: Interval) -> float | None:
-    """Return a finite number within closed bounds as a float; None if it is none."""
+    """Return `value` as a float if it is a finite number within closed bounds, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         number = float(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer too large for a float
         return None
     return number if isfinite(number) and within[0] <= number <= within[1] else None
 
 
 def bounds(within: Interval, above: float = -inf) -> str:
-    """Write bounds, to be read after what lies within them; empty where there are none."""
+    """Return bounds as the end of a phrase such as "a number ... from 0 to 1"; "" if there are none."""
     low, high = within
     if above > -inf:
         return f" above {_plain(above)}" + (f" up to {_plain(high)}" if high < inf else "")

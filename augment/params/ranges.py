@@ -1,4 +1,4 @@
-"""The parameter that values are drawn from, for each sample."""
+"""Ranges: parameters from which a value is drawn for each sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from augment.params.param import Interval, Param, bounds, number_in
 
 @dataclass(frozen=True)
 class Values:
-    """A few values, each as likely as the next."""
+    """A finite set of equally likely values."""
 
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range(Param[Interval | Values]):
-    """What a value is drawn from for each sample: uniformly from an interval [low, high], or one of a few values.
+    """The distribution of a value that is drawn for each sample: uniform on [low, high], or one of a few values.
 
     Attributes:
-        within: bounds of the interval.
-        above: excluded lower bound.
-        draws: names of the values drawn from it, each independently; by default the parameter's name
-            without its ending `_range`.
-        whole: whole numbers only, low and high included.
-        few: a few values are allowed; false where an interval alone can be drawn from, as by DALI itself.
+        within: closed bounds of the interval's ends.
+        above: exclusive lower bound.
+        draws: names of the values drawn from the range, each independently; by default one value, named like the
+            parameter without its ending `_range`.
+        whole: draw integers only, both ends included.
+        few: whether `{values: [...]}` is allowed; false if only an interval can be drawn from, as by DALI itself.
     """
 
     within: Interval = (-inf, inf)
@@ -37,31 +37,31 @@ class Range(Param[Interval | Values]):
     few: bool = True
 
     def draw(self, value: Interval | Values, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Turn numbers of [0, 1), of any shape, into draws."""
+        """Map uniform numbers in [0, 1), of any shape, to draws of the same shape."""
         if isinstance(value, Values):
             return np.array(value.values)[(uniform * len(value.values)).astype(np.int64)]
         low, high = value
         if self.whole:
-            return low + np.floor((high - low + 1) * uniform)  # added last: rounding reaches no high + 1
+            return low + np.floor((high - low + 1) * uniform)  # low is added last, or rounding could yield high + 1
         return low + (high - low) * uniform
 
     def _convert(self, value: object) -> Interval | Values | None:
         if isinstance(value, Values):
             value = {"values": value.values}
         if isinstance(value, Mapping):
-            return self._some(value.get("values")) if self.few and set(value) == {"values"} else None
+            return self._parse_values(value.get("values")) if self.few and set(value) == {"values"} else None
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
             return None
-        low, high = (self._one(v) for v in value)
+        low, high = (self._parse_number(v) for v in value)
         return None if low is None or high is None or low > high else (low, high)
 
-    def _some(self, values: object) -> Values | None:
+    def _parse_values(self, values: object) -> Values | None:
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             return None
-        numbers = [number for number in map(self._one, values) if number is not None]
+        numbers = [number for number in map(self._parse_number, values) if number is not None]
         return Values(tuple(numbers)) if len(numbers) == len(values) else None
 
-    def _one(self, value: object) -> float | None:
+    def _parse_number(self, value: object) -> float | None:
         number = number_in(value, self.within)
         if number is None or number <= self.above or (self.whole and number % 1):
             return None
@@ -79,7 +79,7 @@ class Range(Param[Interval | Values]):
 
 
 def _shown(values: tuple[float, ...]) -> str:
-    """Write a few values for people: a pair that differs by its sign as +-3, a long list by its ends."""
+    """Return a set of values as text: opposite values as +-3, a long list by its ends."""
     unique = sorted(set(values))
     size = sorted({abs(v) for v in unique})
     if len(unique) > 1 and unique == sorted({-v for v in unique}):

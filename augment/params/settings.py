@@ -1,38 +1,38 @@
-"""Configuration sections: dataclasses whose fields are declared by their parameters, and their checks."""
+"""Configuration sections: dataclasses whose fields are declared by parameters, and their validation."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar
 
-from augment.errors import UserError, suggest
 from augment.params.param import Param
+from augment.support.errors import UserError, suggest
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 
 def setting(param: Param[T]) -> T:
-    """Declare a dataclass field by its parameter, which brings the default and the checks."""
+    """Declare a dataclass field by its parameter, which provides the default and the validation."""
     default = MISSING if param.required else param.default
     made: T = field(default=default, metadata={"param": param})  # type: ignore[assignment]
     return made
 
 
 def settings(cls: type) -> dict[str, Param[Any]]:
-    """Return the parameters of a dataclass whose fields were made by `setting`, in order."""
+    """Return the parameters of a dataclass whose fields were made by `setting`, by name, in order."""
     return {f.name: f.metadata["param"] for f in fields(cls) if "param" in f.metadata}
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
-    """Check a mapping from the configuration against parameters and complete it with their defaults.
+    """Validate a mapping from the configuration and fill in defaults.
 
     Args:
-        params: the allowed keys.
+        params: the allowed keys and their parameters.
         given: the mapping found at `key`; null counts as empty.
         key: full key path of the mapping; empty at the top.
 
     Raises:
-        UserError: not a mapping, an unknown key, a missing one, or a value that its parameter refuses.
+        UserError: it is no mapping, has an unknown key, lacks a required one, or holds a value that is not allowed.
     """
     if given is None:
         given = {}
@@ -49,21 +49,21 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
 
 
 def parse_settings(cls: type[S], given: object, key: str) -> S:
-    """Build a dataclass of settings from a mapping, with the checks of `parse_params`."""
+    """Build a dataclass of settings from a mapping that is validated as in `parse_params`."""
     return cls(**parse_params(settings(cls), given, key))
 
 
 def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector: str) -> S:
-    """Build one of several dataclasses of settings: `{selector: name, ...settings}` says which.
+    """Build one of several dataclasses of settings from `{selector: name, ...settings}`.
 
     Args:
         kinds: the dataclasses by name.
         given: the mapping found at `key`.
         key: full key path of the mapping.
-        selector: its key that holds the name, which is also what one of them is called.
+        selector: the key that holds the name, for example "source"; messages call a dataclass by it, too.
 
     Raises:
-        UserError: an unknown name or setting, a missing one, or a value that is not allowed.
+        UserError: a name or setting is unknown or missing, or a value is not allowed.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
         raise UserError(f"{key}.{selector}: missing. Allowed: {', '.join(kinds)}.")
@@ -80,6 +80,6 @@ def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector:
 
 
 def _listed(kinds: list[str]) -> str:
-    """Return who has a key, three of them at most."""
+    """Return which sections have a key, at most three of them."""
     shown = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
     return f"{shown} {'has' if len(kinds) == 1 else 'have'} it"

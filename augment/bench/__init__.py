@@ -1,1 +1,0 @@
-"""The benchmark, `python -m augment.bench`. Nothing is imported here: worker processes import one module of it only."""

@@ -1,0 +1,1 @@
+"""Command lines: composing a configuration, parsing flags, finding the tools."""

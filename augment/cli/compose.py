@@ -1,0 +1,322 @@
+"""Compose the configuration from overrides, in the same way for every program."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override, OverrideType, ValueType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigTypeError, InterpolationResolutionError
+
+from augment.cli.conf import CONF, config_files, default_groups, group_names, register_folders
+from augment.cli.experiment import check_experiment
+from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
+from augment.params import IMPORTS, Count, Param, Texts, parse_params
+from augment.recipe.op import load_plugins
+from augment.recipe.steps import Aug, parse_aug
+from augment.support.errors import UserError, first_line, suggest
+from augment.support.secrets import resolved
+from augment.support.yaml_files import read_yaml
+
+if TYPE_CHECKING:
+    from augment.data.sources import Source
+
+
+# Hints for names that are not files of a group, but may be valid elsewhere.
+_ELSEWHERE = {"model": "timm model.name={} if it is one of timm's."}
+
+# Hydra's name for a recipe that is not in a file of conf/aug.
+_GIVEN = "given"
+
+SECTIONS = ("data", "model", "aug", "fit", "callbacks")
+
+# The keys outside the sections.
+TOP: dict[str, Param[Any]] = {
+    "seed": Count(default=0, within=(0, 2**31 - 1), doc="seed of everything random"),
+    "plugins": Texts(
+        default=(), doc="Python modules that declare callbacks, models, sources or tasks of your own", reach=IMPORTS
+    ),
+}
+
+
+def check_groups(overrides: Sequence[Override]) -> None:
+    """Check the names of config files, `data=folder`; Hydra must be initialized.
+
+    Raises:
+        UserError: a group has no file of that name; the message suggests the nearest one.
+    """
+    loader = GlobalHydra.instance().config_loader()
+    for group, value in _chosen(overrides):
+        known = loader.get_group_options(group)
+        for name in value if isinstance(value, list) else [value]:
+            if str(name).removesuffix(".yaml") not in known:
+                hint = f" {group}={_ELSEWHERE[group].format(name)}" if group in _ELSEWHERE else ""
+                raise UserError(f"{group}: unknown name '{name}'.{suggest(str(name), known)}{hint}")
+
+
+def _check_added_once(overrides: Sequence[Override]) -> None:
+    """Check that no group without a default is chosen twice; for other groups, the last choice counts."""
+    added: dict[str, object] = {}
+    defaults = default_groups()
+    for group, value in _chosen(overrides):
+        if group in added:
+            raise UserError(f"{group}: chosen twice, {added[group]} and {value}. Allowed: once.")
+        if defaults.get(group) is None:
+            added[group] = value
+
+
+def _chosen(overrides: Sequence[Override]) -> Iterator[tuple[str, object]]:
+    """Yield the groups for which overrides choose one or several files, with their names."""
+    groups = group_names()
+    for override in overrides:
+        group = key_of(override)
+        if group in groups and override.type != OverrideType.DEL and not isinstance(override.value(), dict):
+            yield group, override.value()
+
+
+def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each job of a sweep, in the order in which Hydra runs them.
+
+    Args:
+        tokens: normalized overrides, of which some have several values: `a,b`, `range(3)`, `glob(a*)`.
+
+    Raises:
+        UserError: an override that cannot be parsed, or a glob that no file matches.
+    """
+    overrides = [parse(token) for token in tokens]
+    with _hydra():
+        loader = GlobalHydra.instance().config_loader()
+        for override in overrides:
+            override.config_loader = loader  # which knows the files that a glob may mean
+            if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
+                glob: Any = override.value()
+                known = loader.get_group_options(key_of(override))
+                if not glob.filter(known):
+                    raise UserError(
+                        f"{key_of(override)}: glob({', '.join(glob.include)}) matches no file. "
+                        f"Allowed: {', '.join(known) or 'globs of files of conf/ only'}."
+                    )
+        jobs: list[list[str]] = BasicSweeper.split_arguments(overrides, None)[0]
+    return jobs
+
+
+def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Compose conf/config.yaml with overrides; nothing is written.
+
+    Args:
+        arguments: overrides as on the command line, without flags.
+        aug: values of the section aug before overrides, as in a file of conf/aug.
+
+    Returns:
+        The whole configuration as plain values, interpolations resolved. Its sections are not checked yet.
+
+    Raises:
+        UserError: no override, a sweep, a group chosen twice, an unknown config file or an unknown top-level key.
+        HydraException: an override that Hydra cannot apply.
+        OmegaConfBaseException: an interpolation that cannot be resolved.
+    """
+    refuse_words(arguments)
+    refuse_sweeps(arguments)
+    with _stored(aug) as chosen:
+        (composed,) = compose_jobs([normalize([*chosen, *arguments])])
+    check_keys(composed)
+    return composed
+
+
+@contextmanager
+def _stored(aug: Mapping[str, Any] | None) -> Iterator[list[str]]:
+    """Register values as a file of conf/aug; yield the overrides that choose it."""
+    if aug is None:
+        yield []
+        return
+    store = ConfigStore.instance()
+    store.store(_GIVEN, OmegaConf.create(dict(aug)), group="aug")
+    try:
+        yield [f"+aug={_GIVEN}"]
+    finally:
+        del store.repo["aug"][f"{_GIVEN}.yaml"]
+
+
+def read_aug(file: Path) -> dict[str, Any]:
+    """Read a YAML file like those of conf/aug.
+
+    Raises:
+        UserError: it cannot be read, or holds no mapping.
+    """
+    given = read_yaml(file)
+    if not isinstance(given, dict):
+        raise UserError(f"{file}: holds no mapping. Allowed: a YAML file, as those of conf/aug.")
+    return {str(key): value for key, value in given.items()}
+
+
+def compose_jobs(jobs: Iterable[Sequence[str]], *, config_name: str = "config") -> list[dict[str, Any]]:
+    """Compose several runs, each from its normalized overrides; see `compose`.
+
+    Args:
+        jobs: the overrides of each.
+        config_name: file of conf/ to start from.
+    """
+    with _hydra():
+        return [_compose(config_name, list(job)) for job in jobs]
+
+
+def compose_hydra(tokens: Sequence[str], *, config_name: str = "config") -> DictConfig:
+    """Compose a run from its normalized overrides; return Hydra's own section, interpolations unresolved."""
+    with _hydra():
+        section: DictConfig = hydra.compose(config_name, list(tokens), return_hydra_config=True).hydra
+    return section
+
+
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Initialize Hydra with the files of conf/ and the user's own, then restore the Hydra that was running before."""
+    register_folders()
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = running
+
+
+def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
+    overrides = [parse(token) for token in tokens]
+    _check_added_once(overrides)
+    if not any(key_of(override) == "hydra.searchpath" for override in overrides):
+        check_groups(overrides)
+    check_experiment(dict(_chosen(overrides)), {key_of(override) for override in overrides})
+    try:
+        return plain_values(hydra.compose(config_name, tokens))
+    except HydraException as error:
+        _refuse_deletions(config_name, tokens, overrides)
+        if not isinstance(error.__cause__, ConfigTypeError):
+            raise
+        key = error.__cause__.full_key
+        raise UserError(
+            f"{key}: a list does not merge with a mapping. Allowed: {key}=null before it, which clears what is there."
+        ) from error
+
+
+def _refuse_deletions(config_name: str, tokens: list[str], overrides: Sequence[Override]) -> None:
+    """Check that overrides delete only existing keys.
+
+    Raises:
+        UserError: one does not; the message suggests the nearest key.
+    """
+    deleted = [override for override in overrides if override.type == OverrideType.DEL]
+    if not deleted:
+        return
+    kept = [token for token, override in zip(tokens, overrides, strict=True) if override.type != OverrideType.DEL]
+    composed = hydra.compose(config_name, kept)
+    for override in deleted:
+        section, _, name = key_of(override).rpartition(".")
+        there = OmegaConf.select(composed, section) if section else composed
+        if isinstance(there, DictConfig) and name not in there:
+            raise UserError(f"~{key_of(override)}: there is no such key.{suggest(name, map(str, there))}")
+
+
+def plain_values(composed: DictConfig) -> dict[str, Any]:
+    """Return what Hydra composed as plain values, interpolations resolved; see `augment.support.secrets`."""
+    try:
+        plain = resolved(OmegaConf.to_container(composed, resolve=True), OmegaConf.to_container(composed))
+    except InterpolationResolutionError as error:
+        what, _, why = first_line(error).partition(" raised while resolving interpolation: ")
+        if what == UserError.__name__:  # of a secret
+            raise UserError(why) from None
+        raise
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def check_keys(given: Mapping[str, Any], inner: Iterable[str] = ()) -> None:
+    """Check the keys at the top of the configuration.
+
+    Args:
+        given: the configuration.
+        inner: key paths in the sections, suggested if only their last part is given.
+
+    Raises:
+        UserError: a key is unknown; the message suggests the nearest one.
+    """
+    known = (*TOP, *SECTIONS)
+    for name in given:
+        if name not in known:
+            for path in inner:
+                if path.split(".")[-1] == name:
+                    raise UserError(f"{name}: unknown key. Did you mean '{path}'? Allowed: {', '.join(sorted(known))}.")
+            raise UserError(f"{name}: unknown key.{suggest(name, known)}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `augment` uses of a configuration.
+
+    The sections model, fit and callbacks may be given, so that a command line of the trainer works here too; they are
+    ignored.
+
+    Attributes:
+        aug: the augmentation of both splits, plugins loaded.
+        seed: the seed of everything random.
+        plugins: modules that declare sources, among others; loaded with the source.
+        plain: the whole configuration as plain values.
+    """
+
+    aug: Aug
+    seed: int
+    plugins: tuple[str, ...]
+    plain: Mapping[str, Any]
+
+    def source(self) -> "Source":
+        """Check the section `data` and return the source of images.
+
+        Raises:
+            UserError: an unknown source or setting, a missing one, a value that is not allowed, a bad plugin.
+        """
+        # Imported here, as Pillow and others are slow to import and many programs read no images.
+        from augment.data.sources import parse_data
+
+        load_plugins(self.plugins, "plugins")
+        return parse_data(self.plain.get("data"))
+
+
+def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> Recipe:
+    """Compose overrides and check what concerns augmentation; the source of images is checked when asked for.
+
+    Args:
+        arguments: overrides as on the command line, without flags.
+        aug: see `compose`.
+
+    Raises:
+        UserError: a mistake in the sections aug, seed or plugins; see also `compose`.
+        HydraException: see `compose`.
+        OmegaConfBaseException: see `compose`.
+    """
+    plain = compose(arguments, aug)
+    top = parse_params(TOP, {name: value for name, value in plain.items() if name in TOP}, "")
+    return Recipe(parse_aug(plain.get("aug")), top["seed"], top["plugins"], plain)
+
+
+def with_data(recipe: Recipe, name: str | None, settings: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with other data.
+
+    Args:
+        recipe: the recipe, whose data are kept if no name is given.
+        name: name of a source, or of a file of conf/data.
+        settings: settings of the source.
+
+    Raises:
+        UserError: a name that Hydra cannot read.
+    """
+    data = recipe.plain.get("data")
+    if name is not None:
+        data = compose([f"data={name}"])["data"] if name in config_files("data") else {"source": name}
+    given = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
+    return replace(recipe, plain={**recipe.plain, "data": {**(data or {}), **given}})

@@ -1,0 +1,121 @@
+"""Find config files: in the project, in `conf` of the current folder, and in the folder of --config-dir."""
+
+from pathlib import Path
+
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig
+
+from augment.support.errors import UserError
+from augment.support.secrets import hide, is_secret
+from augment.support.yaml_files import read_yaml
+
+# A link to the top level in a checkout, a folder of its own in an installed package.
+CONF = (Path(__file__).parents[1] / "conf").resolve()
+
+CONFIG_DIR_FLAG = "--config-dir"
+CONFIG_DIR_HELP = "also search this folder for config files, as ./conf: its aug/mine.yaml is +aug=mine"
+
+_given: list[Path] = []
+
+
+def set_config_dir(folder: str | None) -> None:
+    """Also search a folder for config files in this process, or with None only the default ones.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if folder is not None and not Path(folder).is_dir():
+        raise UserError(f"{CONFIG_DIR_FLAG} {folder}: there is no such folder.")
+    _given[:] = [] if folder is None else [Path(folder).resolve()]
+
+
+def config_folders() -> list[Path]:
+    """Return the folders that are searched: the project's own first, then the user's."""
+    here = Path("conf").resolve()
+    return list(dict.fromkeys([CONF, *([here] if here.is_dir() else []), *_given]))
+
+
+def config_files(group: str) -> dict[str, Path]:
+    """Return the files of a config group by name.
+
+    Raises:
+        UserError: two folders have different files of one name.
+    """
+    files: dict[str, Path] = {}
+    for folder in config_folders():
+        for file in sorted((folder / group).glob("*.yaml")):
+            other = files.setdefault(file.stem, file)
+            if other != file and other.read_bytes() != file.read_bytes():
+                raise UserError(f"{group}={file.stem}: both {other} and {file}. Allowed: one file of a name.")
+    return files
+
+
+def group_names() -> list[str]:
+    """Return the config groups: the subfolders of the folders that are searched."""
+    return sorted({group.name for folder in config_folders() for group in folder.iterdir() if group.is_dir()})
+
+
+def own_files() -> list[str]:
+    """Return the overrides that choose the user's own files, such as `aug=mine`."""
+    files = {f"{group}={name}": file for group in group_names() for name, file in config_files(group).items()}
+    return [choice for choice, file in files.items() if CONF not in file.parents]
+
+
+def default_groups() -> dict[str, str | None]:
+    """Return the groups that conf/config.yaml lists, each with its default file or None.
+
+    They can be chosen without a plus sign, and the command line takes precedence over an experiment's choice.
+    """
+    defaults = read_yaml(CONF / "config.yaml")
+    assert isinstance(defaults, dict)
+    return {
+        str(name): file for entry in defaults["defaults"] if isinstance(entry, dict) for name, file in entry.items()
+    }
+
+
+def register_folders() -> None:
+    """Make Hydra search the user's folders wherever it searches the project's.
+
+    Raises:
+        UserError: two folders have different files of one name.
+    """
+    own_files()
+    Plugins.instance().register(_UserFiles)
+    Plugins.instance().register(_Folders)
+
+
+class _Folders(SearchPathPlugin):
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in config_folders():
+            if folder != CONF:
+                search_path.append("user", f"{_UserFiles.scheme()}://{folder}")
+
+
+class _UserFiles(FileConfigSource):
+    """Config files that Hydra reads only after a check; see `augment.support.yaml_files`."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "checked"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        name = self._normalize_file_name(config_path)
+        read_yaml(Path(self.path) / name)
+        found = super().load_config(config_path)
+        group = Path(name).parts[0]
+        _hide_secrets(found.config, "" if group == "experiment" else f"{group}.")
+        return found
+
+
+def _hide_secrets(config: object, prefix: str) -> None:
+    """Put references in place of secrets, as Hydra writes down what it composed."""
+    if isinstance(config, DictConfig):
+        for name, value in config.items_ex(resolve=False):
+            key = str(name)
+            if is_secret(key, value):
+                config[name] = hide(prefix + key, value)
+            _hide_secrets(value, f"{prefix}{key}.")

@@ -1,0 +1,86 @@
+"""Tools: found in the rooms of a package, listed for --help, and run by name."""
+
+import ast
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from augment.cli.conf import own_files
+from augment.cli.parser import USAGE, readable_errors
+from augment.support.errors import UserError, suggest
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool of a package.
+
+    Attributes:
+        name: the tool's name on the command line.
+        module: full name of the module whose `main(arguments)` runs it.
+        summary: what it does, in a sentence.
+    """
+
+    name: str
+    module: str
+    summary: str
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Import and run the tool; return its exit code."""
+        code: int = import_module(self.module).main(arguments)
+        return code
+
+
+def find_tools(package: str) -> dict[str, Tool]:
+    """Return the tools of a package by name, without importing them.
+
+    A tool is a module in the room `tools`, or a package with a module `command`: in `tools`, or a room of its own. The
+    first line of its docstring is its summary.
+    """
+    spec = find_spec(package)
+    assert spec is not None, package
+    assert spec.origin is not None, package
+    root = Path(spec.origin).parent
+    files = [*root.glob("tools/[!_]*.py"), *root.glob("tools/*/command.py"), *root.glob("*/command.py")]
+    tools = {}
+    for file in files:
+        name = file.parent.name if file.stem == "command" else file.stem
+        module = ".".join((package, *file.relative_to(root).with_suffix("").parts))
+        summary = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+        summary = summary.rpartition("`: ")[2]  # some begin with a command line
+        tools[name] = Tool(name, module, summary[:1].upper() + summary[1:])
+    return dict(sorted(tools.items()))
+
+
+def list_tools(package: str) -> str:
+    """Return a line for each tool of a package: its name and its summary."""
+    tools = find_tools(package)
+    width = max(map(len, tools))
+    return "".join(f"  {name:<{width}}  {tool.summary}\n" for name, tool in tools.items())
+
+
+def list_own_files() -> str:
+    """Return a line with the overrides that choose the user's own config files; empty if there are none."""
+    return f"\nyour own files: {', '.join(files)}\n" if (files := own_files()) else ""
+
+
+def run_tool(package: str, arguments: Sequence[str]) -> int:
+    """Run the tool that the first argument names; print the list of tools for --help or without an argument.
+
+    Returns:
+        The exit code.
+    """
+    name, *rest = arguments or ["--help"]
+    with readable_errors():
+        if name in ("-h", "--help"):
+            sys.stdout.write(
+                f"usage: python -m {package} TOOL ...\n\ntools:\n{list_tools(package)}{list_own_files()}\n"
+            )
+            sys.stdout.write(f"`python -m {package} TOOL --help` describes a tool.\n")
+            return 0 if arguments else USAGE
+        tools = find_tools(package)
+        if name not in tools:
+            raise UserError(f"{name}: unknown tool.{suggest(name, tools)}")
+        return tools[name].run(rest)

@@ -1,0 +1,97 @@
+"""Balance imbalanced classes: repeat images of the smaller ones, or weight the loss."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.dataset import Dataset
+from augment.data.selection import draw
+from augment.support.errors import UserError
+from augment.support.text import amount
+
+# Weights of labels are limited to this and its reciprocal: a very rare label would dominate the loss.
+MAX_LABEL_WEIGHT = 100.0
+
+
+def check_balance(dataset: Dataset, how: str) -> None:
+    """Check that the classes of a dataset can be balanced.
+
+    Args:
+        dataset: the dataset.
+        how: none, oversample or weights.
+
+    Raises:
+        UserError: they cannot.
+    """
+    if how != "none" and dataset.task == "regress":
+        raise UserError(f"data.balance={how}: images have numbers, not classes. Allowed: none.")
+    if how == "oversample" and dataset.task == "multilabel":
+        raise UserError(
+            "data.balance=oversample: images have several labels, which are repeated together. Allowed: none, weights."
+        )
+
+
+def oversample(dataset: Dataset, seed: int) -> Dataset:
+    """Return the dataset with as many training samples of each class as the largest one has images.
+
+    The images of a class are repeated equally often, give or take one; the seed decides which ones get one more.
+    Repetitions come after all images, so that these keep their indices. Classes without images stay empty.
+
+    Args:
+        dataset: a dataset with one class per image.
+        seed: seed of the choice.
+    """
+    train = dataset.train
+    targets = np.array(train.targets, np.int64)
+    counts = np.bincount(targets)
+    whole, rest = np.divmod(counts.max(), np.maximum(counts, 1))
+    order = np.lexsort((draw(len(targets), seed, "oversample"), targets))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order)) - (np.cumsum(counts) - counts)[targets[order]]
+    more = np.repeat(np.arange(len(targets)), whole[targets] - 1 + (rank < rest[targets])).tolist()
+    files = train.files + tuple(train.files[index] for index in more)
+    repeats = tuple(train.targets[i] for i in more)
+    return replace(dataset, train=replace(train, files=files, targets=train.targets + repeats, repeated=len(more)))
+
+
+def loss_weights(dataset: Dataset) -> NDArray[np.float64]:
+    """Return the weights of classes or labels in the loss, (K,), from the train split.
+
+    With n images, n_c of class c, and k classes that have images, the weight of c is n / (k n_c): all classes have the
+    same total weight, and the mean weight of an image is 1. The weight of a label is (n - n_c) / n_c, limited by
+    `MAX_LABEL_WEIGHT`: images with and without it have the same total weight. Without images, the weight of a class is
+    0 and that of a label 1.
+    """
+    if dataset.task == "multilabel":
+        having = np.zeros(len(dataset.classes))
+        for row in dataset.train.targets:
+            having += row
+        weights = (len(dataset.train) - having) / np.maximum(having, 1)
+        return np.where(having > 0, np.clip(weights, 1 / MAX_LABEL_WEIGHT, MAX_LABEL_WEIGHT), 1.0)
+    counts = np.bincount(np.array(dataset.train.targets, np.int64), minlength=len(dataset.classes))
+    weights = len(dataset.train) / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return np.where(counts > 0, weights, 0.0)
+
+
+def describe_balance(dataset: Dataset, how: str) -> str:
+    """Describe the effect of balancing in a sentence; empty for "none"."""
+    if how == "none":
+        return ""
+    train, names = dataset.train, dataset.classes
+    if how == "oversample":
+        counts = np.bincount(np.array(train.targets[: train.images], np.int64))
+        least = int(np.where(counts > 0, counts, len(train)).argmin())
+        each = counts.max() / counts[least]
+        return (
+            f"balance: {train.images:,} training images make {len(train):,} samples an epoch, {counts.max():,} of "
+            f"each class; the smallest, {names[least]}, has "
+            f"{amount(counts[least], 'image')}, seen {each:.3g} times each"
+        )
+    weights = loss_weights(dataset)
+    low, high = int(np.where(weights > 0, weights, np.inf).argmin()), int(weights.argmax())
+    kind = "label" if dataset.task == "multilabel" else "class"
+    return (
+        f"balance: in the training loss the {kind} {names[low]} weighs {weights[low]:.3g}, {names[high]} "
+        f"{weights[high]:.3g}; validation is not weighed"
+    )

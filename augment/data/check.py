@@ -1,0 +1,282 @@
+"""Find the files that cannot be decoded before training starts.
+
+DALI has no option to skip a bad file: its CPU decoder raises and loses the batch, often without naming the file, while
+the GPU decoder silently turns a truncated JPEG or a header that claims gigapixels into pixels. So each file is judged
+twice: by its header, which is cheap, gives the better reasons and keeps memory bombs away from DALI; then by DALI's CPU
+decoder, on every machine. The verdicts are cached.
+"""
+
+import json
+import logging
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from augment.data.dataset import BadImage, ImageRef, Split
+from augment.data.decoding import Decoder
+from augment.data.faults import find_fault_of_header, strict_pillow
+from augment.data.images import is_decoded, name_of
+from augment.support.console import progress_bar
+from augment.support.errors import UserError
+from augment.support.files import digest, special_kind, write_atomically
+
+logger = logging.getLogger(__name__)
+
+_CACHE_VERSION = 4  # increase it when a verdict changes
+_CACHE_SECONDS = 60.0  # between two writes of the cache: an interrupted check loses no more
+_BLOCK = 4096  # images in a larger file that share an entry of the cache
+_CHUNK = 64  # files that a thread judges in a row
+_PROGRESS_FROM = 1000  # files
+_SHOWN = 50  # bad files in a message
+
+# The most that a thread collects before it decodes, in pixels and bytes. A larger image is decoded by itself.
+_PIXELS = 2**25
+_BYTES = 2**25
+_MAX_BYTES = 2**31 - 2**12  # size of the largest file that is read
+
+# State of a file, "" if it has none; its fault, None if it has none.
+_Verdict = tuple[str, str | None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An image that cannot be used.
+
+    Attributes:
+        file: the image.
+        reason: the fault as a predicate: "is empty (0 bytes)".
+    """
+
+    file: ImageRef
+    reason: str
+
+
+def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> list[Problem]:
+    """Return the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
+
+    Several threads read and decode every file that is not in the cache; memory is bounded, see
+    `augment.data.decoding.MAX_PIXELS_AT_ONCE`.
+
+    Args:
+        files: the files to check; one that occurs twice is reported twice. Decoded images are taken to be good.
+        cache: a JSON file of verdicts by path, size and modification time. It is created if missing, ignored if
+            unreadable, written every minute, and may be shared between data sets and processes. For images in a larger
+            file, it records only that some thousands of them are all good; images that are neither files nor in one are
+            checked each time.
+
+    Returns:
+        The problems in the order of `files`.
+    """
+    known = _read_cache(cache) if cache else {}
+    reasons: dict[ImageRef, str] = {}
+    unknown: list[ImageRef] = []
+    blocks: deque[tuple[int, str, str, Sequence[ImageRef]]] = deque()
+    # Images whose bytes are identified by a `RecordFile` and a slot are cached together.
+    for container, group in groupby(files, lambda image: hasattr(image, "slot") and getattr(image, "file", None)):
+        if container:
+            stored: list[Any] = list(group)
+            for block in (stored[start : start + _BLOCK] for start in range(0, len(stored), _BLOCK)):
+                slots = "\n".join(image.slot for image in block)
+                key = f"{os.path.abspath(container.path)} {digest(slots)}"
+                state = f"{container.size} {container.mtime_ns} "
+                if known.get(key) != state:
+                    unknown += block
+                    blocks.append((len(unknown), key, state, block))
+            continue
+        for file in dict.fromkeys(group):
+            verdict = known.get(os.path.abspath(file), "") if isinstance(file, Path) else ""
+            state = _state_of(file) if verdict and isinstance(file, Path) else ""
+            if not state or not verdict.startswith(state):
+                unknown.append(file)
+            elif verdict != state:
+                reasons[file] = verdict.removeprefix(state)
+    fresh: dict[str, str] = {}
+    written = monotonic()
+    try:
+        for number, (file, (state, reason)) in enumerate(_judge_all(unknown), 1):
+            if reason:
+                reasons[file] = reason
+            if state and isinstance(file, Path):
+                fresh[os.path.abspath(file)] = f"{state}{reason or ''}"
+            while blocks and blocks[0][0] <= number:
+                _, key, state, images = blocks.popleft()
+                if not any(image in reasons for image in images):
+                    fresh[key] = state
+            if cache and monotonic() > written + _CACHE_SECONDS:
+                _write_cache(cache, known | fresh)
+                written = monotonic()
+    finally:  # also after Ctrl-C
+        if cache and fresh:
+            _write_cache(cache, known | fresh)
+    return [Problem(file, reasons[file]) for file in files if file in reasons] if reasons else []
+
+
+def require_readable(split: Split, name: str, *, skip_bad: bool, cache: Path | None = None) -> Split:
+    """Return the part of a split that can be decoded.
+
+    Args:
+        split: the images to check.
+        name: the split's name in messages, "train" or "val".
+        skip_bad: the value of the key data.skip_bad: drop bad files with a notice in the log, instead of raising.
+        cache: see `check_files`.
+
+    Raises:
+        UserError: a file is bad and skip_bad is false, or no file is good.
+    """
+    problems = check_files(split.files, cache=cache)
+    if not problems:
+        return split
+    lines = [f"{name_of(problem.file)} {problem.reason}" for problem in problems]
+    shown = [f"  {line}" for line in lines[:_SHOWN]]
+    if len(lines) > _SHOWN:
+        shown.append(f"  and {len(lines) - _SHOWN:,} more{_list_all(lines, name, cache)}")
+    count = f"{len(problems):,} of {len(split):,} {name} images"
+    if len(problems) == len(split):
+        raise UserError("\n".join([f"data: {count} cannot be used, so none is left:", *shown]))
+    if not skip_bad:
+        advice = "Repair or remove them, or set data.skip_bad=true to leave them out."
+        raise UserError("\n".join([f"data: {count} cannot be used:", *shown, advice]))
+    for line in (f"data.skip_bad=true: left out {count}:", *shown):
+        logger.warning("%s", line)
+    reasons = {problem.file: problem.reason for problem in problems}
+    pairs = list(zip(split.files, split.targets, strict=True))
+    kept = [(file, target) for file, target in pairs if file not in reasons]
+    left_out = tuple(
+        BadImage(index, file, target, reasons[file]) for index, (file, target) in enumerate(pairs) if file in reasons
+    )
+    return replace(
+        split,
+        files=tuple(file for file, _ in kept),
+        targets=tuple(target for _, target in kept),
+        left_out=left_out,
+    )
+
+
+def _list_all(lines: Sequence[str], name: str, cache: Path | None) -> str:
+    """Write all lines into a file next to the cache; return the end of a sentence that names it, if it is there."""
+    if cache is None:
+        return ""
+    file = cache.with_name(f"{cache.stem}-bad-{name}.txt")
+    try:
+        write_atomically(file, "".join(f"{line}\n" for line in lines))
+    except OSError:
+        return ""
+    return f"; all are listed in {file}"
+
+
+def _judge_all(files: Sequence[ImageRef]) -> Iterator[tuple[ImageRef, _Verdict]]:
+    """Yield each file with its verdict."""
+    if not files:
+        return
+    chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
+    decoder, pool = Decoder(), ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    with strict_pillow(), progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress:
+        task = progress.add_task("Checking files", total=len(files))
+        try:
+            for chunk, results in zip(chunks, pool.map(lambda chunk: _judge(chunk, decoder), chunks), strict=True):
+                yield from zip(chunk, results, strict=True)
+                progress.advance(task, len(chunk))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _judge(files: Sequence[ImageRef], decoder: Decoder) -> list[_Verdict]:
+    """Return the verdict on each file."""
+    verdicts: list[_Verdict] = []
+    waiting: list[tuple[int, bytes | memoryview, int]] = []  # index, content and pixels of images with a good header
+    for index, file in enumerate(files):
+        verdict, content, pixels = _examine(file)
+        verdicts.append(verdict)
+        if content is not None:
+            waiting.append((index, content, pixels))
+        indices, contents, sizes = zip(*waiting, strict=True) if waiting else ((), (), ())
+        if index == len(files) - 1 or sum(sizes) > _PIXELS or sum(map(len, contents)) > _BYTES:
+            faults = decoder.find_faults(contents, sum(sizes))
+            for at, fault in zip(indices, faults, strict=True):
+                verdicts[at] = verdicts[at][0], fault
+            waiting.clear()
+    return verdicts
+
+
+def _examine(file: ImageRef) -> tuple[_Verdict, bytes | memoryview | None, int]:
+    """Judge a file by its header; return its content, too, if it is to be decoded, and its number of pixels."""
+    state = ""
+    content: bytes | memoryview
+    try:
+        if is_decoded(file):
+            if validate := getattr(file, "validate", None):
+                validate()
+            return (state, None), None, 0
+        if isinstance(file, Path):
+            state, content = _read(file)
+        else:
+            content = file.read()
+        fault, pixels = find_fault_of_header(content)
+        return (state, fault), None if fault else content, pixels
+    except OSError as error:
+        fault = f"cannot be read: {error.strerror or error}"
+    except ValueError as error:  # the path has a NUL
+        fault = f"cannot be read: {error}"
+    except UserError as error:  # from a user's own code
+        fault = f"fails: {error}"
+    except MemoryError:
+        fault = "needs more memory to decode than there is"
+    return ("", fault), None, 0
+
+
+def _read(file: Path) -> tuple[str, bytes]:
+    """Return a file's state and content.
+
+    Raises:
+        OSError: it cannot be read, or has no end, such as a named pipe or a device.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe could wait forever
+    try:
+        status = os.fstat(descriptor)
+        if kind := special_kind(status.st_mode):
+            raise OSError(f"it is a {kind}")
+        if status.st_size > _MAX_BYTES:
+            raise OSError(f"it has {status.st_size:,} bytes; allowed are {_MAX_BYTES:,}")
+        return _state(status), os.read(descriptor, status.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _state_of(file: Path) -> str:
+    try:
+        return _state(os.stat(file))
+    except OSError:
+        return ""
+
+
+def _state(stat: os.stat_result) -> str:
+    return f"{stat.st_size} {stat.st_mtime_ns} "
+
+
+def _read_cache(cache: Path) -> dict[str, str]:
+    """Return "<size> <mtime_ns> <reason>" by absolute path, a form that is fast to read even for a million files.
+
+    A missing or damaged cache, or one of another version, counts as empty.
+    """
+    try:
+        content: object = json.loads(cache.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    match content:
+        case {"version": int(version), "files": dict(files)} if version == _CACHE_VERSION:
+            return {path: verdict for path, verdict in files.items() if isinstance(verdict, str)}
+    return {}
+
+
+def _write_cache(cache: Path, verdicts: dict[str, str]) -> None:
+    """Replace the cache atomically; if the folder is not writable, only log that: the next start is slower."""
+    try:
+        write_atomically(cache, json.dumps({"version": _CACHE_VERSION, "files": verdicts}), durable=False)
+    except OSError as error:
+        logger.info("%s: not written (%s), so the files are checked again next time", cache, error.strerror)

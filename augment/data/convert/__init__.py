@@ -1,0 +1,1 @@
+"""Conversion of a data set into another format."""

@@ -1,0 +1,134 @@
+"""The data set that a source returns: the images of each split and their targets."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.support.errors import UserError
+
+
+class ImageError(UserError):
+    """One of several images that are read together fails.
+
+    Args:
+        key: the key of the image among them.
+        text: the message.
+    """
+
+    def __init__(self, key: int, text: str) -> None:
+        super().__init__(key, text)  # as it is pickled
+        self.key = key
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+
+class StoredImage(Protocol):
+    """An encoded image in a larger file; hashable, and picklable without its content.
+
+    It may have more methods: `expect() -> None` is called some time before `read`, to prefetch its bytes. A class
+    method `begin(images: Mapping[int, Self]) -> list[Future[dict[int, ...]]]` reads images in the background; each
+    future holds the results of `read`, or of `read_pixels`, by the keys of the images, or raises an `ImageError`.
+
+    It may also have attributes `file` (a `RecordFile`) and `slot` (a str), which together identify its bytes: then the
+    check of its file is cached. Its name does not identify it, since the next run may give it to another image.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name for messages, unique in its split: "train-000.tar/cat_0001.jpg"."""
+
+    def read(self) -> bytes | memoryview:
+        """Return the encoded image."""
+
+
+class DecodedImage(StoredImage, Protocol):
+    """An image that is stored decoded; `read` encodes it losslessly.
+
+    It counts as good, unless it has a method `validate() -> None`, which raises a UserError.
+    """
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        """Return (height, width, 3) RGB."""
+
+
+ImageRef = Path | StoredImage
+
+# The folder for indexes, caches and images that sources make or download, below the current folder.
+DATA_DIR = "outputs/data"
+
+# The name of a task. Built-in sources know these three: one class, any number of labels, or numbers. A source of a
+# plugin may name another one.
+Task = str
+TASKS: tuple[Task, ...] = ("classify", "multilabel", "regress")
+
+# A class, as an index into `Dataset.classes`; or a number for each of these: 1 for a label that the image has and 0
+# otherwise, or the number to predict.
+Target = int | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class BadImage:
+    """An image that cannot be decoded.
+
+    Attributes:
+        index: its position among all images that the source lists for the split.
+        file: the image.
+        target: its target.
+        reason: the fault as a predicate: "is empty (0 bytes)".
+    """
+
+    index: int
+    file: ImageRef
+    target: Target
+    reason: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """The images of one split, in a fixed order; a sample's index in `files` is its identity.
+
+    Attributes:
+        files: paths of encoded images, or images in larger files.
+        targets: the target of each image, all of one kind and length.
+        repeated: number of repeated images at the end, which balance classes.
+        max_bad: number of images that may turn out bad while they are read: others stand in for them. 0: the first one
+            is an error.
+        left_out: the images that the check left out.
+        bad: images among `files` that are known to be bad: others stand in for them from the beginning.
+    """
+
+    files: tuple[ImageRef, ...]
+    targets: tuple[Target, ...]
+    repeated: int = 0
+    max_bad: int = 0
+    left_out: tuple[BadImage, ...] = ()
+    bad: tuple[BadImage, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def images(self) -> int:
+        """The number of images; the length is the number of samples in an epoch."""
+        return len(self.files) - self.repeated
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A train and a val split over the same classes, labels or numbers.
+
+    Attributes:
+        classes: names of the classes or labels, or of the numbers to predict.
+        train: the training images.
+        val: the validation images.
+        task: the name of the task.
+    """
+
+    classes: tuple[str, ...]
+    train: Split
+    val: Split
+    task: Task = "classify"

@@ -1,0 +1,1 @@
+"""Image sets that the project draws itself: nothing to download."""

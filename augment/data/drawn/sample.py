@@ -1,0 +1,223 @@
+"""A small image set that the project draws itself: ten kinds of things, nothing to download.
+
+Every image is a pure function of its split, class and index, so the set is the same on every machine and in any order
+of drawing. A thing (see `things`) is transformed by a random homography, drawn enlarged over a random background and
+averaged down. The train split is small on purpose: a network without augmentation overfits it.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from colorsys import hls_to_rgb
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter
+from rich.console import Console
+from rich.progress import track
+
+from augment.data.drawn.things import CLASSES, THINGS, Part, Points, Tone
+from augment.support.errors import UserError
+from augment.support.files import atomic_path
+
+# Part of the folder's name; raise it with any change of the drawing, so that no old set is mistaken for a new one.
+VERSION = 1
+
+TRAIN_PER_CLASS = 32
+VAL_PER_CLASS = 50
+# Square root of an image's area in pixels; with the aspects below the sides come to 96..219.
+MEAN_SIDE_RANGE = (115.0, 185.0)
+ASPECT_RANGE = (0.7, 1.4)
+OVERSAMPLING = 2
+JPEG_QUALITY = 90
+
+
+def shade(rng: Generator, tone: Tone, spread: Tone) -> tuple[int, int, int]:
+    """Return RGB in 0..255 near a tone: each of hue, lightness and saturation at most its spread away."""
+    hue, lightness, saturation = np.array(tone) + rng.uniform(-1, 1, 3) * spread
+    r, g, b = hls_to_rgb(hue % 1, min(max(lightness, 0.06), 0.94), min(max(saturation, 0), 1))
+    return round(255 * r), round(255 * g), round(255 * b)
+
+
+def to_image(pixels: NDArray[np.float32]) -> Image.Image:
+    """Return (height, width, 3) values around 0..255 as an image."""
+    return Image.fromarray(np.rint(pixels).clip(0, 255).astype(np.uint8))
+
+
+def backdrop(rng: Generator, size: tuple[int, int], lightness: float) -> Image.Image:
+    """Return a dull gradient of a few colors with a cloudy or striped texture; size is (width, height)."""
+    tone, (rows, columns) = (rng.random(), lightness, 0.13), rng.integers(2, 5, 2)
+    colors = [[shade(rng, tone, (0.12, 0.15, 0.13)) for _ in range(columns)] for _ in range(rows)]
+    smooth = Image.fromarray(np.array(colors, np.uint8)).resize(size, Image.Resampling.BICUBIC)
+    if rng.random() < 0.3:
+        y, x = np.ogrid[: size[1], : size[0]]
+        angle, frequency = rng.uniform(0, np.pi), 2 * np.pi / rng.uniform(6, 24)
+        texture = np.sin(frequency * (x * np.cos(angle) + y * np.sin(angle)))
+    else:
+        cells = Image.fromarray(rng.integers(0, 256, rng.integers(6, 30, 2), np.uint8))
+        texture = np.asarray(cells.resize(size, Image.Resampling.BICUBIC)) / 127.5 - 1
+    return to_image(np.asarray(smooth) + np.float32(rng.uniform(5, 20)) * texture[..., None].astype(np.float32))
+
+
+def strew(rng: Generator, canvas: ImageDraw.ImageDraw, size: tuple[int, int], lightness: float) -> None:
+    """Strew sticks, shards and discs over the background, half of them see-through."""
+    for _ in range(rng.integers(2, 7)):
+        center, radius, count = rng.uniform(0, size), rng.uniform(0.06, 0.25) * min(size), rng.choice([2, 3, 4, 30])
+        angle = np.sort(rng.uniform(0, 2 * np.pi, count))
+        shape = center + radius * np.stack([np.cos(angle), rng.uniform(0.4, 1) * np.sin(angle)], axis=1)
+        fill = (*shade(rng, (0, lightness, 0.2), (0.5, 0.25, 0.2)), int(rng.choice([110, 255])))
+        if count == 2:
+            canvas.line(shape.ravel().tolist(), fill=fill, width=round(rng.uniform(0.02, 0.06) * min(size)))
+        else:
+            canvas.polygon(shape.ravel().tolist(), fill=fill)
+
+
+def view(rng: Generator, size: tuple[int, int], radius_range: tuple[float, float] = (0.28, 0.44)) -> Points:
+    """Return the homography (3, 3) from a thing's coordinates to pixels: perspective, shear, mirror, tilt, shift."""
+    radius = rng.uniform(*radius_range) * min(size)
+    x, y = np.array(size) / 2 + rng.uniform(-1, 1, 2) * (min(size) / 2 - 0.85 * radius)
+    perspective = np.array([[1, 0, 0], [0, 1, 0], [*rng.uniform(-0.15, 0.15, 2), 1]])
+    shear = np.array([[rng.choice([-1, 1]), rng.uniform(-0.2, 0.2), 0], [rng.uniform(-0.15, 0.15), 1, 0], [0, 0, 1]])
+    tilt, stretch = np.radians(rng.uniform(-20, 20)), np.exp(rng.uniform(-0.12, 0.12))
+    c, s = np.cos(tilt), np.sin(tilt)
+    rotate = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+    shift = np.array([[radius * stretch, 0, x], [0, radius / stretch, y], [0, 0, 1]])
+    return np.asarray(shift @ rotate @ shear @ perspective)
+
+
+def put(rng: Generator, canvas: ImageDraw.ImageDraw, parts: list[Part], matrix: Points) -> None:
+    """Draw a thing onto the canvas, sometimes with a shadow or an outline."""
+    faded = rng.uniform(-0.1, 0.1)
+    paint = {tone: shade(rng, (tone[0], tone[1] + faded, tone[2]), (0.04, 0.05, 0.15)) for tone, _ in parts}
+    shapes = []
+    for tone, points in parts:
+        x, y, w = matrix @ np.append(points, np.ones((len(points), 1)), axis=1).T
+        shapes.append((paint[tone], np.stack([x / w, y / w], axis=1)))
+    scale = np.sqrt(abs(np.linalg.det(matrix[:2, :2])))
+    if rng.random() < 0.5:
+        offset = rng.uniform(-0.14, 0.14, 2) * scale
+        for _, shape in shapes:
+            canvas.polygon((shape + offset).ravel().tolist(), fill=(0, 0, 0, 60))
+    outline = shade(rng, (0, rng.choice([0.12, 0.88]), 0.3), (0.5, 0.05, 0.3)) if rng.random() < 0.35 else None
+    for fill, shape in shapes:
+        canvas.polygon(shape.ravel().tolist(), fill=fill)
+        if outline:
+            closed = np.append(shape, shape[:2], axis=0)
+            canvas.line(closed.ravel().tolist(), fill=outline, width=max(1, round(0.035 * scale)), joint="curve")
+
+
+def expose(rng: Generator, image: Image.Image) -> Image.Image:
+    """Light the scene from one side, blur it a little and add the noise of a sensor."""
+    width, height = image.size
+    slope_x, slope_y = rng.uniform(-0.25, 0.25, 2)
+    light = 1 + slope_x * np.linspace(-1, 1, width) + slope_y * np.linspace(-1, 1, height)[:, None]
+    light = np.float32(rng.uniform(0.8, 1.1)) * light[..., None].astype(np.float32)
+    noise = rng.standard_normal((height, width, 3), np.float32) * np.float32(rng.uniform(2, 10))
+    return to_image(np.asarray(image.filter(ImageFilter.GaussianBlur(rng.uniform(0, 0.9)))) * light + noise)
+
+
+def begin(
+    rng: Generator, mean_side_range: tuple[float, float] = MEAN_SIDE_RANGE
+) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """Return a strewn backdrop of a random size, `OVERSAMPLING` times as large as the image, and its canvas."""
+    side, aspect = rng.uniform(*mean_side_range), np.exp(rng.uniform(*np.log(ASPECT_RANGE)))
+    width, height = round(side * np.sqrt(aspect)), round(side / np.sqrt(aspect))
+    lightness = rng.uniform(0.1, 0.9)
+    scene = backdrop(rng, (width, height), lightness).resize((width * OVERSAMPLING, height * OVERSAMPLING))
+    canvas = ImageDraw.Draw(scene, "RGBA")
+    strew(rng, canvas, scene.size, lightness)
+    return scene, canvas
+
+
+def draw(name: str, split: str, index: int) -> Image.Image:
+    """Return one image of the set, RGB.
+
+    Args:
+        name: one of `CLASSES`.
+        split: "train" or "val"; they differ in nothing but the seeds.
+        index: which image of that class and split, from 0.
+    """
+    rng = Generator(np.random.Philox(np.random.SeedSequence(list(f"{split}/{name}/{index}".encode()))))
+    scene, canvas = begin(rng)
+    put(rng, canvas, THINGS[name](rng), view(rng, scene.size))
+    return expose(rng, scene.reduce(OVERSAMPLING))
+
+
+def make_sample(root: Path, *, train_per_class: int = TRAIN_PER_CLASS, val_per_class: int = VAL_PER_CLASS) -> Path:
+    """Draw the set into a folder of its own under `root`, unless it is there already.
+
+    The folder appears in one step, complete. An interrupted call leaves nothing; of several processes the first to
+    finish wins.
+
+    Args:
+        root: the parent folder; made when missing.
+        train_per_class: images of each class in the train split.
+        val_per_class: images of each class in the val split.
+
+    Returns:
+        The folder, with {train,val}/<class>/<index>.jpg.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    folder = root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}"
+    counts = {"train": train_per_class, "val": val_per_class}
+    images = {
+        f"{split}/{name}/{index:03d}.jpg": (name, split, index)
+        for split, count in counts.items()
+        for name in CLASSES
+        for index in range(count)
+    }
+    return make_set(folder, images, draw)
+
+
+def make_set(
+    folder: Path,
+    images: Mapping[str, tuple[Any, ...]],
+    draw: Callable[..., Image.Image],
+    texts: Mapping[str, Iterable[str]] = MappingProxyType({}),
+) -> Path:
+    """Draw a set into a folder, unless it is there already; the folder appears in one step, complete.
+
+    Args:
+        folder: the folder to make.
+        images: the arguments of `draw` for each image file, by its path relative to the folder.
+        draw: draws an image.
+        texts: the lines of each text file.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        if not folder.is_dir():
+            with atomic_path(folder) as part:
+                for parent in {(part / name).parent for name in images}:
+                    parent.mkdir(parents=True, exist_ok=True)
+                _draw_all(part, images, draw)
+                for name, lines in texts.items():
+                    (part / name).write_text("".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        if not folder.is_dir():  # else another process was first
+            raise UserError(
+                f"Cannot write the sample set to {folder}: {error.strerror or error}. "
+                "It needs a folder that can be written to, with some 10 MB of space."
+            ) from error
+    return folder
+
+
+def _draw_all(folder: Path, images: Mapping[str, tuple[Any, ...]], draw: Callable[..., Image.Image]) -> None:
+    def save(name: str) -> None:
+        draw(*images[name]).save(folder / name, quality=JPEG_QUALITY)
+
+    # Threads: Pillow and NumPy release the GIL most of the time.
+    pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
+    try:
+        done = pool.map(save, images)
+        for _ in track(done, "Drawing the sample set", len(images), console=Console(stderr=True), transient=True):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)

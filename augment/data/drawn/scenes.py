@@ -1,0 +1,75 @@
+"""A small image set with several labels per image: one to four things of the sample set in each scene.
+
+An image and its labels are a pure function of its split and index.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.random import Generator
+from PIL import Image
+
+from augment.data.drawn.sample import OVERSAMPLING, begin, expose, make_set, put, view
+from augment.data.drawn.things import CLASSES, THINGS
+
+# Part of the folder's name; raise it with any change of the drawing, here or in sample.py and things.py.
+VERSION = 1
+
+TRAIN, VAL = 400, 300
+MEAN_SIDE_RANGE = (150.0, 210.0)
+# Of a thing, over the short side of its quarter of the image; it may reach beyond.
+RADIUS_RANGE = (0.4, 0.55)
+
+
+def labels_of(split: str, index: int) -> tuple[str, ...]:
+    """Return the things that an image shows: one to four of `CLASSES`, each at most once, all equally likely."""
+    return _choose(_generator(split, index))
+
+
+def draw_scene(split: str, index: int) -> Image.Image:
+    """Return one image of the set, RGB.
+
+    Args:
+        split: "train" or "val"; they differ in nothing but the seeds.
+        index: which image of that split, from 0.
+    """
+    rng = _generator(split, index)
+    names = _choose(rng)
+    scene, canvas = begin(rng, MEAN_SIDE_RANGE)
+    quarter = scene.width // 2, scene.height // 2
+    for name, corner in zip(names, rng.permutation(4), strict=False):
+        shift = np.eye(3)
+        shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
+        put(rng, canvas, THINGS[name](rng), shift @ view(rng, quarter, RADIUS_RANGE))
+    return expose(rng, scene.reduce(OVERSAMPLING))
+
+
+def make_scenes(root: Path, *, train: int = TRAIN, val: int = VAL) -> Path:
+    """Draw the set into a folder of its own under `root`, unless it is there already.
+
+    Args:
+        root: the parent folder; made when missing.
+        train: images of the train split.
+        val: images of the val split.
+
+    Returns:
+        The folder, with {train,val}/<index>.jpg, the lists train.txt and val.txt, and classes.txt.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    counts = {"train": train, "val": val}
+    images = {f"{split}/{index:03d}.jpg": (split, index) for split in counts for index in range(counts[split])}
+    lines = {name: " ".join([name, *labels_of(*of)]) for name, of in images.items()}
+    texts = {f"{split}.txt": [lines[name] for name, of in images.items() if of[0] == split] for split in counts}
+    folder = root / f"scenes-v{VERSION}-{train}-{val}"
+    return make_set(folder, images, draw_scene, texts | {"classes.txt": list(CLASSES)})
+
+
+def _generator(split: str, index: int) -> Generator:
+    return Generator(np.random.Philox(np.random.SeedSequence(list(f"scene/{split}/{index}".encode()))))
+
+
+def _choose(rng: Generator) -> tuple[str, ...]:
+    count = int(rng.integers(1, 5))
+    return tuple(CLASSES[index] for index in sorted(rng.permutation(len(CLASSES))[:count]))

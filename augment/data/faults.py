@@ -1,0 +1,192 @@
+"""Find the fault of an encoded image from its header and, where that is not enough, with Pillow."""
+
+import os
+import struct
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import BinaryIO
+
+from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
+
+# Width times height. The size at which Pillow, too, refuses an image as a decompression bomb: 537 MB as RGB.
+MAX_PIXELS = 178_956_970
+
+# The formats that DALI decodes, as Pillow names them; a file's content decides, not its name.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
+
+# Variants of these formats that Pillow reads and DALI 2.4 does not: (format, mode).
+_UNDECODABLE = {("JPEG2000", "LA"): "gray with alpha", ("PPM", "F"): "float", ("TIFF", "I"): "32 bit a channel"}
+_UNDECODABLE_TIFF = {"lzma", "webp"}
+
+# The formats whose damage DALI's CPU decoder finds by itself: it refused everything that Pillow refused, and more.
+_DECODED_BY_DALI_ALONE = ("JPEG", "MPO", "PNG", "WEBP")
+
+_JPEG_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
+_JPEG_END = b"\xff\xd9"
+_JPEG_MAX_SIDE = 65_500  # libjpeg's limit; the header has room for 65,535
+_PNG_END = b"IEND\xae\x42\x60\x82"
+
+# Exceptions of Pillow's parsers for truncated or damaged files.
+DECODER_ERRORS = (
+    OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, AttributeError, AssertionError,
+    RuntimeError, struct.error, zlib.error,
+)  # fmt: skip
+
+
+def find_fault(stream: BinaryIO) -> str | None:
+    """Return the fault of an encoded image as far as Pillow sees it, None if it sees none.
+
+    JPEG is judged by its header and its end marker, and decoded where that is missing; PNG by its checksums; WebP by
+    its container; the rarer formats are decoded.
+
+    Raises:
+        OSError: the file cannot be read, whatever its content.
+    """
+    return _examine(stream, _find_damage)[0]
+
+
+def find_fault_of_header(content: bytes | memoryview) -> tuple[str | None, int]:
+    """Return the fault that an image's header reveals, if any, and its number of pixels, width times height.
+
+    The rarer formats are decoded by Pillow, too: DALI reads damaged TIFF without an error, and damaged JPEG 2000 can
+    crash it.
+    """
+    pixels = _pixels_of_jpeg(content)
+    if 0 < pixels <= MAX_PIXELS:
+        return None, pixels
+    return _examine(BytesIO(content), _load_rare)
+
+
+def _pixels_of_jpeg(content: bytes | memoryview) -> int:
+    """Return width times height of an ordinary JPEG, else 0; ten times as fast as opening it with Pillow."""
+    if content[:2] != b"\xff\xd8":
+        return 0
+    start, end = 2, len(content) - 9
+    while start < end and content[start] == 0xFF:
+        if content[start + 1] in _JPEG_FRAMES:
+            bits, height, width = struct.unpack_from(">BHH", content, start + 4)
+            return height * width if bits == 8 and max(height, width) <= _JPEG_MAX_SIDE else 0
+        start += 2 + int.from_bytes(content[start + 2 : start + 4])
+    return 0
+
+
+def _examine(
+    stream: BinaryIO, find_damage: Callable[[ImageFile.ImageFile, BinaryIO], str | None]
+) -> tuple[str | None, int]:
+    head = stream.read(16)
+    if not head:
+        return "is empty (0 bytes)", 0
+    try:
+        image = Image.open(stream, formats=FORMATS)
+        return _refuse(image, stream) or find_damage(image, stream), image.width * image.height
+    except UnidentifiedImageError:
+        return _describe(head), 0
+    except Image.DecompressionBombError:  # Pillow's own limit, unless it was lifted
+        return f"claims more than {MAX_PIXELS:,} pixels", 0
+    except DECODER_ERRORS as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        return f"is broken: {error or type(error).__name__}", 0
+
+
+def describe_damage(stream: BinaryIO) -> str:
+    """Return the fault of an image that DALI refuses to decode, in Pillow's words if Pillow refuses it, too."""
+    if fault := find_fault(stream):
+        return fault
+    stream.seek(0)
+    try:
+        Image.open(stream, formats=FORMATS).load()
+    except DECODER_ERRORS as error:
+        return f"is broken: {error or type(error).__name__}"
+    return "is broken: DALI cannot decode it"
+
+
+def _refuse(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
+    """Return the fault of an image that its header alone reveals."""
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        return f"claims {width} x {height} pixels; allowed are {MAX_PIXELS:,}"
+    kind = _UNDECODABLE.get((image.format or "", image.mode))
+    if isinstance(image, TiffImageFile):
+        compression = image.info.get("compression")
+        if compression in _UNDECODABLE_TIFF:
+            kind = f"{compression} compressed"
+        elif BITSPERSAMPLE not in image.tag_v2:
+            kind = "without bits per sample"
+    if image.format == "PPM" and image.tile:
+        args = image.tile[0][3]
+        levels = args[-1] if isinstance(args, tuple) and isinstance(args[-1], int) else 255
+        # DALI knows only two numbers of levels: it takes 1,023 levels for the first of 65,535, which are almost black.
+        if 0 < levels < (128 if levels < 256 else 2**15):
+            kind = f"levels from 0 to {levels}"
+    if image.format == "WEBP" and not _leads_to_exif(stream):
+        kind = "its EXIF block is missing or lies behind a part of odd length"
+    return f"is a {image.format} of a kind that DALI does not decode ({kind})" if kind else None
+
+
+def _find_damage(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
+    """Return the fault of an image with a good header, or raise Pillow's error, by the cheapest test."""
+    if image.format == "PNG":
+        image.verify()  # the checksums; it stops before the one of the end chunk
+        stream.seek(0)
+        return None if _PNG_END in stream.read() else "is broken: it ends early"
+    if image.format == "WEBP":  # opening it has validated the container
+        return None
+    if image.format in ("JPEG", "MPO") and image.tile and max(image.size) <= _JPEG_MAX_SIDE:
+        stream.seek(-len(_JPEG_END), os.SEEK_END)
+        if stream.read() == _JPEG_END:
+            return None
+    image.load()
+    return None
+
+
+def _load_rare(image: ImageFile.ImageFile, _: BinaryIO) -> None:
+    """Decode an image of a rare format, or raise Pillow's error."""
+    if image.format not in _DECODED_BY_DALI_ALONE:
+        image.load()
+
+
+def _leads_to_exif(stream: BinaryIO) -> bool:
+    """Return whether DALI finds the EXIF block that a WebP announces, if any: DALI skips chunks without their padding.
+
+    Source of the format: developers.google.com/speed/webp/docs/riff_container.
+    """
+    stream.seek(12)
+    part, flags = stream.read(4), stream.read(5)[4:]
+    if part != b"VP8X" or not flags[0] & 8:
+        return True
+    stream.seek(30)
+    while len(head := stream.read(8)) == 8:
+        if head[:4] == b"EXIF":
+            return True
+        stream.seek(int.from_bytes(head[4:], "little"), os.SEEK_CUR)
+    return False
+
+
+def _describe(head: bytes) -> str:
+    """Describe a file that is in none of `FORMATS`."""
+    allowed = f"allowed: {', '.join(FORMATS)}"
+    if head.startswith(b"GIF8"):
+        return f"is a GIF, which DALI does not decode; {allowed}"
+    if head[4:8] == b"ftyp":
+        return f"is an AVIF, HEIF or film, which DALI does not decode; {allowed}"
+    if head.startswith((b"\xff\xd8\xff", b"\x89PNG")):
+        return "has a broken header, or is of a kind that is not decoded (a JPEG with 12 bits a channel, for one)"
+    return f"is no image that DALI decodes; {allowed}"
+
+
+@contextmanager
+def strict_pillow() -> Iterator[None]:
+    """Make Pillow's verdict independent of global settings, and silent; `MAX_PIXELS` replaces its size limit."""
+    max_pixels, truncated = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+    Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = max_pixels, truncated

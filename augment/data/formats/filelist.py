@@ -1,0 +1,187 @@
+"""Read lists of images with a class, several labels or numbers each, as text or CSV.
+
+`read_list` returns rows of words with their line numbers; `augment.data.targets.lists` turns the words into targets.
+"""
+
+import csv
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from augment.data.formats.folder import EXTENSIONS
+from augment.support.errors import UserError, suggest
+from augment.support.files import near_file, require_file
+from augment.support.text import from_table_cell
+
+# Endings of CSV lists, which have a header, and their separators; all other lists are lines of words.
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+# Between several labels in one cell of a CSV.
+LABELS_SEPARATOR = ";"
+
+_FLAGS = ("0", "1", "0.0", "1.0")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a list.
+
+    Attributes:
+        number: line number, from 1.
+        path: path of the image, as written.
+        words: labels or numbers of the image, as written.
+    """
+
+    number: int
+    path: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The content of a list.
+
+    Attributes:
+        key: the setting that names the file.
+        file: the list.
+        lines: its lines, at least one.
+        columns: names of the columns of the words, if each word has its own column.
+        flags: names of the columns that contain only 0 and 1, if the column of the words is the first of them and was
+            chosen by position.
+        guessed: if the column of the words was chosen by position: this column, then the other candidates.
+    """
+
+    key: str
+    file: Path
+    lines: tuple[Line, ...]
+    columns: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
+
+    def describe(self, index: int) -> str:
+        """Return the name of an image for messages, given its index."""
+        line = self.lines[index]
+        return f"line {line.number} of {self.file}: {line.path}"
+
+    def error(self, line: Line, text: str) -> UserError:
+        """Return an error about a line."""
+        return UserError(f"{self.key}: line {line.number} of {self.file}: {text}")
+
+
+def read_list(key: str, file: Path, *, image: str | None, label: str | None, targets: Sequence[str]) -> Lines:
+    """Read a list.
+
+    A line of text is a path and its labels, separated by blanks; quotes work as in a shell, # begins a comment. CSV has
+    a header; several labels in a cell are separated by a semicolon.
+
+    Args:
+        key: the setting that names the file.
+        file: the list; CSV by its ending, see `SEPARATORS`.
+        image: column of the path; None: "path", or the first one.
+        label: column of the labels; None: "label", or the second one.
+        targets: columns of numbers or of 0 and 1, instead of `label`; empty: none.
+
+    Raises:
+        UserError: there is no such file, or it is empty or malformed.
+    """
+    try:
+        if file.is_dir() or not file.exists():
+            what = f"{file} is a folder." if file.is_dir() else f"there is no file {file}.{near_file(file)}"
+            raise UserError(f"{key}: {what} Allowed: a list of images, as text or CSV.")
+        text = require_file(file).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{key}: {file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{key}: {file} is no text in UTF-8 (byte {error.start}). Save it as such.") from None
+    if "\0" in text:
+        number = text.count("\n", 0, text.index("\0")) + 1
+        raise UserError(f"{key}: line {number} of {file} has a NUL character in it. Allowed: text.")
+    columns = tuple(targets)
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise UserError(f"data.targets: '{twice[0]}' is given twice. Allowed: each column once.")
+    separator = SEPARATORS.get(file.suffix.lower())
+    if separator is None:
+        if image or label or targets:
+            raise UserError(
+                f"{key}: {file} has no columns to choose. Allowed with data.image, data.label or data.targets: "
+                f"files that end in {' or '.join(SEPARATORS)}."
+            )
+        found = Lines(key, file, tuple(_text_lines(key, file, text)))
+    else:
+        found = _read_csv(key, file, text, separator, image=image, label=label, targets=columns)
+    if not found.lines:
+        raise UserError(f"{key}: {file} lists no images.")
+    return found
+
+
+def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
+    for number, line in enumerate(text.splitlines(), 1):
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
+        # As in a shell, # begins a comment only at the beginning of a word.
+        lexer.whitespace_split, lexer.commenters = True, ""
+        try:
+            words = list(takewhile(lambda word: not word.startswith("#"), lexer))
+        except ValueError as error:
+            raise UserError(
+                f"{key}: line {number} of {file}: {error}; a quote in a name is put in other quotes."
+            ) from None
+        if words:
+            yield Line(number, words[0], tuple(words[1:]))
+
+
+def _read_csv(
+    key: str, file: Path, text: str, separator: str, *, image: str | None, label: str | None, targets: tuple[str, ...]
+) -> Lines:
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
+    header = [from_table_cell(name.strip()) for name in next(_rows(key, file, reader), [])]
+    if len(header) < 2:
+        other = next((c for c in (";", "\t", ",", "|") if c in "".join(header)), None)
+        hint = f" Its first line has {other!r} in it, but columns are separated by {separator!r}." if other else ""
+        raise UserError(f"{key}: {file} has no header with two columns or more, as path{separator}label.{hint}")
+    path_column = _column(key, file, header, "data.image", image, "path", 0)
+    if Path(header[path_column]).suffix.lower() in EXTENSIONS:
+        raise UserError(
+            f"{key}: line 1 of {file} is an image, {header[path_column]}. Allowed: a header, as path{separator}label."
+        )
+    names = targets or (label,)
+    default = 1 if path_column == 0 else 0
+    setting = "data.targets" if targets else "data.label"
+    columns = [_column(key, file, header, setting, name, "label", default) for name in names]
+    by_position = not (targets or label or "label" in header)
+    flags = list(range(columns[0], len(header))) if by_position else []
+    others = (name for index, name in enumerate(header) if index not in (path_column, columns[0]))
+    guessed = [header[columns[0]], *others] if by_position else []
+    lines = []
+    for row in _rows(key, file, reader):
+        if not any(cell.strip() for cell in row):
+            continue
+        if len(row) != len(header):
+            raise UserError(
+                f"{key}: line {reader.line_num} of {file}: {len(row)} cells, but the header has {len(header)}; "
+                "a cell with a comma in it is put in double quotes."
+            )
+        cells = [from_table_cell(row[i].strip()) for i in columns]
+        words = cells if targets else [word.strip() for word in cells[0].split(LABELS_SEPARATOR)]
+        path = from_table_cell(row[path_column].strip())
+        lines.append(Line(reader.line_num, path, tuple(words if targets else filter(None, words))))
+        flags = [i for i in flags if row[i].strip() in _FLAGS]
+    named = tuple(header[i] for i in flags) if columns[0] in flags else ()
+    return Lines(key, file, tuple(lines), targets, named, tuple(guessed))
+
+
+def _rows(key: str, file: Path, reader: Any) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise UserError(f"{key}: line {reader.line_num} of {file}: {error}.") from None
+
+
+def _column(key: str, file: Path, header: list[str], setting: str, name: str | None, usual: str, default: int) -> int:
+    if name is None:
+        return header.index(usual) if usual in header else default
+    if name not in header:
+        raise UserError(f"{setting}: {file} ({key}) has no column '{name}'.{suggest(name, header)}")
+    return header.index(name)

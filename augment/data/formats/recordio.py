@@ -1,0 +1,184 @@
+"""MXNet's RecordIO.
+
+A file is a sequence of parts that begin at a multiple of 4: a magic number, a word with 3 bits of kind and 29 bits of
+length, and the bytes. A record is one part, or several if the magic number occurs in it at a multiple of 4: the record
+is split there, and the number left out. A record contains a flag (uint32), a label (float32), two ids (uint64), as many
+float32 labels as the flag says, and the encoded image; all little endian. Source: dmlc-core/include/dmlc/recordio.h and
+mxnet/recordio.py, IRHeader.
+"""
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from augment.data.formats.index import Advance, Index
+from augment.data.formats.spans import RecordFile, mapped
+from augment.support.errors import UserError
+
+_MAGIC = 0xCED7230A
+_MAGIC_BYTES = struct.pack("<I", _MAGIC)
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_PART = struct.Struct("<II")
+_HEADER = struct.Struct("<IfQQ")
+_MAX_LENGTH = 2**29 - 1
+_BEGINNING = 4096  # bytes of a record that contain its labels, unless it has a thousand or more
+PADDING = -1  # fills up label arrays, which must have one length for the library's readers
+_OPTIONAL = "It is optional: remove it to use all records."
+
+
+def index_records(file: RecordFile, advance: Advance) -> Index:
+    """Index a file; its .idx file, if there is one, selects and orders the records.
+
+    Raises:
+        UserError: no RecordIO file, one that is cut short or damaged, or an index that belongs to another.
+    """
+    extents: dict[int, int] = {}
+    labels: list[list[int | float | str]] = []
+    with mapped(file) as buffer:
+        for start, stop in _records(buffer):
+            try:
+                labels.append(list(_labels(_with_labels(buffer, start, stop))))
+            except struct.error:
+                raise UserError(f"record {len(extents)}, at byte {start:,}, is too short for a label.") from None
+            extents[start] = stop - start
+            advance(stop - start)
+    spans = list(extents.items())
+    order = _listed(file.path.with_suffix(".idx"), extents)
+    if order is not None:
+        spans, labels = [spans[index] for index in order], [labels[index] for index in order]
+    return Index.of(spans, labels, b"%d" % (len(extents) - len(spans)))
+
+
+def left_out(index: Index) -> int:
+    """Return the number of records that the .idx of a file does not list."""
+    return int(index.keys or 0)
+
+
+def unpack(extent: bytes) -> bytes | memoryview:
+    """Return the encoded image of a record, of the bytes that it takes in the file."""
+    if _PART.unpack_from(extent)[1] >> 29 == _WHOLE:  # nearly all are, and need no copy
+        record = memoryview(extent)[_PART.size :]
+    else:
+        record = memoryview(_join(extent))
+    return record[_HEADER.size + 4 * _HEADER.unpack_from(record)[0] :]
+
+
+def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield where each record begins, and where it ends without padding."""
+    offset = begin = count = 0
+    expected: tuple[int, ...] = (_WHOLE, _FIRST)
+    while offset < len(buffer) or expected != (_WHOLE, _FIRST):
+        if offset + _PART.size > len(buffer):
+            raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
+        magic, word = _PART.unpack_from(buffer, offset)
+        kind, stop = word >> 29, offset + _PART.size + (word & _MAX_LENGTH)
+        if magic != _MAGIC or kind not in expected:
+            if offset == 0:
+                raise UserError("is no RecordIO file.")
+            raise UserError(f"is damaged behind record {count - 1}, at byte {offset:,}.")
+        if stop + -stop % 4 > len(buffer):
+            raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
+        if kind in (_WHOLE, _FIRST):
+            begin = offset
+        if kind in (_WHOLE, _LAST):
+            yield begin, stop
+            count += 1
+        expected = (_WHOLE, _FIRST) if kind in (_WHOLE, _LAST) else (_MIDDLE, _LAST)
+        offset = stop + -stop % 4
+
+
+def _join(extent: bytes) -> bytes:
+    """Return the content of a record, or of its beginning."""
+    parts: list[bytes] = []
+    offset = 0
+    while offset + _PART.size <= len(extent):
+        length = _PART.unpack_from(extent, offset)[1] & _MAX_LENGTH
+        parts.append(extent[offset + _PART.size : offset + _PART.size + length])
+        offset += _PART.size + length + -length % 4
+    return _MAGIC_BYTES.join(parts)
+
+
+def _with_labels(buffer: memoryview, start: int, stop: int) -> bytes:
+    """Return the part of a record's content that contains its labels, so that few pages of the image are read."""
+    beginning = _join(bytes(buffer[start : min(stop, start + _BEGINNING)]))
+    if _HEADER.size + 4 * _HEADER.unpack_from(beginning)[0] <= len(beginning):
+        return beginning
+    return _join(bytes(buffer[start:stop]))
+
+
+def _labels(record: bytes) -> tuple[int | float, ...]:
+    flag, label, _, _ = _HEADER.unpack_from(record)
+    labels = struct.unpack_from(f"<{flag}f", record, _HEADER.size) if flag else (label,)
+    # Whole numbers become integers, except for -0.0, which differs from 0 in regression, and numbers beyond int64.
+    whole = [value.is_integer() and abs(value) < 2**63 and str(value) != "-0.0" for value in labels]
+    return tuple(int(value) if is_whole else value for value, is_whole in zip(labels, whole, strict=True))
+
+
+def _listed(path: Path, extents: dict[int, int]) -> list[int] | None:
+    """Return the indices of the records that an index lists, None if there is no index."""
+    if not path.exists():
+        return None
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise UserError(f"its index {path.name} cannot be read: {error.strerror}. {_OPTIONAL}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"its index {path.name} is no text. {_OPTIONAL}") from None
+    if not lines:
+        raise UserError(f"its index {path.name} is empty. {_OPTIONAL}")
+    indices = {start: index for index, start in enumerate(extents)}
+    order: list[int] = []
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if len(words) < 2 or not (words[-1].isascii() and words[-1].isdigit()):
+            raise UserError(f"its index {path.name}, line {number}, is '{line}'. Allowed: a key, a tab and a number.")
+        if int(words[-1]) not in indices:
+            cut = "the file is cut short, or the index" if int(words[-1]) > max(indices, default=0) else "it"
+            raise UserError(
+                f"its index {path.name}, line {number}, says byte {words[-1]}, where no record begins: "
+                f"{cut} belongs to another file. {_OPTIONAL}"
+            )
+        order.append(indices[int(words[-1])])
+    if len(set(order)) < len(order):
+        twice = next(number for number, index in enumerate(order, start=1) if index in order[: number - 1])
+        raise UserError(f"its index {path.name}, line {twice}, lists a record again. Allowed: each once. {_OPTIONAL}")
+    return order
+
+
+def write_records(path: Path, samples: Iterable[tuple[bytes, float | Sequence[float]]], first_id: int = 0) -> None:
+    """Write a file of records, and the index `<stem>.idx` for MXNet's and DALI's readers.
+
+    Args:
+        path: the file to write.
+        samples: encoded image, and its class or number, or several.
+        first_id: number of the first record.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    lines: list[str] = []
+    with path.open("wb") as stream:
+        for number, (image, labels) in enumerate(samples, start=first_id):
+            lines.append(f"{number}\t{stream.tell()}\n")
+            if isinstance(labels, Sequence):
+                head = _HEADER.pack(len(labels), 0, number, 0) + struct.pack(f"<{len(labels)}f", *labels)
+            else:
+                head = _HEADER.pack(0, labels, number, 0)
+            for part, kind in _cut(head + image):
+                stream.write(_PART.pack(_MAGIC, kind << 29 | len(part)) + part + bytes(-len(part) % 4))
+    path.with_suffix(".idx").write_text("".join(lines))
+
+
+def _cut(record: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield the parts of a record and their kinds."""
+    if len(record) > _MAX_LENGTH:
+        raise UserError(f"an image of {len(record):,} bytes is too large for RecordIO. Allowed: {_MAX_LENGTH:,}.")
+    found = re.finditer(re.escape(_MAGIC_BYTES), record)
+    cuts = [0, *chain.from_iterable(match.span() for match in found if match.start() % 4 == 0), len(record)]
+    ends = list(zip(cuts[::2], cuts[1::2], strict=True))
+    for number, (start, stop) in enumerate(ends):
+        last = number == len(ends) - 1
+        kind = _WHOLE if len(ends) == 1 else _FIRST if number == 0 else _LAST if last else _MIDDLE
+        yield record[start:stop], kind

@@ -1,0 +1,81 @@
+"""Find the files that a pattern names: train-{000..009}.tar, train-*.tar, {a,b}.tar."""
+
+import re
+from collections import Counter
+from glob import glob
+from pathlib import Path
+
+from augment.support.errors import UserError
+from augment.support.files import near_file
+
+_INDEXES = {".idx", ".index", ".lst"}  # endings of indexes of files of records
+_MATCHES = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"\{(.*?)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def find_shards(pattern: str, key: str) -> list[Path]:
+    """Return the files that a pattern names, in the order of its braces; matches of * ? [ ] are sorted.
+
+    Args:
+        pattern: a path in which {000..009} counts and {a,b} lists.
+        key: key path of the pattern, for messages.
+
+    Raises:
+        UserError: a file is missing, there is none, or one is named twice.
+    """
+    found: list[Path] = []
+    for name in expand_braces(str(Path(pattern).expanduser()), f"{key}={pattern}"):
+        if _MATCHES.search(name) and not Path(name).exists():
+            matches = [Path(match) for match in sorted(glob(name, recursive=True)) if Path(match).is_file()]
+            if not matches:
+                raise UserError(f"{key}={pattern}: no file matches.{near_file(Path(name))}")
+            # train-* also matches the indexes of the files.
+            found += [match for match in matches if match.suffix not in _INDEXES] or matches
+        elif Path(name).is_dir():
+            # Suggest the most frequent ending, except for those of indexes.
+            suffixes = (file.suffix for file in Path(name).glob("[!.]*") if file.is_file())
+            usual = Counter(suffix for suffix in suffixes if suffix not in _INDEXES).most_common(1)
+            files = Path(name) / f"*{usual[0][0] if usual else ''}"
+            raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, as {files}.")
+        elif Path(name).exists() and not Path(name).is_file():
+            raise UserError(f"{key}={pattern}: {name} is a named pipe, a socket or a device. Allowed: files.")
+        elif not Path(name).is_file():
+            raise UserError(f"{key}={pattern}: there is no file {name}.{near_file(Path(name))}")
+        else:
+            found.append(Path(name))
+    if len(set(found)) < len(found):
+        raise UserError(f"{key}={pattern}: names {Counter(found).most_common(1)[0][0]} twice. Allowed: each file once.")
+    return found
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name is a pattern: it has braces, or it has * ? [ and no file has this name."""
+    return "{" in name or "}" in name or bool(_MATCHES.search(name) and not Path(name).expanduser().exists())
+
+
+def expand_braces(pattern: str, key: str = "") -> list[str]:
+    """Expand braces like a shell: {000..002}, which keeps its zeros, and {a,b}.
+
+    Raises:
+        UserError: a brace is alone, or braces neither count nor list.
+    """
+    found = _BRACES.search(pattern)
+    if not found:
+        if "{" in pattern or "}" in pattern:
+            what = "is not closed" if "{" in pattern else "is closed but not opened"
+            raise UserError(f"{key}: a brace {what}. Allowed: {{000..009}} or {{a,b}}.")
+        return [pattern]
+    inner = found[1]
+    if counted := _RANGE.fullmatch(inner):
+        first, last = counted.groups()
+        if int(last) < int(first):
+            raise UserError(f"{key}: {{{inner}}} counts down. Allowed: the lower number first.")
+        width = max(len(first), len(last)) if first[0] == "0" or last[0] == "0" else 0
+        middle = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
+    elif "," in inner and "{" not in inner:
+        middle = inner.split(",")
+    else:
+        raise UserError(f"{key}: {{{inner}}} neither counts nor lists. Allowed: {{000..009}} or {{a,b}}.")
+    rest = expand_braces(pattern[found.end() :], key)
+    return [f"{pattern[: found.start()]}{part}{tail}" for part in middle for tail in rest]

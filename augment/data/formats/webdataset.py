@@ -1,0 +1,216 @@
+"""Index tar shards of WebDataset: files that differ only in their ending form a sample, cat_1.jpg and cat_1.cls.
+
+Labels are in a text file next to the image, or in fields of a JSON file.
+"""
+
+import json
+import tarfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from augment.data.formats.folder import EXTENSIONS
+from augment.data.formats.index import Advance, Index
+from augment.data.formats.spans import RecordFile, mapped
+from augment.data.targets.labels import Label
+from augment.support.errors import UserError, first_line, nearest
+
+_BLOCK = 512  # bytes, of which tar is made
+# The files of a sample by their ending.
+Members = dict[str, tarfile.TarInfo]
+
+# A label or number, or where JSON has a list any number of them.
+Found = Label | list[Label]
+
+_MOST_BYTES = 2**20
+_TOO_LARGE = 1e300  # for a whole number to become a float
+
+
+def index_shard(
+    file: RecordFile, advance: Advance, *, label: str | None = None, targets: Sequence[str] = (), numbers: bool = False
+) -> Index:
+    """List the samples of a shard; the names of their images become the index's keys, separated by NUL.
+
+    Args:
+        file: the shard.
+        advance: called with the bytes processed.
+        label: source of labels: "cls" or another ending, "json.FIELD", or None for cls, else the JSON's "label".
+        targets: fields of the JSON with a number each, instead of `label`.
+        numbers: whether labels are numbers to predict; text that is not a number stays text.
+
+    Raises:
+        UserError: it is not a complete tar file, or a sample lacks image or label.
+    """
+    spans: list[tuple[int, int]] = []
+    names: list[str] = []
+    labels: list[list[Label]] = []
+    with mapped(file) as buffer:
+        read = _label_reader(buffer, label, targets)
+        for key, members in _samples(file).items():
+            image = _image(key, members)
+            names.append(image.name)
+            spans.append((image.offset_data, image.size))
+            found = read(image.name, members)
+            labels.append(found if isinstance(found, list) else [found])
+            advance(sum(member.size for member in members.values()))
+    if not names:
+        raise UserError("holds no images.")
+    if numbers:
+        with suppress(ValueError):
+            labels = [[float(one) for one in some] for some in labels]
+    keys = "\0".join(names).encode(errors="surrogateescape")
+    return Index.of(spans, labels, keys, names.__getitem__)
+
+
+def image_names(index: Index) -> list[str]:
+    """Return the names of the images of a shard."""
+    return index.keys.decode(errors="surrogateescape").split("\0")
+
+
+def _image(key: str, members: Members) -> tarfile.TarInfo:
+    found = [ending for ending in members if f".{ending.rpartition('.')[2]}" in EXTENSIONS]
+    if len(found) != 1:
+        listed = ", ".join(member.name for member in members.values())
+        what = "more than one image" if found else "no image"
+        # Names like photo.1.jpg, photo.2.jpg form one sample, for webdataset's own readers too.
+        dots = (
+            " A sample is all files with the same name up to the first dot." if any("." in m for m in members) else ""
+        )
+        raise UserError(
+            f"sample {key} has {what}: {listed}.{dots} "
+            f"Allowed: one, with one of the endings {', '.join(sorted(EXTENSIONS))}."
+        )
+    return members[found[0]]
+
+
+def _samples(file: RecordFile) -> dict[str, Members]:
+    """Return the members of a shard by key, which is the name up to its first dot, and ending."""
+    samples: dict[str, Members] = {}
+    last = "nothing"
+    with file.path.open("rb") as stream:
+        try:
+            with tarfile.open(fileobj=stream, mode="r:") as archive:
+                for member in archive:
+                    folder, slash, base = member.name.rpartition("/")
+                    stem, _, ending = base.partition(".")
+                    if not member.isreg() or not stem:
+                        continue
+                    endings = samples.setdefault(f"{folder}{slash}{stem}", {})
+                    if ending.lower() in endings:
+                        raise UserError(f"holds {member.name} twice. Allowed: each file once.")
+                    endings[ending.lower()] = member
+                    last = member.name
+        except tarfile.TarError as error:
+            why = f"is no tar file ({first_line(error)})"
+            if "unexpected end" in str(error):
+                why = "is cut short: a file in it is longer than the rest of it"
+            elif file.size < _BLOCK:
+                why = f"is no tar file, or cut short within its first {_BLOCK} bytes"
+            raise UserError(f"{why}.") from None
+        stream.seek(archive.offset)
+        end = stream.read(_BLOCK)
+    if len(end) < _BLOCK or any(end):
+        what = "is cut short" if len(end) < _BLOCK else "is damaged"
+        raise UserError(f"{what}: after {last} come neither another file nor the mark of the end.")
+    return samples
+
+
+def _label_reader(buffer: memoryview, label: str | None, targets: Sequence[str]) -> Callable[[str, Members], Found]:
+    """Return a function that finds the labels or numbers of a sample, given the name of its image and its members.
+
+    Args:
+        buffer: the shard.
+        label: source of labels: "cls" or another ending, "json.FIELD", or None for cls, else the JSON's "label".
+        targets: fields of the JSON with a number each, instead of `label`.
+
+    Returns:
+        The reader; it raises a `UserError` if a label is missing or invalid.
+    """
+    ending, _, path = (label or "").partition(".")
+    if targets:
+        ways = [("json", targets[0])]
+    elif not label:
+        ways = [("cls", ""), ("json", "label")]
+    else:
+        ways = [(ending, path or "label")] if ending == "json" else [(label.lower(), "")]
+
+    def read(image: str, members: Members) -> Found:
+        for ending, path in ways:
+            if ending in members:
+                member = members[ending]
+                if member.size > _MOST_BYTES:
+                    raise UserError(f"{member.name}: has {member.size:,} bytes, which is no label.")
+                content = bytes(buffer[member.offset_data : member.offset_data + member.size])
+                if targets:
+                    return _numbers(_parse(content, member.name), targets, member.name)
+                if path:
+                    return _from_json(_parse(content, member.name), path, member.name)
+                return _from_text(content, member.name)
+        stem = image.rpartition("/")[2].partition(".")[0]
+        wanted = " or ".join(f"{stem}.{ending}" for ending, _ in ways)
+        others = {name: member.name for name, member in members.items() if member.name != image}
+        raise UserError(
+            f"{image} has no label: there is no {wanted}"
+            + (f", only {', '.join(others.values())}" if others else "")
+            + (
+                ". data.targets names numbers in there."
+                if targets
+                else ". data.label names where labels are: cls, another ending, or json.FIELD."
+            )
+            + nearest(ways[0][0] if targets else label or "cls", others)
+        )
+
+    return read
+
+
+def _from_text(content: bytes, where: str) -> Label:
+    try:
+        text = content.decode().strip()
+    except UnicodeDecodeError:
+        text = ""
+    if not text:
+        raise UserError(f"{where}: is no label. Allowed: the number or the name of a class, as text.")
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() else text
+
+
+def _parse(content: bytes, where: str) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: is not JSON ({error}).") from None
+
+
+def _field(value: Any, path: str, where: str, setting: str) -> Any:
+    """Return the value of a field, or of one within others, a.b."""
+    if isinstance(value, dict) and path in value:
+        return value[path]
+    for field in path.split("."):
+        if not isinstance(value, dict) or field not in value:
+            there = f"; there is {', '.join(map(str, value))}" if isinstance(value, dict) else ""
+            near = nearest(field, value) if isinstance(value, dict) else ""
+            raise UserError(f"{where}: has no field {path}{there}. {setting}.{near}")
+        value = value[field]
+    return value
+
+
+def _from_json(content: Any, path: str, where: str) -> Found:
+    value: Found = _field(content, path, where, "data.label=json.FIELD names the label")
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, bool) or not isinstance(one, int | float | str) or one == "":
+            raise UserError(
+                f"{where}: {path} is {value!r}. Allowed: the number or the name of a class, a number to predict, "
+                "or a list of them."
+            )
+    return value
+
+
+def _numbers(content: Any, targets: Sequence[str], where: str) -> list[Label]:
+    found: list[Label] = []
+    for name in targets:
+        value = _field(content, name, where, "data.targets names the fields with numbers")
+        if not isinstance(value, int | float):
+            hint = f"; data.label=json.{name} data.task=regress reads a list" if isinstance(value, list) else ""
+            raise UserError(f"{where}: {name} is {value!r}. Allowed: a number{hint}.")
+        found.append(float(value) if abs(value) < _TOO_LARGE else float("inf"))
+    return found

@@ -1,0 +1,92 @@
+"""Names and bytes of images, which may be files or parts of larger files; open them with Pillow."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from augment.data.dataset import DecodedImage, ImageRef
+
+
+def name_of(image: ImageRef) -> str:
+    """Return an image's name for messages: its path, or its name within its file."""
+    return str(image) if isinstance(image, Path) else image.name
+
+
+def file_name(image: ImageRef) -> str:
+    """Return the last part of an image's name."""
+    return name_of(image).rpartition("/")[2]
+
+
+def portable_name(image: ImageRef) -> str:
+    """Return an image's name that does not depend on where its data set is: its folder and file name."""
+    return f"{image.parent.name}/{image.name}" if isinstance(image, Path) else image.name
+
+
+def read_encoded(image: ImageRef) -> bytes | memoryview:
+    """Return an image's encoded bytes.
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    return image.read_bytes() if isinstance(image, Path) else image.read()
+
+
+def as_ppm(pixels: NDArray[np.uint8]) -> bytes:
+    """Return an image, (height, width, 3) or (height, width, 1), as PPM or PGM: a header and the pixels."""
+    height, width, channels = pixels.shape
+    return b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height) + pixels.tobytes()
+
+
+@contextmanager
+def open_image(ref: ImageRef) -> Iterator[Image.Image]:
+    """Open an image with Pillow.
+
+    Raises:
+        OSError: it cannot be read, or is of no format that Pillow knows.
+    """
+    if isinstance(ref, Path):
+        with Image.open(ref) as image:
+            yield image
+    elif is_decoded(ref):
+        yield Image.fromarray(ref.read_pixels())
+    else:
+        with Image.open(BytesIO(ref.read())) as image:
+            yield image
+
+
+# `augment.tools.export` copies the source of this function, so it uses only Pillow and NumPy.
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return the image in RGB, 8 bits per channel, upright by its EXIF orientation; transparency is dropped."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):  # 16 bit, which Pillow would clip at 255
+        image = Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
+    if image.mode == "P":
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def are_paths(images: Sequence[ImageRef]) -> bool:
+    """Whether DALI reads all images itself: they are files of their own, with names in UTF-8."""
+    if not all(issubclass(kind, Path) for kind in set(map(type, images))):
+        return False
+    try:
+        "\0".join(map(str, images)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def are_decoded(images: Sequence[ImageRef]) -> bool:
+    """Whether all images are stored decoded."""
+    return all(hasattr(kind, "read_pixels") for kind in set(map(type, images)))
+
+
+def is_decoded(image: ImageRef) -> TypeGuard[DecodedImage]:
+    """Whether an image is stored decoded."""
+    return hasattr(image, "read_pixels")

@@ -1,0 +1,223 @@
+"""Find an object of a user's own module by its name and call it; every mistake becomes one readable error."""
+
+import importlib
+import importlib.util
+import inspect
+import json
+import linecache
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from augment.support.console import progress_bar
+from augment.support.errors import UserError, first_line, nearest, suggest
+
+_LISTED = 20  # names that fit into a message
+
+
+@dataclass(frozen=True)
+class SequenceFactory:
+    """Makes a user's sequence, in any process.
+
+    Attributes:
+        key: the setting that names it, "data.train".
+        name: name of a function, class or object: "module.name".
+        options: arguments of the function or class as JSON: a mapping for each setting that has some, by its key.
+        workers: number of processes that read; 0: a thread of this process.
+    """
+
+    key: str
+    name: str
+    options: str = "{}"
+    workers: int = 0
+
+    @property
+    def what(self) -> str:
+        """Key and name, for messages."""
+        return f"{self.key}={self.name}"
+
+    def make(self) -> Sequence[object]:
+        """Return the sequence.
+
+        Raises:
+            UserError: there is no such object, it raises, or returns no sequence.
+        """
+        options: Mapping[str, Mapping[str, Any]] = json.loads(self.options)
+        found = find_object(self.name, self.key)
+        if _is_sequence(found) and not isinstance(found, type):
+            if any(options.values()):
+                raise UserError(f"{next(filter(options.get, options))}: {self.what} is no function. Allowed: none.")
+        elif not callable(found):
+            raise UserError(f"{self.what}: is {describe(found)}. Allowed: a function, a class, a Dataset or a list.")
+        else:
+            found = call(found, options, self.what)
+        from torch.utils.data import DataLoader, IterableDataset  # after errors that need no PyTorch
+
+        if isinstance(found, DataLoader):
+            raise UserError(f"{self.what}: gives a DataLoader. Allowed: its dataset; batches are made here.")
+        if isinstance(found, IterableDataset):
+            raise UserError(
+                f"{self.what}: gives an IterableDataset, whose items have no index. "
+                "Allowed: a map-style Dataset, with __len__ and __getitem__."
+            )
+        if not _is_sequence(found):
+            if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+                raise UserError(
+                    f"{self.what}: gives {describe(found)}. Allowed: pairs, (image, target), or a Dataset of them, "
+                    "with __len__ and __getitem__."
+                )
+            items: list[object] = []
+            with progress_bar() as progress, errors_of(self.what, lambda: f"after {len(items)} items: "):
+                bar = progress.add_task(f"Reading {self.name}", total=None)
+                for item in found:
+                    items.append(item)
+                    progress.advance(bar)
+            found = items
+        with errors_of(self.what, lambda: "its length: "):
+            length = len(found)
+        if not length:
+            raise UserError(f"{self.what}: has no items.")
+        sequence: Sequence[object] = found
+        return sequence
+
+
+@contextmanager
+def errors_of(what: str, where: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Turn exceptions of a user's code into a `UserError`; `where` completes its message."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # a script that exits would end this program silently
+        raise UserError(f"{what}: {where()}{describe_error(error)}") from error
+
+
+def find_object(name: str, key: str) -> Any:
+    """Import and return the object `module.name`.
+
+    Args:
+        name: name of the object; attributes of attributes and modules of packages are allowed.
+        key: the setting that contains the name, for messages.
+
+    Raises:
+        UserError: there is no such module or object, or the module cannot be imported.
+    """
+    what = f"{key}={name}"
+    path, *rest = name.split(".")
+    if not rest or not all(part.isidentifier() for part in (path, *rest)):
+        raise UserError(f"{what}: names no object of a module. Allowed: module.name.")
+    importlib.invalidate_caches()  # a file may have been written a moment ago
+    found = _import(path, what)
+    for part in rest:
+        if not hasattr(found, part):
+            if not hasattr(found, "__path__") or importlib.util.find_spec(f"{path}.{part}") is None:
+                raise UserError(f"{what}: {path} has no '{part}'.{_suggest(part, found)}")
+            _import(f"{path}.{part}", what)
+        found, path = getattr(found, part), f"{path}.{part}"
+    return found
+
+
+def call(function: Any, options: Mapping[str, Mapping[str, Any]], what: str) -> Any:
+    """Call a user's function, or make an object of their class.
+
+    Args:
+        function: the function or class.
+        options: its keyword arguments, by the key of their setting; later ones win.
+        what: its name in messages, "data.train=my_data.train".
+
+    Raises:
+        UserError: it does not take these arguments, or raises.
+    """
+    with suppress(TypeError, ValueError):  # some functions written in C have no signature
+        _check_options(inspect.signature(function), options, what)
+    with errors_of(what):
+        return function(**{name: value for given in options.values() for name, value in given.items()})
+
+
+def describe(value: object) -> str:
+    """Describe an object that should be something else."""
+    name = type(value).__name__
+    if name == "ndarray":
+        return f"an array {getattr(value, 'shape', ())}"
+    if isinstance(value, list | tuple | dict):
+        return f"a {name} of {len(value)}"
+    return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe an exception of a user's code, and where it was raised: the last line outside installed packages."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})."
+    text = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
+    location = _location(error)
+    return f"{text.rstrip('.')}{f' ({location})' if location else ''}."
+
+
+def _location(error: BaseException) -> str:
+    # Skip the frames of this package, runpy and importlib.
+    ours = str(Path(__file__).parents[2])
+    installed = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, "<frozen"))]
+    theirs = [f for f in frames if not f.filename.startswith(installed)] or frames
+    if not theirs:
+        return ""
+    line = linecache.getline(theirs[-1].filename, theirs[-1].lineno or 0).strip()
+    return f"{theirs[-1].filename}, line {theirs[-1].lineno}{f': {line}' if line else ''}"
+
+
+def _import(module: str, what: str) -> ModuleType:
+    with errors_of(what, lambda: f"importing {module}: "):
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise UserError(
+                f"{what}: there is no module '{error.name}'.{nearest(error.name, _modules())} "
+                "Looked for in the folder that the program was started in, PYTHONPATH and installed packages."
+            ) from error
+
+
+def _modules() -> Iterator[str]:
+    """Yield the modules in the folders of the path, except for installed ones."""
+    for name in sys.path:
+        folder = Path(name or ".")
+        if folder.is_dir() and "site-packages" not in folder.parts and folder != Path(sysconfig.get_path("stdlib")):
+            yield from (file.stem for file in folder.glob("*.py"))
+            yield from (file.parent.name for file in folder.glob("*/__init__.py"))
+
+
+def _suggest(name: str, found: Any) -> str:
+    own = isinstance(found, ModuleType)
+    names = [
+        known
+        for known, value in vars(found).items()
+        if not known.startswith("_")
+        and not isinstance(value, ModuleType)
+        and (not own or getattr(value, "__module__", found.__name__) == found.__name__)
+    ] if hasattr(found, "__dict__") else []  # fmt: skip
+    return suggest(name, names) if len(names) <= _LISTED else nearest(name, names)
+
+
+def _check_options(signature: inspect.Signature, options: Mapping[str, Mapping[str, Any]], what: str) -> None:
+    params = signature.parameters.values()
+    named = {p.name: p for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    known = {(key, name) for key, given in options.items() for name in given}
+    if not any(p.kind == p.VAR_KEYWORD for p in params):
+        for key, name in sorted(known):
+            if name not in named:
+                raise UserError(f"{key}.{name}: {what} takes no such argument.{suggest(name, named)}")
+    missing = [name for name, p in named.items() if p.default is p.empty and name not in {n for _, n in known}]
+    if missing:
+        raise UserError(f"{next(iter(options))}.{missing[0]}: missing, for {what} needs it: {signature}.")
+
+
+def _is_sequence(found: object) -> bool:
+    both = hasattr(found, "__len__") and hasattr(found, "__getitem__")
+    return both and not isinstance(found, str | bytes | Mapping)

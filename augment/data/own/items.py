@@ -1,0 +1,308 @@
+"""The items of a user's own sequence of images with targets, prefetched in the background.
+
+The user's code is never called twice at a time, since a Dataset need not be thread-safe. It runs in a background
+thread, or in processes, each with its own sequence. A thread is enough for Pillow's decoding, which releases the GIL;
+Python code in it delays the training loop.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from augment.data.dataset import ImageError
+from augment.data.faults import find_fault
+from augment.data.images import as_ppm, to_rgb
+from augment.data.own.factory import SequenceFactory, describe, errors_of
+from augment.support.errors import UserError
+from augment.support.signals import ignore_in_worker, shield_children
+
+# Items per request to a thread or process: a request takes as long as reading a small image.
+_TOGETHER = 32
+
+Loaded = NDArray[np.uint8] | bytes
+
+# Pillow's modes with 8 bits per channel, whose conversion to RGB is unambiguous.
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
+
+ALLOWED = "a path, encoded bytes, a Pillow image, a uint8 array (height, width, 3) or a uint8 tensor (3, height, width)"
+
+
+# An image of a user: its file, its bytes if it is encoded, or (height, width, 3) RGB if it is decoded.
+Given = Path | bytes | NDArray[np.uint8]
+
+
+def take(value: object) -> Given:
+    """Return an image as one of three types.
+
+    Raises:
+        ValueError: it is not an image; the message describes it.
+    """
+    if path := as_path(value):
+        return path
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, Image.Image):
+        if value.mode not in _MODES:
+            why = ", which has more than 8 bits a channel" if value.mode.startswith(("I", "F")) else ""
+            raise ValueError(f"a Pillow image of mode {value.mode}{why}")
+        if 0 in value.size:
+            raise ValueError(f"a Pillow image of {value.width} x {value.height} pixels")
+        return np.asarray(to_rgb(value))
+    if isinstance(value, torch.Tensor):
+        # Channels first, like torchvision's images.
+        return _of_array(value.detach().cpu().numpy(), "tensor", channels=0)
+    if isinstance(value, np.ndarray):
+        return _of_array(value, "array", channels=2)
+    raise ValueError(describe(value))
+
+
+def as_path(value: object) -> Path | None:
+    """Return the value as a path, None if it is no path."""
+    return Path(value).expanduser() if isinstance(value, str | PathLike) else None
+
+
+def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:
+    shown = f"{'an' if kind == 'array' else 'a'} {kind} {tuple(value.shape)} of {value.dtype}"
+    if value.dtype != np.uint8:
+        why = "; ToTensor and Normalize are left to the `aug` section" if value.dtype.kind == "f" else ""
+        raise ValueError(f"{shown}{why}")
+    if value.ndim == 1 and len(value):
+        return value.tobytes()
+    pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
+    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or 0 in pixels.shape:
+        raise ValueError(shown)
+    return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+
+
+class Items:
+    """The items of a user's sequence, pairs of an image and its target.
+
+    Unpickled in another process, the sequence is made there by the same factory.
+
+    Args:
+        factory: makes the sequence.
+
+    Raises:
+        UserError: the factory fails.
+    """
+
+    def __init__(self, factory: SequenceFactory) -> None:
+        self.factory = factory
+        self.sequence = factory.make()
+        self._lock = Lock()
+        self._starting = Lock()  # the next pass may be prepared during this one
+        self._readers: Executor | None = None
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return made, (self.factory,)
+
+    def pair(self, index: int) -> tuple[object, object]:
+        """Return an item.
+
+        Raises:
+            UserError: it cannot be read, or is no pair.
+        """
+        with errors_of(self.factory.what, lambda: f"item {index}: "), self._lock:
+            item = self.sequence[index]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise self.error(index, f"is {describe(item)}. Allowed: a pair, (image, target).")
+        return item[0], item[1]
+
+    def given(self, index: int, *, decoded: bool) -> Given:
+        """Return an image.
+
+        Args:
+            index: index of the item.
+            decoded: whether it must be decoded, or encoded.
+
+        Raises:
+            UserError: it is not an image, or of the other kind.
+        """
+        found = self.as_image(self.pair(index)[0], index)
+        if isinstance(found, np.ndarray) != decoded:
+            kinds = ("decoded", "encoded") if decoded else ("encoded", "decoded")
+            raise self.error(
+                index, f"has an image that is {kinds[1]}; that of item 0 is {kinds[0]}. Allowed: all alike."
+            )
+        return found
+
+    def as_image(self, image: object, index: int) -> Given:
+        """Return the image of an item as one of the types that are used here.
+
+        Raises:
+            UserError: it is not an image.
+        """
+        try:
+            return take(image)
+        except ValueError as error:
+            raise self.error(index, f"has for an image {error}. Allowed: {ALLOWED}.") from None
+
+    def load(self, index: int, *, decoded: bool) -> Loaded:
+        """Return an image's pixels, (height, width, 3), or its bytes after a check.
+
+        Raises:
+            UserError: there is no such image, or it cannot be decoded.
+        """
+        found = self.given(index, decoded=decoded)
+        if isinstance(found, np.ndarray):
+            return found
+        try:
+            encoded = found.read_bytes() if isinstance(found, Path) else found
+        except OSError as error:
+            raise self.error(index, f"cannot be read: {error.strerror or error}: {error.filename}.") from None
+        if fault := find_fault(BytesIO(encoded)):
+            raise self.error(index, f"has an image{f' ({found})' if isinstance(found, Path) else ''} that {fault}.")
+        return encoded
+
+    def begin(self, indices: Mapping[int, int], *, decoded: bool) -> "list[Future[dict[int, Loaded]]]":
+        """Load images in the background, see `load`; each is found by the key of its index."""
+        together = min(_TOGETHER, -(-len(indices) // max(1, self.factory.workers)))
+        waiting = iter(indices.items())
+        return [self._submit(some, decoded) for some in iter(lambda: dict(islice(waiting, together)), {})]
+
+    def end(self) -> None:
+        """End the thread or the processes that read in the background; they start again when needed."""
+        with self._starting:
+            if self._readers is not None:
+                self._readers.shutdown(cancel_futures=True)
+            self._readers = None
+
+    def error(self, index: int, text: str) -> UserError:
+        """Return an error about an item."""
+        return UserError(f"{self.factory.key}: item {index} of {self.factory.name} {text}")
+
+    def _submit(self, indices: Mapping[int, int], decoded: bool) -> "Future[dict[int, Loaded]]":
+        whose = self.factory if self.factory.workers else self
+        with self._starting, shield_children():  # submitting starts the processes
+            if self._readers is not None:
+                with suppress(BrokenExecutor):  # a worker was killed in an earlier run
+                    return self._readers.submit(_load, whose, indices, decoded)
+            if self.factory.workers:
+                # Spawned: a fork could inherit a lock that another thread holds.
+                context = multiprocessing.get_context("spawn")
+                self._readers = ProcessPoolExecutor(self.factory.workers, context, initializer=_start_worker)
+            else:
+                self._readers = ThreadPoolExecutor(1, "items")
+            _READING.add(self)
+            return self._readers.submit(_load, whose, indices, decoded)
+
+
+# The items that have or had readers.
+_READING: WeakSet[Items] = WeakSet()
+
+
+def end_readers() -> None:
+    """End all threads and processes that read items in the background; nothing may be waiting for one."""
+    for items in list(_READING):
+        items.end()
+
+
+@dataclass(frozen=True, slots=True)
+class ItemImage:
+    """An encoded image of a user's sequence.
+
+    Attributes:
+        items: the sequence.
+        index: index of the item.
+    """
+
+    items: Items
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The name of the factory and the index: "my_data.train[17]"."""
+        return f"{self.items.factory.name}[{self.index}]"
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the items are a list in memory."""
+        return isinstance(self.items.sequence, list | tuple)
+
+    def read(self) -> bytes:
+        """Return the encoded image.
+
+        Raises:
+            OSError: its file cannot be read.
+        """
+        found = self.items.given(self.index, decoded=False)
+        return found.read_bytes() if isinstance(found, Path) else bytes(found)
+
+    @classmethod
+    def begin(cls, images: "Mapping[int, ItemImage]") -> "list[Future[dict[int, Loaded]]]":
+        """Read images in the background; each is found by its key."""
+        indices: dict[Items, dict[int, int]] = {}
+        for key, image in images.items():
+            indices.setdefault(image.items, {})[key] = image.index
+        decoded = issubclass(cls, DecodedItem)
+        return [future for items, some in indices.items() for future in items.begin(some, decoded=decoded)]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedItem(ItemImage):
+    """An image of a user's sequence that comes decoded."""
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        """Return (height, width, 3)."""
+        return np.asarray(self.items.given(self.index, decoded=True))
+
+    def read(self) -> bytes:
+        """Return the image as PPM."""
+        return as_ppm(self.read_pixels())
+
+    def validate(self) -> None:
+        """Read the image.
+
+        Raises:
+            UserError: there is no such image.
+        """
+        self.read_pixels()
+
+
+@cache
+def made(factory: SequenceFactory) -> Items:
+    """Return the items of a sequence, made once in a process."""
+    return Items(factory)
+
+
+def _load(whose: Items | SequenceFactory, indices: Mapping[int, int], decoded: bool) -> dict[int, Loaded]:
+    items = whose if isinstance(whose, Items) else made(whose)
+    loaded: dict[int, Loaded] = {}
+    for key, index in indices.items():
+        try:
+            loaded[key] = items.load(index, decoded=decoded)
+        except UserError as error:
+            raise ImageError(key, str(error)) from error
+    return loaded
+
+
+def _start_worker() -> None:
+    ignore_in_worker()
+    # A parent that was killed cannot end its workers, which would wait for ever.
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,144 @@
+"""Select images of a dataset: the folds of cross-validation, or a share of the training images."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.dataset import BadImage, Dataset, ImageRef, Split, Target, Task
+from augment.data.images import portable_name
+from augment.support.errors import UserError
+from augment.support.seeds import derive_seed
+from augment.support.text import amount
+
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+def take_fold(dataset: Dataset, *, folds: int, fold: int, seed: int) -> Dataset:
+    """Return a round of cross-validation over the train split: one fold is val, the others are train.
+
+    The numbers of images per fold differ by at most one, also within a class. With several labels per image, images
+    with the same rarest label are distributed in turn. The dataset's own val is not used.
+
+    Args:
+        dataset: the dataset whose train split is divided.
+        folds: the number of folds.
+        fold: the fold to validate on, from 0.
+        seed: seed of the division.
+
+    Raises:
+        UserError: a class has fewer images than there are folds.
+    """
+    train = dataset.train
+    # A list may name an image several times: it must not be in both splits.
+    indices = {image: index for index, image in reversed(list(enumerate(train.files)))}
+    first = np.sort(np.fromiter(indices.values(), np.int64, len(indices)))
+    strata = _strata([train.targets[index] for index in first.tolist()], dataset.task)
+    least, of_class = len(strata), ""
+    if dataset.task == "classify":
+        numbers, counts = np.unique(strata, return_counts=True)
+        least, of_class = int(counts.min()), f" of {dataset.classes[int(numbers[counts.argmin()])]}"
+    if least < folds:
+        images = f"{amount(least, 'image')}{of_class}"
+        allowed = f"2 to {least}" if least > 2 else "2" if least == 2 else "null, for each fold needs one of each class"
+        raise UserError(f"data.folds={folds}: train has {images}. Allowed: {allowed}.")
+    part = np.empty(len(train), np.int64)
+    part[first[_order(strata, seed, "folds")]] = np.arange(len(first)) % folds
+    part = part[[indices[image] for image in train.files]]
+    return replace(
+        dataset, train=take(train, np.flatnonzero(part != fold)), val=take(train, np.flatnonzero(part == fold))
+    )
+
+
+def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
+    """Return the dataset with a share of its train split; a larger share contains every smaller one.
+
+    A class keeps its share, rounded, and at least one image. With several labels per image, each set of labels keeps
+    about its share; with numbers, the choice is random.
+
+    Args:
+        dataset: the dataset.
+        fraction: the share, in (0, 1].
+        seed: seed of the choice.
+    """
+    strata = _strata(dataset.train.targets, dataset.task)
+    order = _order(strata, seed, "fraction")
+    indices = np.arange(len(order))
+    if dataset.task == "multilabel":
+        # Multiples of the golden ratio are spread evenly over any part of the order, however many are taken: most sets
+        # of labels are rare, and one image of each would be too many.
+        keep = order[np.argsort(indices * _GOLDEN % 1, kind="stable")[: max(1, round(fraction * len(order)))]]
+    else:
+        counts = np.bincount(strata)
+        rank = indices - (np.cumsum(counts) - counts)[strata[order]]
+        keep = order[rank < np.maximum(1, np.rint(fraction * counts))[strata[order]]]
+    return replace(dataset, train=take(dataset.train, np.sort(keep)))
+
+
+def take(split: Split, indices: NDArray[np.int64]) -> Split:
+    """Return the images of a split at some indices."""
+    chosen = indices.tolist()
+    files, targets = (tuple(values[i] for i in chosen) for values in (split.files, split.targets))
+    return replace(split, files=files, targets=targets, repeated=0)
+
+
+def as_left_out(split: Split, names: Collection[str]) -> Split:
+    """Return a split as it was when the check left out other images.
+
+    Args:
+        split: all that the check passes now, before any selection.
+        names: names of the images that were left out then, see `portable_name`. They are left out again, even if good
+            now; other images that are bad now return to their positions, as `Split.bad`.
+    """
+    if not names and not split.left_out:
+        return split
+    out = {image.index: image for image in split.left_out}
+    rest = zip(split.files, split.targets, strict=True)
+    whole = (
+        out[index] if index in out else BadImage(index, *next(rest), reason="")
+        for index in range(len(split) + len(out))
+    )
+    kept: list[BadImage] = []
+    left_out: list[BadImage] = []
+    for image in whole:
+        (left_out if portable_name(image.file) in names else kept).append(image)
+    return replace(
+        split,
+        files=tuple(image.file for image in kept),
+        targets=tuple(image.target for image in kept),
+        left_out=tuple(left_out),
+        bad=tuple(image for image in kept if image.reason),
+    )
+
+
+def draw(count: int, seed: int, what: str) -> NDArray[np.float64]:
+    """Return numbers in [0, 1) that depend on the seed and their purpose."""
+    return np.random.Generator(np.random.Philox(key=derive_seed(seed, what))).random(count)
+
+
+def _order(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.int64]:
+    """Return the indices of images, stratum by stratum, in a random order in each."""
+    return np.lexsort((draw(len(strata), seed, what), strata))
+
+
+def _strata(targets: Sequence[Target], task: Task) -> NDArray[np.int64]:
+    """Return the stratum of each image: its class, or the number of its set of labels."""
+    if task == "classify":
+        return np.array(targets, np.int64)
+    if task == "regress":
+        return np.zeros(len(targets), np.int64)
+    sets = Counter(targets)
+    having = np.array(list(sets)) > 0.5
+    rarity = np.argsort(np.argsort(np.array(list(sets.values())) @ having, kind="stable"))
+    # Sort by the rarest label, which might end up in too few folds (Sechidis et al. 2011).
+    keys = [tuple(sorted(rarity[row].tolist())) for row in having]
+    number = {labels: index for index, (_, labels) in enumerate(sorted(zip(keys, sets, strict=True)))}
+    return np.array([number[labels] for labels in targets], np.int64)
+
+
+def whole_batches(files: Sequence[ImageRef], batch_size: int, least: int = 32) -> tuple[ImageRef, ...]:
+    """Repeat images to a whole number of batches, at least `least`, so that partial batches do not affect timings."""
+    count = max(-(-len(files) // batch_size), least) * batch_size
+    return tuple(files[i % len(files)] for i in range(count))

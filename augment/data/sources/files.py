@@ -1,0 +1,144 @@
+"""The sources whose images are files of their own."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from augment.data.dataset import DATA_DIR, Dataset
+from augment.data.drawn.sample import make_sample
+from augment.data.drawn.scenes import make_scenes
+from augment.data.formats.filelist import SEPARATORS, Line, Lines, read_list
+from augment.data.formats.folder import scan_folder
+from augment.data.sources.notices import check_images, warn_of_overlap
+from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, Source, source
+from augment.data.targets.classes import check_classes
+from augment.data.targets.lists import make_list_dataset
+from augment.params import WRITES, Text, Texts, setting
+from augment.support.files import near_file
+
+
+@source("sample")
+@dataclass(frozen=True, kw_only=True)
+class Sample(Source):
+    """Ten classes of images drawn by the project itself: nothing to download."""
+
+    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES))
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        return scan_folder(make_sample(Path(self.dir)))
+
+
+@source("sample_multilabel")
+@dataclass(frozen=True, kw_only=True)
+class SampleMultilabel(Source):
+    """Images drawn by the project itself with one to four of the sample's ten things in each."""
+
+    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES))
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        folder = make_scenes(Path(self.dir))
+        train, val, classes = (str(folder / f"{name}.txt") for name in ("train", "val", "classes"))
+        return FileList(train=train, val=val, classes=classes, multilabel=True).load()
+
+
+@source("folder")
+@dataclass(frozen=True, kw_only=True)
+class Folder(Source):
+    """Your own images: DIR/train/<class>/* and DIR/val/<class>/*."""
+
+    root: str = setting(Text(required=True, doc="folder with train/<class>/* and val/<class>/*"))
+    skip_bad: bool = setting(SKIP_BAD)
+    max_bad: int = setting(MAX_BAD)
+
+    def load(self) -> Dataset:
+        """List the folder and check every file; the result of the check is cached below outputs/."""
+        dataset = self.unchecked()
+        parents = (
+            dict.fromkeys(file.parent for file in split.files if isinstance(file, Path))
+            for split in (dataset.train, dataset.val)
+        )
+        train, val = (list(map(Path.resolve, folders)) for folders in parents)
+        warn_of_overlap(train, val, "folders")
+        check_classes(dataset.classes, np.array(dataset.train.targets), np.array(dataset.val.targets))
+        return check_images(dataset, Path(self.root).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad)
+
+    def unchecked(self) -> Dataset:
+        """List the folder."""
+        return scan_folder(Path(self.root))
+
+
+@source("filelist")
+@dataclass(frozen=True, kw_only=True)
+class FileList(LabeledSource):
+    """Lists of your own images: lines `path label [label ...]`, or CSV with a header; classes, labels or numbers."""
+
+    train: str = setting(Text(required=True, doc="list of the training images"))
+    val: str = setting(Text(required=True, doc="list of the validation images"))
+    classes: str | None = setting(
+        Text(optional=True, doc="file with one class name per line; null: those in data.train, sorted")
+    )
+    root: str | None = setting(
+        Text(optional=True, doc="folder that paths are relative to; null: the folder of each list")
+    )
+    image: str | None = setting(Text(optional=True, doc="CSV: column of the path; null: path, or the first one"))
+    label: str | None = setting(
+        Text(
+            optional=True, doc="CSV: column of the labels, separated by ; within a cell; null: label, or the second one"
+        )
+    )
+    targets: tuple[str, ...] = setting(
+        Texts(default=(), doc="CSV: columns of numbers to predict, or of 0 and 1 with data.multilabel=true")
+    )
+    skip_bad: bool = setting(SKIP_BAD)
+    max_bad: int = setting(MAX_BAD)
+
+    def load(self) -> Dataset:
+        """Read both lists and check every file; the result of the check is cached below outputs/."""
+        dataset = self._read(allow_missing=self.skip_bad)
+        warn_of_overlap(dataset.train.files, dataset.val.files, "images")
+        return check_images(
+            dataset, Path(self.train).expanduser().resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad
+        )
+
+    def unchecked(self) -> Dataset:
+        """Read both lists."""
+        return self._read(allow_missing=True)
+
+    def _read(self, *, allow_missing: bool) -> Dataset:
+        options = self.target_options()
+        lists = [
+            read_list(f"data.{name}", Path(file).expanduser(), image=self.image, label=self.label, targets=self.targets)
+            for name, file in (("train", self.train), ("val", self.val))
+        ]
+        # The files first: a wrong path, such as one cut at a blank, leaves wrong words for labels too.
+        files = [self._files(lines, allow_missing) for lines in lists]
+        return make_list_dataset(lists, files, options)
+
+    def _files(self, lines: Lines, allow_missing: bool) -> tuple[Path, ...]:
+        folder = lines.file.parent if self.root is None else Path(self.root).expanduser()
+        files = tuple(folder / line.path for line in lines.lines)
+        missing = [] if allow_missing else [index for index, file in enumerate(files) if not os.path.exists(file)]
+        if missing:
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise lines.error(
+                lines.lines[missing[0]],
+                f"there is no {files[missing[0]]}{more}.{_meant(lines, lines.lines[missing[0]], folder)} "
+                "Paths are relative to data.root, or the list's folder.",
+            )
+        return files
+
+
+def _meant(lines: Lines, line: Line, folder: Path) -> str:
+    """Return the end of the message that an image is missing: a suggestion for its path."""
+    if (slashes := line.path.replace("\\", "/")) != line.path and (folder / slashes).exists():
+        return f" Did you mean {folder / slashes}? Folders are separated by /."
+    if lines.file.suffix.lower() not in SEPARATORS:
+        for count in range(1, len(line.words) + 1):
+            longer = " ".join((line.path, *line.words[:count]))
+            if (folder / longer).exists():
+                return f" Did you mean '{longer}'? A path with blanks is put in quotes."
+    return near_file(folder / line.path)

@@ -1,0 +1,157 @@
+"""Report bad images, images in both splits and missing classes while loading, and replay these reports later."""
+
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from augment.data.check import require_readable
+from augment.data.convert.lists import CLASSES_FILE
+from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
+from augment.data.formats.shards import find_shards
+from augment.support.errors import UserError
+from augment.support.files import digest
+from augment.support.text import list_some
+
+logger = logging.getLogger(__name__)
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def check_images(
+    dataset: Dataset,
+    about: object,
+    *,
+    skip_bad: bool,
+    max_bad: int,
+    folder: str = DATA_DIR,
+    only: Collection[str] = ("train", "val"),
+) -> Dataset:
+    """Return the images of a dataset that can be decoded, and warn of classes that lost all their images.
+
+    Args:
+        dataset: the images to check.
+        about: identifies the cache of verdicts.
+        skip_bad: leave out bad images instead of raising; while they are read, let others stand in for them.
+        max_bad: number of images that may turn out bad while they are read.
+        folder: folder of the cache.
+        only: the splits to check.
+
+    Raises:
+        UserError: an image cannot be decoded and skip_bad is false, or the remaining splits share no class.
+    """
+    cache = Path(folder) / f"checked-{digest(about)}.json"
+    good: dict[str, Any] = {
+        name: require_readable(getattr(dataset, name), name, skip_bad=skip_bad, cache=cache) for name in only
+    }
+    rest = replace(dataset, **good)
+    if skip_bad:
+        train, val = (replace(split, max_bad=max_bad) for split in (rest.train, rest.val))
+        rest = replace(rest, train=train, val=val)
+    check_remaining(dataset, rest)
+    return rest
+
+
+def check_remaining(before: Dataset, after: Dataset) -> None:
+    """Warn of classes or labels that have no image left in a split.
+
+    Args:
+        before: the dataset with all images.
+        after: the dataset without bad images.
+
+    Raises:
+        UserError: no class of val is left in train.
+    """
+    if after.task == "regress":
+        return
+    for name, whole, rest in (("train", before.train, after.train), ("val", before.val, after.val)):
+        missing = sorted(_present(whole) - _present(rest)) if len(rest) < len(whole) else []
+        if missing:
+            logger.warning(
+                "data.skip_bad=true: %d of %d %s have no image left in %s: %s.",
+                len(missing), len(after.classes), "classes" if after.task == "classify" else "labels", name,
+                list_some([after.classes[index] for index in missing]),
+            )  # fmt: skip
+    if after.task == "classify" and not _present(after.train) & _present(after.val):
+        raise UserError("data.skip_bad=true: no class of val is left in train. Repair the images.")
+
+
+def _present(split: Split) -> set[int]:
+    """Return the classes or labels that images have."""
+    present: set[int] = set()
+    for target in set(split.targets):
+        present.update([target] if isinstance(target, int) else np.flatnonzero(target).tolist())
+    return present
+
+
+def warn_of_overlap(train: Iterable[ImageRef], val: Iterable[ImageRef], what: str = "files") -> None:
+    """Warn of leakage: items of val that are in train, too.
+
+    Args:
+        train: training images, or their files or folders, with links resolved.
+        val: the same for validation images.
+        what: the noun for them.
+    """
+    learned, scored = set(train), list(dict.fromkeys(val))
+    both = [path for path in scored if path in learned]
+    if both:
+        logger.warning(
+            "data.val: %d of %d %s are in train too, as %s: the model is validated on what it learns",
+            len(both), len(scored), what, both[0],
+        )  # fmt: skip
+
+
+def warn_of_unused_names(source: object, dataset: Dataset) -> None:
+    """Warn if classes are numbered although a file next to the data names them.
+
+    Args:
+        source: only sources with the settings `classes` and `train`, a pattern of files, are examined.
+        dataset: the dataset of the source.
+    """
+    pattern = getattr(source, "train", None)
+    numbered = any(dataset.classes == tuple(map(str, range(i, len(dataset.classes) + i))) for i in (0, 1))
+    if getattr(source, "classes", "") is not None or not isinstance(pattern, str) or not numbered:
+        return
+    try:
+        file = find_shards(pattern, "data.train")[0].parent / CLASSES_FILE
+    except UserError:  # a folder, or code
+        return
+    if file.is_file() and tuple(file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]) != dataset.classes:
+        logger.warning("%s may hold the names of the classes; data.classes=%s reads them", file, file)
+
+
+@contextmanager
+def recorded_notices() -> Iterator[list[logging.LogRecord]]:
+    """Record the package's log entries from INFO on, even those that the log level hides."""
+    package = logging.getLogger(_PACKAGE)
+    level, shown, propagate = package.level, package.getEffectiveLevel(), package.propagate
+    notices: list[logging.LogRecord] = []
+
+    def record(notice: logging.LogRecord) -> bool:
+        notices.append(notice)
+        if notice.levelno >= shown:
+            logging.getLogger().handle(notice)
+        return False
+
+    recorder = logging.Handler()
+    recorder.addFilter(record)
+    package.addHandler(recorder)
+    package.setLevel(min(shown, logging.INFO))
+    package.propagate = False  # the recorder forwards entries that are shown
+    try:
+        yield notices
+    finally:
+        package.removeHandler(recorder)
+        package.setLevel(level)
+        package.propagate = propagate
+
+
+def replay_notices(notices: Iterable[logging.LogRecord], before: float) -> None:
+    """Log recorded entries again, with their own times, if they are older than `before` (see `time.time`)."""
+    for notice in notices:
+        if notice.created < before:
+            logging.getLogger(notice.name).handle(notice)

@@ -1,0 +1,125 @@
+"""The source `numpy`: decoded images of one size in .npy files, mapped into memory."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.dataset import Dataset
+from augment.data.formats.detection import describe_content
+from augment.data.formats.spans import RecordFile
+from augment.data.images import as_ppm
+from augment.data.sources.notices import warn_of_overlap
+from augment.data.sources.registry import LabeledSource, source
+from augment.data.targets.interpretation import make_dataset
+from augment.data.targets.labels import LabeledSplit, Labels
+from augment.params import Text, setting
+from augment.support.errors import UserError, first_line
+from augment.support.files import near_file, require_file
+
+
+@source("numpy")
+@dataclass(frozen=True, kw_only=True)
+class Arrays(LabeledSource):
+    """Decoded images of one size in .npy files, (N, height, width, 3) uint8, and their targets, (N,) or (N, K)."""
+
+    train: str = setting(Text(required=True, doc="the training images, a .npy file"))
+    train_targets: str = setting(
+        Text(required=True, doc="their targets, a .npy file: classes, or rows of 0 and 1 for labels, or of numbers")
+    )
+    val: str = setting(Text(required=True, doc="the validation images, a .npy file"))
+    val_targets: str = setting(Text(required=True, doc="their targets, a .npy file"))
+
+    def load(self) -> Dataset:
+        """Map the arrays."""
+        options = self.target_options()
+        warn_of_overlap([Path(self.train).expanduser().resolve()], [Path(self.val).expanduser().resolve()])
+        splits = {"data.train": (self.train, self.train_targets), "data.val": (self.val, self.val_targets)}
+        return make_dataset([self._split(key, *files) for key, files in splits.items()], options)
+
+    def _split(self, key: str, file: str, targets: str) -> LabeledSplit:
+        path = Path(file).expanduser()
+        array, state = _open(path, f"{key}={file}"), RecordFile.of(path)
+        if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
+            raise UserError(
+                f"{key}={file}: is {array.shape} {array.dtype}. "
+                f"Allowed: images of one size, (N, height, width, 3) uint8, RGB.{_advice(array)}"
+            )
+        rows = _open(Path(targets).expanduser(), f"{key}_targets={targets}")
+        if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
+            raise UserError(
+                f"{key}_targets={targets}: is {rows.shape} {rows.dtype}. Allowed: a number for each image, "
+                f"({len(array)},), or several, ({len(array)}, K)."
+            )
+        images = [ArrayImage(state, index) for index in range(len(array))]
+        return LabeledSplit(key, images, Labels.of_rows(np.array(rows)), lambda index: images[index].name)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayImage:
+    """An image in an array of images, (N, height, width, 3) uint8.
+
+    Attributes:
+        file: the .npy file.
+        index: its index in the array.
+    """
+
+    file: RecordFile
+    index: int
+
+    @property
+    def name(self) -> str:
+        """File and index, "train.npy[17]"."""
+        return f"{self.file.path.name}[{self.index}]"
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        """Return (height, width, 3), a view of the file.
+
+        Raises:
+            OSError: the file has changed.
+        """
+        self.file.require_unchanged()
+        return np.asarray(_mapped(self.file)[self.index])
+
+    def read(self) -> bytes:
+        """Return the image as PPM."""
+        return as_ppm(self.read_pixels())
+
+
+@lru_cache(64)
+def _mapped(file: RecordFile) -> NDArray[Any]:
+    """Return an array, mapped."""
+    return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap costs ten times as much
+
+
+def _advice(array: NDArray[Any]) -> str:
+    """Return how to convert an array to an allowed one, if that is obvious."""
+    if array.ndim == 4 and array.shape[1] == 3 and array.dtype == np.uint8:
+        return " The channels come second: array.transpose(0, 2, 3, 1)."
+    if array.ndim == 3 and array.dtype == np.uint8:
+        return " Gray images: array[..., None].repeat(3, -1)."
+    if array.ndim == 4 and array.shape[3] == 3 and array.dtype.kind == "f":
+        return " Of floats in 0..1: (255 * array).round().astype('uint8')."
+    return ""
+
+
+def _open(file: Path, what: str) -> NDArray[Any]:
+    if not file.exists():
+        raise UserError(f"{what}: there is no file {file}.{near_file(file)} Allowed: one .npy file.")
+    if file.is_dir():
+        raise UserError(f"{what}: is a folder. Allowed: one .npy file.")
+    try:
+        return np.asarray(np.lib.format.open_memmap(require_file(file), mode="r"))
+    except OSError as error:
+        raise UserError(f"{what}: cannot be read: {error.strerror or error}.") from None
+    except (ValueError, OverflowError) as error:
+        if "magic string" in str(error):
+            raise UserError(
+                f"{what}: is no .npy file, as numpy.save writes it.{describe_content(file, 'numpy')}"
+            ) from None
+        if "object" in str(error):
+            raise UserError(f"{what}: contains Python objects. Allowed: an array of numbers.") from None
+        raise UserError(f"{what}: is truncated or damaged ({first_line(error)}).") from None

@@ -1,0 +1,95 @@
+"""The source whose images come from a user's own code."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from augment.data.dataset import Dataset
+from augment.data.own.factory import SequenceFactory
+from augment.data.sources.notices import check_images, warn_of_overlap
+from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
+from augment.params import IMPORTS, Count, OptionMap, Text, setting
+
+logger = logging.getLogger(__name__)
+
+
+@source("own")
+@dataclass(frozen=True, kw_only=True)
+class Own(LabeledSource):
+    """Your own code: a function that returns pairs of an image and its target, or a map-style torch Dataset."""
+
+    train: str = setting(
+        Text(
+            required=True,
+            doc="training data: module.name of a function, Dataset class, Dataset or list",
+            reach=IMPORTS,
+        )
+    )
+    val: str = setting(Text(required=True, doc="validation data, likewise", reach=IMPORTS))
+    options: Mapping[str, Any] | None = setting(
+        OptionMap(optional=True, doc="arguments of both data.train and data.val")
+    )
+    train_options: Mapping[str, Any] | None = setting(OptionMap(optional=True, doc="further arguments of data.train"))
+    val_options: Mapping[str, Any] | None = setting(OptionMap(optional=True, doc="further arguments of data.val"))
+    classes: str | None = setting(
+        Text(
+            optional=True,
+            doc="file with one class name per line; null: the Dataset's classes, else the labels themselves",
+        )
+    )
+    workers: int = setting(
+        Count(
+            default=0,
+            within=(0, 1024),
+            doc="processes that read items of each split, each with a Dataset of its own; 0: a thread",
+        )
+    )
+    skip_bad: bool = setting(SKIP_BAD)
+    max_bad: int = setting(MAX_BAD)
+
+    # Distinguish 1 and True, which are equal but different arguments.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Own) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def load(self) -> Dataset:
+        """Make both sequences and determine their targets, if necessary by reading every item once."""
+        dataset = self.unchecked()
+        # Images that a Dataset makes are checked when they are read, unless bad ones are to be left out.
+        only = [
+            name
+            for name, split in (("train", dataset.train), ("val", dataset.val))
+            if self.skip_bad or isinstance(split.files[0], Path) or getattr(split.files[0], "is_listed", False)
+        ]
+        return check_images(dataset, f"{Path.cwd()} {self}", skip_bad=self.skip_bad, max_bad=self.max_bad, only=only)
+
+    def unchecked(self) -> Dataset:
+        """Load without leaving out images that cannot be decoded."""
+        # Not at the top: it imports PyTorch, which other sources do not need.
+        from augment.data.own.reader import read_own
+
+        dataset = read_own(self._factory("train"), self._factory("val"), self.target_options())
+        if self.train == self.val and self._arguments("train") == self._arguments("val"):
+            logger.warning(
+                "data.val: is made as data.train is, by %s with the same arguments: the model is validated "
+                "on what it learns, unless these are drawn at random", self.train,
+            )  # fmt: skip
+        else:
+            learned, scored = (
+                [file for file in split.files if isinstance(file, Path)] for split in (dataset.train, dataset.val)
+            )
+            warn_of_overlap(learned, scored, "images")
+        return dataset
+
+    def _arguments(self, split: str) -> dict[str, Any]:
+        return {**(self.options or {}), **(getattr(self, f"{split}_options") or {})}
+
+    def _factory(self, split: str) -> SequenceFactory:
+        keys = ("options", f"{split}_options")
+        options = {f"data.{key}": getattr(self, key) or {} for key in keys}
+        return SequenceFactory(f"data.{split}", getattr(self, split), json.dumps(options), self.workers)

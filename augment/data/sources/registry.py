@@ -1,0 +1,213 @@
+"""The base classes of sources, and the registry that maps names in the `data` section to sources."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from logging import LogRecord
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from augment.data.balance import check_balance, oversample
+from augment.data.dataset import TASKS, Dataset
+from augment.data.selection import as_left_out, take_fold, take_fraction
+from augment.data.sources.notices import recorded_notices, warn_of_unused_names
+from augment.data.targets.classes import read_names
+from augment.data.targets.interpretation import TargetOptions
+from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
+from augment.support.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Base of all sources. A source is hashable, and two equal ones give the same dataset.
+
+    Every source has these settings; `load_dataset` applies them.
+    """
+
+    fraction: float = setting(
+        Number(default=1, within=(0, 1), above=0, doc="share of the training images to use, of each class")
+    )
+    folds: int | None = setting(
+        Count(
+            optional=True,
+            within=(2, 1000),
+            doc="cross-validation: number of folds that train is split into; val is not used",
+        )
+    )
+    fold: int | None = setting(
+        Count(
+            optional=True,
+            within=(0, 999),
+            doc="cross-validation: the fold to validate on, from 0; -m 'data.fold=range(K)' runs all",
+        )
+    )
+    split_seed: int = setting(
+        Count(default=0, within=(0, 2**31 - 1), doc="seed for fraction, folds and balance, independent of seed")
+    )
+    balance: str = setting(
+        Choice(
+            default="none",
+            options=("none", "oversample", "weights"),
+            doc="classes of unequal size: repeat images of small ones in an epoch, or weigh classes in training",
+        )
+    )
+
+    def load(self) -> Dataset:
+        """Prepare missing files and list all images of both splits.
+
+        Raises:
+            UserError: the data cannot be used or obtained.
+        """
+        raise NotImplementedError
+
+    def unchecked(self) -> Dataset:
+        """Load without checking images: missing or broken ones are kept if they can be listed.
+
+        Raises:
+            UserError: the lists themselves cannot be used.
+        """
+        return self.load()
+
+    @property
+    def part(self) -> str:
+        """The selected part of the images, for messages: "fold 0 of 5, fraction 0.1"; empty if it is all."""
+        parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
+        return ", ".join([*parts, *([f"fraction {self.fraction:g}"] if self.fraction < 1 else [])])
+
+
+_SOURCES: dict[str, type[Source]] = {}
+
+# Read-only view: name in the configuration -> source.
+SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
+
+# Settings of several sources.
+SKIP_BAD = Flag(default=False, doc="leave out images that cannot be decoded, instead of an error")
+MAX_BAD = Count(
+    default=100,
+    within=(0, 10**9),
+    doc=(
+        "with skip_bad: maximum number of images that may turn bad during training and are replaced by others of "
+        "their classes"
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabeledSource(Source):
+    """Base of the sources whose images come with labels or numbers, with common rules."""
+
+    train: str = setting(Text(required=True, doc="training data"))
+    val: str = setting(Text(required=True, doc="validation data"))
+    classes: str | None = setting(
+        Text(optional=True, doc="file with one class name per line; null: the labels themselves")
+    )
+    label_offset: int = setting(
+        Count(default=0, doc="label of the first class: 1 if labels are numbers that start at 1")
+    )
+    multilabel: bool = setting(
+        Flag(default=False, doc="images have any number of labels, including none; short for data.task=multilabel")
+    )
+    task: str | None = setting(
+        Choice(optional=True, options=TASKS, doc="what the targets are; null: inferred from them")
+    )
+    targets: tuple[str, ...] = setting(
+        Texts(default=(), doc="names of the numbers to predict, or of the labels with data.multilabel=true")
+    )
+
+    def target_options(self) -> TargetOptions:
+        """Return the settings about targets.
+
+        Raises:
+            UserError: data.task and data.multilabel disagree, or data.classes cannot be read.
+        """
+        if self.multilabel and self.task not in (None, "multilabel"):
+            raise UserError(f"data.task={self.task}: but data.multilabel=true. Allowed: one of the two.")
+        task = "multilabel" if self.multilabel else self.task
+        return TargetOptions(task, read_names(self.classes) if self.classes else None, self.label_offset, self.targets)
+
+
+S = TypeVar("S", bound=type[Source])
+
+
+def source(name: str) -> Callable[[S], S]:
+    """Register a source under its name in the configuration."""
+
+    def decorate(cls: S) -> S:
+        _SOURCES[name] = cls
+        return cls
+
+    return decorate
+
+
+def parse_data(given: object, key: str = "data") -> Source:
+    """Check the `data` section, `{source: name, ...settings}`.
+
+    Raises:
+        UserError: an unknown source or setting, a missing one, or a value that is not allowed.
+    """
+    source = parse_named(_SOURCES, given, key, "source")
+    if source.folds is None and source.fold is not None:
+        raise UserError(f"{key}.fold={source.fold}: of how many? Allowed: null, or with {key}.folds=K.")
+    if source.folds is not None and (source.fold is None or source.fold >= source.folds):
+        wrong = f"{key}.fold={source.fold}: no such one of {source.folds} folds, which count from 0"
+        was = f"{key}.fold: missing" if source.fold is None else wrong
+        raise UserError(f"{was}. Allowed: 0 to {source.folds - 1}, or -m '{key}.fold=range({source.folds})' for all.")
+    return source
+
+
+# Names of images that are left out of train and of val, see `augment.data.selection.as_left_out`.
+LeftOut = tuple[frozenset[str], frozenset[str]]
+
+
+def load_dataset(source: Source, left_out: LeftOut | None = None) -> Dataset:
+    """Load a source's dataset, once per process and current folder.
+
+    The fold is taken first, then the fraction; classes are balanced last.
+
+    Args:
+        source: the source.
+        left_out: what the check left out in the run to resume; None: what it leaves out now.
+
+    Raises:
+        UserError: see `Source.load`; or the classes cannot be cut or balanced as requested.
+    """
+    return _select(source, Path.cwd(), left_out)
+
+
+def notices_of(source: Source) -> tuple[LogRecord, ...]:
+    """Return the log entries of loading a source's dataset; load it if necessary."""
+    return _load(_whole(source), Path.cwd())[1]
+
+
+def _whole(source: Source) -> Source:
+    """Return the source of all images, so that the jobs of a sweep over folds list and check them once."""
+    whole: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
+    return replace(source, **whole)
+
+
+@cache
+def _select(source: Source, folder: Path, left_out: LeftOut | None) -> Dataset:
+    dataset, _ = _load(_whole(source), folder)
+    if left_out is not None:
+        train, val = map(as_left_out, (dataset.train, dataset.val), left_out)
+        dataset = replace(dataset, train=train, val=val)
+    check_balance(dataset, source.balance)
+    if source.folds is not None and source.fold is not None:
+        dataset = take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
+    if source.fraction < 1:
+        dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
+    return oversample(dataset, source.split_seed) if source.balance == "oversample" else dataset
+
+
+@cache
+def _load(source: Source, _: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
+    with recorded_notices() as notices:
+        dataset = source.load()
+        warn_of_unused_names(source, dataset)
+        if dataset.task == "classify" and len(dataset.classes) == 1:
+            logger.warning("there is only one class, %s: nothing to learn", dataset.classes[0])
+    return dataset, tuple(notices)

@@ -1,0 +1,126 @@
+"""The targets that come with images: any number of labels or numbers per image."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.dataset import ImageRef
+from augment.support.errors import UserError
+
+Label = int | float | str
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels or numbers of some images: the one form in which every source describes its targets.
+
+    Attributes:
+        values: (L,) the labels of all images, one image after the other: int64, float64, or int64 indices into `words`.
+        counts: (N,) int64, how many of them each image has.
+        words: the labels that are text, each once, sorted; empty if labels are numbers.
+        rows: whether each image has a row of numbers, one per column, rather than a list of labels.
+    """
+
+    values: NDArray[Any]
+    counts: NDArray[np.int64]
+    words: tuple[str, ...] = ()
+    rows: bool = False
+
+    @classmethod
+    def of_rows(cls, array: NDArray[Any]) -> "Labels":
+        """Take the rows of an array, (N,) or (N, K).
+
+        Raises:
+            UserError: it has another shape or type.
+        """
+        if array.ndim not in (1, 2) or array.dtype.kind not in "biuf" or (len(array) and not array.size):
+            raise UserError(f"the targets are {array.shape} {array.dtype}. Allowed: (N,) or (N, K) numbers.")
+        values = array.ravel().astype(np.float64 if array.dtype.kind == "f" else np.int64)
+        return cls(values, np.full(len(array), len(values) // max(len(array), 1), np.int64), rows=True)
+
+    def owner(self, slot: int) -> int:
+        """Return the index of the image that a label belongs to."""
+        return int(np.searchsorted(np.cumsum(self.counts), slot, side="right"))
+
+    def lists(self) -> list[list[Label]]:
+        """Return the labels of each image."""
+        values: list[Label] = self.values.tolist()
+        if self.words:
+            values = [self.words[index] for index in self.values.tolist()]
+        ends = np.cumsum(self.counts).tolist()
+        return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+@dataclass(frozen=True)
+class LabeledSplit:
+    """The images of a split with their labels, before these are interpreted.
+
+    Attributes:
+        key: the setting that the images come from, for messages.
+        images: the images.
+        labels: their labels.
+        name: returns the name of an image for messages, given its index.
+        names: names of the classes, by number, that come with the images.
+    """
+
+    key: str
+    images: Sequence[ImageRef]
+    labels: Labels
+    name: Callable[[int], str]
+    names: tuple[str, ...] | None = None
+
+    def describe(self, slot: int) -> str:
+        """Describe a label and the image that it belongs to."""
+        labels = self.labels
+        shown = repr(labels.words[labels.values[slot]]) if labels.words else f"{labels.values[slot]:.15g}"
+        return f"{self.name(labels.owner(slot))} has the label {shown}"
+
+    def label_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
+        """Return an error about the first wrong label, (L,)."""
+        return UserError(f"{self.key}: {self.describe(int(np.argmax(wrong)))}{what}")
+
+    def row_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
+        """Return an error about the first image with a wrong number, (N, K)."""
+        index = int(np.argmax(wrong.any(axis=1)))
+        row = self.labels.lists()[index]
+        return UserError(f"{self.key}: {self.name(index)} has the target {row if len(row) > 1 else row[0]}{what}")
+
+
+def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Labels:
+    """Pack the labels of each image into arrays.
+
+    Args:
+        labels: the labels of each image.
+        name: returns the name of an image, given its index.
+
+    Raises:
+        UserError: some labels are text and others numbers, or a number is too large.
+    """
+    counts = np.fromiter(map(len, labels), np.int64, len(labels))
+    flat = list(chain.from_iterable(labels))
+
+    def describe(slot: int) -> str:
+        return f"{name(int(np.searchsorted(np.cumsum(counts), slot, side='right')))} has the label {flat[slot]!r}"
+
+    kinds = set(map(type, flat))
+    if str not in kinds:
+        try:
+            return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
+        except OverflowError:
+            large = next(i for i, label in enumerate(flat) if not isinstance(label, str) and abs(label) >= 2**63)
+            raise UserError(f"{describe(large)}, which is no number of a class.") from None
+    is_text = [isinstance(label, str) for label in flat]
+    if not all(is_text):
+        raise mixed(map(describe, sorted((is_text.index(True), is_text.index(False)))))
+    words = sorted(set(map(str, flat)))
+    indices = {word: index for index, word in enumerate(words)}
+    return Labels(np.fromiter((indices[str(label)] for label in flat), np.int64, len(flat)), counts, tuple(words))
+
+
+def mixed(described: Iterable[str], key: str = "") -> UserError:
+    """Return an error about labels that are numbers and labels that are text, one of each described."""
+    return UserError(f"{key}{', and '.join(described)}. Allowed: numbers or names, not both.")

@@ -1,0 +1,1 @@
+"""The style of figures, bar charts, and text that fits its space."""

@@ -1,0 +1,45 @@
+"""Style axes and titles the same way in every figure, and save figures."""
+
+from pathlib import Path
+from typing import Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from augment.drawing.text import font
+from augment.support.files import atomic_path
+
+INK, GRAY, BLUE = "0.15", "0.6", "#1f5a96"
+TITLE = 11  # points
+
+
+def frame(axes: Axes, title: str, xlabel: str, points: float, *, grid: Literal["x", "y"] = "y") -> None:
+    """Style axes: spines, a light grid, a title and a label, with text of a size in points.
+
+    Args:
+        axes: the axes to style.
+        title: printed above, left-aligned.
+        xlabel: printed below.
+        points: size of text other than the title.
+        grid: the axis whose ticks have grid lines; of bars from left to right (x), the y axis has no ticks.
+    """
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["bottom", "left"]].set_color(GRAY)
+    axes.grid(axis=grid, color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=points, color=GRAY, labelcolor=INK)
+    if grid == "x":
+        axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(xlabel, fontsize=points, color=INK)
+    set_title(axes, title)
+
+
+def set_title(axes: Axes, text: str) -> None:
+    """Write a title above axes, left-aligned; dollar signs, as in names given by users, are literal."""
+    axes.set_title(text, loc="left", color=INK, fontproperties=font(TITLE), parse_math=False)
+
+
+def save_figure(figure: Figure, path: Path, dpi: float) -> None:
+    """Save a figure as PNG, atomically; its folder is created if it is missing."""
+    with atomic_path(path) as part:
+        figure.savefig(part, format="png", dpi=dpi)

@@ -1,1 +1,0 @@
-"""Picture sets that the project draws itself: nothing to download."""

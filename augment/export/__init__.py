@@ -1,1 +1,0 @@
-"""The validation transform, written out for serving."""

@@ -1,1 +1,0 @@
-"""A user's own code as a source: found by its name, its items read ahead of their use, its targets understood."""

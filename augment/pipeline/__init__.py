@@ -1,0 +1,1 @@
+"""DALI pipelines and the loader."""

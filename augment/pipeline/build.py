@@ -1,0 +1,258 @@
+"""Build DALI pipelines from plans, with the parts in augment/pipeline/graph.py.
+
+    images -> decode and crop -> (size, size, 3) uint8 -> one operator a stage -> normalize -> float HWC
+
+A graph also hands out each sample's index, by which the loader looks up its target.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
+
+from augment.data import dataset
+from augment.data.images import are_decoded, are_paths
+from augment.pipeline.feed import Feed
+from augment.pipeline.graph import Dali, Device, GraphImage, Node, Placement, apply, normalize
+from augment.pipeline.image_feed import ImageFeed, stood_in
+from augment.recipe.plan import Plan
+from augment.recipe.sampler import Sampler
+from augment.support.seeds import derive_seed
+
+READER = "reader"
+ENCODED = "encoded"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which part of an epoch this process reads."""
+
+    rank: int = 0
+    world_size: int = 1
+
+
+def build_pipeline(
+    plan: Plan,
+    files: Sequence[dataset.ImageRef],
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int = 0,
+    placement: Placement | None = None,
+    shard: Shard | None = None,
+    threads: int = 2,
+    half: bool = False,
+    raw: bool = False,
+    checkpoint: str | None = None,
+    stand_ins: Mapping[int, int] = MappingProxyType({}),
+) -> Pipeline:
+    """Build the DALI pipeline of a plan; each run gives one batch, the last one of an epoch padded.
+
+    Args:
+        plan: what is done to the images.
+        files: the images; a sample's index is its position here.
+        batch_size: samples in a batch.
+        seed: the run's seed; shuffle, crop and steps each derive their own from it.
+        epoch: the first epoch that is read.
+        placement: where decoding and augmentation run, by default on the CPU.
+        shard: which part of each epoch to read; all of it by default.
+        threads: CPU threads.
+        half: float16 in place of float32.
+        raw: leave out the normalization: uint8 images, for figures and tests.
+        checkpoint: state to resume from, of a pipeline that was built with the same arguments, but for `stand_ins`.
+        stand_ins: maps the index of a sample to that of the sample that is read instead.
+
+    Returns:
+        A pipeline whose outputs are the images of each view, (batch, size, size, 3), normalized float HWC, and
+        last the index, (batch, 1) int32. Batch stages are not in it: they need the targets.
+    """
+    shard, placement = shard or Shard(), placement or Placement()
+    pipeline = Pipeline(
+        batch_size=batch_size,
+        num_threads=threads,
+        device_id=0 if placement.device == "gpu" else None,
+        prefetch_queue_depth=placement.prefetch,
+        # The executor whose outputs stay valid for as long as somebody holds them.
+        exec_dynamic=True,
+        # Else the many small operators of a batch queue up behind each other, also those of different batches.
+        concurrency=OperatorConcurrency.FULL,
+        enable_checkpointing=plan.checkpoints,
+        checkpoint=checkpoint,
+        seed=_dali_seed(seed, plan.split, "pipeline", epoch, shard.rank),
+    )
+    with pipeline:
+        order = {"batch_size": batch_size, "seed": seed, "epoch": epoch, "shard": shard, "stand_ins": stand_ins}
+        stored, index = _read(plan, files, **order)
+        views: list[Node] = []
+        for view in range(plan.views.count):
+            where = (epoch, shard.rank, *([view] if view else []))
+            if view == 0 or plan.views.crop == "own":
+                image = GraphImage(
+                    stored, placement, _dali_seed(seed, plan.split, "crop", *where), raw=are_decoded(files)
+                )
+                cropped = plan.crop.op.function(image, plan.size, **plan.crop.op.values(plan.crop.params, {}))
+            feed = Feed(
+                Sampler(plan, seed, shard.rank, view),
+                batch_size=batch_size,
+                batches=batches_per_epoch(len(files), batch_size, shard.world_size),
+                epoch=epoch,
+                fixed=plan.split == "val",
+                neutral=placement.device == "gpu",
+            )
+            images = cropped
+            for stage, fed in zip(plan.image_stages, _external(feed), strict=True):
+                step = stage.steps[0].key
+                dali = Dali(placement.device, plan.size, _dali_seed(seed, plan.split, "noise", step, *where))
+                images = apply(images, stage, fed, dali)
+            views.append(images if raw else normalize(images, plan, half=half))
+        pipeline.set_outputs(*views, index.gpu() if placement.device == "gpu" else index)
+    return pipeline
+
+
+def build_transform(plan: Plan, *, device: Device, batch_size: int, threads: int) -> Pipeline:
+    """Build the graph of a plan that draws nothing, without files: to be serialized and fed elsewhere.
+
+    Args:
+        plan: what is done to the images; a crop that is not random, and no steps.
+        device: where it will run. The GPU is named when the graph is loaded, so none is needed here.
+        batch_size: the largest batch.
+        threads: CPU threads.
+
+    Returns:
+        A pipeline with an input named "encoded", the bytes of encoded images, (length,) uint8 each, and one output,
+        (batch, 3, size, size) float32, normalized: the same values as `build_pipeline`, plane by plane.
+    """
+    assert not plan.stages
+    assert not plan.crop.op.random
+    # A pipeline that is fed by hand has no further batch to prefetch.
+    pipeline = Pipeline(
+        batch_size=batch_size, num_threads=threads, device_id=None, prefetch_queue_depth=1, exec_dynamic=True
+    )
+    with pipeline:
+        encoded = fn.external_source(name=ENCODED, dtype=types.UINT8, ndim=1)
+        image = GraphImage(encoded, Placement(device), seed=0)
+        images = plan.crop.op.function(image, plan.size, **plan.crop.op.values(plan.crop.params, {}))
+        pipeline.set_outputs(normalize(images, plan, half=False, layout="CHW"))
+    return pipeline
+
+
+def image_feed(
+    plan: Plan,
+    files: Sequence[dataset.ImageRef],
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    shard: Shard,
+    stand_ins: Mapping[int, int],
+) -> ImageFeed:
+    """Return the feed of images that are not files of their own; the arguments are those of `build_pipeline`."""
+    return ImageFeed(
+        files,
+        batch_size=batch_size,
+        batches=batches_per_epoch(len(files), batch_size, shard.world_size),
+        epoch=epoch,
+        shuffle=None if plan.split == "val" else (seed, plan.split, "shuffle"),
+        rank=shard.rank,
+        world_size=shard.world_size,
+        stand_ins=stand_ins,
+    )
+
+
+def next_indices(plan: Plan, files: Sequence[dataset.ImageRef], batches: Iterable[int], **order: Any) -> list[int]:
+    """Return the images of some batches, by their numbers since the pipeline was built; none if only DALI knows them.
+
+    Args:
+        plan: what is done to the images.
+        files: the images.
+        batches: the numbers.
+        order: the other arguments of `image_feed`.
+    """
+    if are_paths(files):
+        return []
+    feed = image_feed(plan, files, **order)
+    return [index for batch in batches for index in feed.indices(batch).tolist()]
+
+
+def _read(plan: Plan, files: Sequence[dataset.ImageRef], **order: Any) -> tuple[Node, Node]:
+    """Return the nodes of the images, as they are stored, and of their indices, (1,) int32 each."""
+    if not are_paths(files):
+        feed = image_feed(plan, files, **order)
+        stored, index = fn.external_source(
+            feed,
+            num_outputs=2,
+            batch=True,
+            batch_info=True,
+            dtype=[types.UINT8, types.INT32],
+            ndim=[feed.ndim, 1],
+            layout=[feed.layout, ""],
+        )
+        return stored, index
+    read, shard = stood_in(len(files), order["stand_ins"]).tolist(), order["shard"]
+    encoded, index = fn.readers.file(
+        name=READER,
+        files=[str(files[index]) for index in read],
+        labels=read,
+        shard_id=shard.rank,
+        num_shards=shard.world_size,
+        pad_last_batch=True,
+        **_order(plan, order["seed"], order["epoch"]),
+    )
+    return encoded, index
+
+
+def feed_images(feed: ImageFeed) -> Node:
+    """Return the node of a feed's images, encoded or, if all are stored so, decoded."""
+    # Not both outputs with one unused, of which DALI warns.
+    return fn.external_source(
+        lambda info: feed(info)[0],
+        batch=True,
+        batch_info=True,
+        dtype=types.UINT8,
+        ndim=feed.ndim,
+        layout=feed.layout,
+    )
+
+
+def _external(feed: Feed) -> list[dict[str, Node]]:
+    """Return for each stage the nodes of the values that are fed to it."""
+    names = feed.names()
+    dtypes = [_TYPES[values.dtype.name] for values in feed.values(0)]
+    if not dtypes:
+        return [{} for _ in names]
+    nodes = iter(fn.external_source(feed, num_outputs=len(dtypes), batch=True, batch_info=True, dtype=dtypes))
+    return [{name: next(nodes) for name in stage} for stage in names]
+
+
+_TYPES = {
+    "float32": types.FLOAT,
+    "bool": types.BOOL,
+    "int8": types.INT8,
+    "int16": types.INT16,
+    "int32": types.INT32,
+    "int64": types.INT64,
+    "uint8": types.UINT8,
+    "uint16": types.UINT16,
+    "uint32": types.UINT32,
+    "uint64": types.UINT64,
+}
+
+
+def _order(plan: Plan, seed: int, epoch: int) -> dict[str, Any]:
+    if plan.split == "val":
+        return {"stick_to_shard": True}
+    # All ranks must shuffle alike, so the rank has no part in this seed.
+    return {"shuffle_after_epoch": True, "shuffle_after_epoch_seed": _dali_seed(seed, plan.split, "shuffle", epoch)}
+
+
+def batches_per_epoch(samples: int, batch_size: int, world_size: int) -> int:
+    """Batches that DALI makes for each shard: the largest shard's, the others are padded."""
+    largest = -(-samples // world_size)
+    return -(-largest // batch_size)
+
+
+def _dali_seed(*parts: int | str) -> int:
+    return derive_seed(*parts) % 2**31

@@ -1,0 +1,161 @@
+"""Images that could be read when a run began, but no longer can: find them, and let others stand in for them."""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from augment.data.check import Problem, check_files
+from augment.data.dataset import ImageRef, Split
+from augment.data.images import are_paths, name_of, portable_name
+from augment.data.watch import Watch
+from augment.support.errors import UserError
+from augment.support.seeds import derive_seed
+from augment.support.text import amount, list_some
+
+logger = logging.getLogger(__name__)
+
+# DALI names the operator that failed and, where a file could not be opened at all, the file.
+_OF_FILES = re.compile(r"fn\.(readers\.file|decoders\.)")
+_NOT_OF_FILES = re.compile(r"out of memory|bad_alloc|\bCUDA\b")
+_OPENED = re.compile(r"^(?:File mapping failed|Failed to open file|Could not open file)\W+(.+)$", re.MULTILINE)
+
+
+class UnreadableError(UserError):
+    """An image that can no longer be read.
+
+    Args:
+        image: the image.
+        error: the error of the system, or of a user's own code.
+    """
+
+    def __init__(self, image: ImageRef, error: OSError | UserError) -> None:
+        if isinstance(error, UserError):
+            self.problem = Problem(image, f"fails: {str(error).rstrip('.')}")
+            super().__init__(str(error))
+            return
+        where = f" ({error.filename})" if error.filename else ""
+        reason = f"cannot be read any more: {error.strerror or error}{where}"
+        self.problem = Problem(image, reason)
+        super().__init__(f"data: {name_of(image)} {reason}.")
+
+
+class BadImages:
+    """The images of a split that turn out bad while it is read.
+
+    Attributes:
+        stand_ins: maps the index of a bad image to that of the good one with the same target that replaces it.
+        watch: logs files that are replaced by good ones.
+    """
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        self.stand_ins: dict[int, int] = {}
+        self.watch = Watch(split.files)
+        self.restore({})
+
+    def restore(self, stand_ins: Mapping[int, int]) -> None:
+        """Restore saved `stand_ins`; let others stand in for the images that were bad from the beginning, too.
+
+        Raises:
+            UserError: `Split.max_bad` does not allow it.
+        """
+        self.stand_ins = dict(stand_ins)
+        files = set(self._split.files) if self._split.bad else ()
+        if problems := [Problem(image.file, image.reason) for image in self._split.bad if image.file in files]:
+            self._add(problems)
+
+    def replace(self, error: RuntimeError | UnreadableError, next_indices: Iterable[int]) -> None:
+        """Let good images stand in for those that an error is about.
+
+        Args:
+            error: the error of a pipeline that reads or decodes.
+            next_indices: indices of the images that are read next, if known.
+
+        Raises:
+            UserError: `Split.max_bad` does not allow it.
+            RuntimeError: the error, if it is not about images.
+        """
+        files = self._split.files
+        coming = [self.stand_ins.get(index, index) for index in next_indices]
+        problems = self._find(error, [files[index] for index in coming])
+        if not problems:
+            raise error
+        if not self._split.max_bad and isinstance(error, UnreadableError):
+            raise UserError(str(error)) from error
+        count = self._add(problems, error)
+        for problem in problems:
+            logger.warning(
+                "data.skip_bad=true: %s %s; from now on %s stands in for it (%d of data.max_bad=%d)",
+                name_of(problem.file), problem.reason, name_of(files[self.stand_ins[files.index(problem.file)]]),
+                count, self._split.max_bad,
+            )  # fmt: skip
+
+    def _add(self, problems: Sequence[Problem], error: Exception | None = None) -> int:
+        """Let good images stand in for bad ones; return the number of all bad images.
+
+        The choice depends on which images are bad, not on the order in which they are found.
+
+        Raises:
+            UserError: `Split.max_bad` does not allow it, or no image is good.
+        """
+        files, most = self._split.files, self._split.max_bad
+        shown = list_some((f"{name_of(problem.file)} {problem.reason}" for problem in problems), separator="; ")
+        bad = {problem.file for problem in problems} | {files[index] for index in self.stand_ins}
+        if bad and not most:
+            raise UserError(f"data: an image has changed since the run began: {shown}.") from error
+        if len(bad) > most:
+            raise UserError(
+                f"data.max_bad={most}: {amount(len(bad), 'image')} turned out bad during training, last {shown}. "
+                "Repair them, or allow more."
+            ) from error
+        for problem in problems:
+            self.watch.ignore(problem.file)
+        good = np.array([file not in bad for file in files])
+        if not good.any():
+            raise UserError(f"data: no image is left that can be read: {shown}.") from error
+        targets = np.array(self._split.targets)
+        for index in np.flatnonzero(~good).tolist():
+            if index in self.stand_ins and good[self.stand_ins[index]]:
+                continue
+            same = (targets == targets[index]).reshape(len(files), -1).all(axis=1)
+            candidates = np.flatnonzero(same) if (good & same).any() else np.arange(len(files))
+            key = derive_seed("stand-in", portable_name(files[index]), index)
+            order = np.random.Generator(np.random.Philox(key=key)).permutation(candidates)
+            self.stand_ins[index] = int(order[good[order]][0])
+        return len(bad)
+
+    def _find(self, error: RuntimeError | UnreadableError, coming: Sequence[ImageRef]) -> list[Problem]:
+        """Return the bad images that an error is about; none if it is about something else."""
+        if isinstance(error, UnreadableError):
+            return [error.problem]
+        known = {self._split.files[index] for index in self.stand_ins}
+        return find_bad(error, [file for file in self._split.files if file not in known], coming, self.watch.changed)
+
+
+def find_bad(
+    error: RuntimeError,
+    images: Sequence[ImageRef],
+    coming: Sequence[ImageRef] = (),
+    changed: Callable[[], Sequence[ImageRef]] = tuple,
+) -> list[Problem]:
+    """Find the images that a DALI error is about, checking likely ones first; return none if all are good.
+
+    Args:
+        error: the error of a pipeline that reads or decodes.
+        images: the images that it reads. All are checked, unless the error names one or another guess is right.
+        coming: the images that are read next, if known.
+        changed: returns the images whose files have changed.
+    """
+    text = str(error)
+    if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):
+        return []
+    if are_paths(images):
+        allowed = set(images)
+        named = [file for name in _OPENED.findall(text) if (file := Path(name.strip().strip('"'))) in allowed]
+        if named:
+            return check_files(named)
+        coming = [file for file in changed() if file in allowed]
+    return (check_files(list(dict.fromkeys(coming))) if coming else []) or check_files(list(dict.fromkeys(images)))

@@ -1,0 +1,112 @@
+"""Feed what the sampler draws to DALI's external_source, batch by batch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.recipe.sampler import Sampler
+from augment.recipe.stage import Draws, Stage
+
+Values = NDArray[Any]
+
+# Samples whose parameters are drawn at once: one vectorized step for several batches costs little more than for one.
+_BLOCK = 4096
+
+
+class Feed:
+    """The parameters of every batch, for DALI's external_source: a pure function of the batch's number.
+
+    Args:
+        sampler: draws the parameters of the plan's steps.
+        batch_size: samples in a batch.
+        batches: batches in an epoch, the padded last one included.
+        epoch: epoch of batch 0.
+        fixed: repeat that epoch, as validation does.
+        neutral: feed neutral values to samples that a step leaves out, where its op has some, in place of a mask: on
+            the GPU an operator for the whole batch is cheaper than one more operator.
+    """
+
+    def __init__(
+        self, sampler: Sampler, *, batch_size: int, batches: int, epoch: int, fixed: bool, neutral: bool = False
+    ) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._batches = batches
+        self._epoch = epoch
+        self._fixed = fixed
+        self._neutral = neutral
+        self._together = max(1, _BLOCK // batch_size)
+        self._block: tuple[tuple[int, int], list[Values]] | None = None
+
+    def __call__(self, info: Any) -> list[Values]:
+        """Return the values of batch `info.iteration`, those of every stage one after the other, see `names`."""
+        return self.values(info.iteration)
+
+    def names(self) -> list[list[str]]:
+        """Return for each stage what is fed to it, in order."""
+        return [list(values) for values in self._stage_values(self._sampler.draw(0, 0, 1))]
+
+    def values(self, iteration: int) -> list[Values]:
+        """Return (batch_size, ...) float32, or the type that an op wants, of the batch of that number."""
+        passed, batch = divmod(iteration, self._batches)
+        epoch = self._epoch + (0 if self._fixed else passed)
+        number, offset = divmod(batch, self._together)
+        if self._block is None or self._block[0] != (epoch, number):
+            self._block = (epoch, number), self._draw(epoch, number * self._together)
+        rows = slice(offset * self._batch_size, (offset + 1) * self._batch_size)
+        return [values[rows] for values in self._block[1]]
+
+    def _draw(self, epoch: int, batch: int) -> list[Values]:
+        count = min(self._together, self._batches - batch) * self._batch_size
+        draws = self._sampler.draw(epoch, batch * self._batch_size, count)
+        return [values for stage in self._stage_values(draws) for values in stage.values()]
+
+    def _stage_values(self, draws: Mapping[str, Draws]) -> list[dict[str, Values]]:
+        plan = self._sampler.plan
+        return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
+
+
+def stage_values(stage: Stage, draws: Mapping[str, Draws], size: int, *, neutral: bool) -> dict[str, Values]:
+    """Return what the DALI operators of a stage are fed, by name.
+
+    Args:
+        stage: a stage of the plan.
+        draws: the draws that `Sampler.draw` returns.
+        size: side of the images in pixels.
+        neutral: see `Feed`.
+    """
+    if stage.kind != "local":
+        fed = matrices(stage, stage.matrix(draws, size), size)
+        # The identity changes nothing, but on the CPU each warp and each color costs its time.
+        spares = not neutral and not any(len(steps) == 1 and steps[0].p == 1 for steps in stage.positions)
+        return {"applied": stage.applied(draws), **fed} if spares else fed
+    # Noise depends on a sample's position in the operator's input: with a mask on one device and none on the other,
+    # it would differ.
+    neutral = bool(stage.neutral) and (neutral or stage.steps[0].op.random)
+    masked = stage.is_gated and not neutral
+    values = stage.values(draws, size, neutral=stage.is_gated and not masked)
+    plain = {name: compact(value) for name, value in values.items()}
+    return {"applied": stage.applied(draws), **plain} if masked else plain
+
+
+def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, Values]:
+    """Turn a stage's matrices into what its DALI operator takes.
+
+    A warp asks, for each pixel of the result, where it comes from, in pixels from the center of the top left one.
+    """
+    if stage.kind == "geometry":
+        middle = (size - 1) / 2
+        there = np.array([[1, 0, middle], [0, 1, middle], [0, 0, 1]])
+        back = np.array([[1, 0, -middle], [0, 1, -middle], [0, 0, 1]])
+        # Halves of pixels are exact, so the identity stays the identity: a skipped sample is not resampled.
+        return {"matrix": compact(there @ np.linalg.inv(matrix) @ back)}
+    if stage.uses_mean:
+        return {"matrix": compact(matrix[..., :3]), "mean_matrix": compact(matrix[..., 3:])}
+    return {"matrix": compact(matrix)}
+
+
+def compact(values: Values) -> Values:
+    """Return values as they are fed: contiguous, and float32 instead of float64."""
+    return np.ascontiguousarray(values, np.float32 if values.dtype == np.float64 else values.dtype)

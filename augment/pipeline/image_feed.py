@@ -1,0 +1,153 @@
+"""Feed images stored in larger files to DALI's external_source, in the order of DALI's file reader."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.dataset import ImageError, ImageRef
+from augment.data.images import are_decoded, is_decoded, read_encoded
+from augment.pipeline.failures import UnreadableError
+from augment.support.errors import UserError
+from augment.support.seeds import derive_seed
+
+# Number of batches between the announcement of an image and its use.
+_AHEAD = 2
+
+# Some of a batch's images, by their indices in the split.
+_Begun = Future[dict[int, NDArray[np.uint8] | bytes]]
+_Begin = Callable[[Mapping[int, ImageRef]], list[_Begun]]
+
+
+class ImageFeed:
+    """The images of every batch, for DALI's external_source: a pure function of the batch's number.
+
+    The order is that of DALI's own file reader: a new permutation in each epoch, cut into as many shards as there are
+    ranks. The last batch of an epoch is padded with the shard's last image, and so is a smaller shard.
+
+    Args:
+        images: the images of the split.
+        batch_size: images in a batch.
+        batches: batches in an epoch, the same for all ranks.
+        epoch: epoch of batch 0.
+        shuffle: names and numbers that the permutations are derived from; None: in order.
+        rank: index of the shard to read.
+        world_size: number of shards.
+        stand_ins: maps the index of an image to that of the image that is read instead.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[ImageRef],
+        *,
+        batch_size: int,
+        batches: int,
+        epoch: int = 0,
+        shuffle: tuple[int | str, ...] | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        stand_ins: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        self._images = images
+        self._batch_size = batch_size
+        self._batches = batches
+        self._epoch = epoch
+        self._shuffle = shuffle
+        self._shard = slice(rank * len(images) // world_size, (rank + 1) * len(images) // world_size)
+        self._read = stood_in(len(images), stand_ins)
+        self._raw = are_decoded(images)
+        # The form in which DALI receives an image: bytes or pixels.
+        self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
+        kinds = set(map(type, images))
+        self._expects = all(hasattr(kind, "expect") for kind in kinds)
+        self._begin: _Begin | None = None
+        if len(kinds) == 1:
+            self._begin = getattr(kinds.pop(), "begin", None)
+        self._begun: dict[int, list[_Begun]] = {}
+        # Cancel what an interrupted pass left: the next reader would wait for it.
+        finalize(self, _cancel, self._begun)
+        self._orders: dict[int, NDArray[np.int32]] = {}
+
+    def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
+        """Return the images of batch `info.iteration`, see `load`, and their indices, (batch_size, 1)."""
+        indices = self.indices(info.iteration)
+        if self._expects:
+            # Otherwise this thread, which trains, would wait for the disk, image by image.
+            for index in self.indices(info.iteration + _AHEAD).tolist():
+                with suppress(OSError, ValueError):  # reported when the image is used
+                    self._images[index].expect()
+        load = self._wait(info.iteration, self._begin).__getitem__ if self._begin else self.load
+        return [load(index) for index in indices.tolist()], indices[:, None]
+
+    def indices(self, iteration: int) -> NDArray[np.int32]:
+        """Return the indices of the images in a batch, (batch_size,)."""
+        passed, batch = divmod(iteration, self._batches)
+        order = self._order_of(self._epoch + passed)
+        start = batch * self._batch_size
+        return order[np.minimum(np.arange(start, start + self._batch_size), len(order) - 1)]
+
+    def load(self, index: int) -> NDArray[np.uint8]:
+        """Return an image: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3).
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        image = self._images[index]
+        try:
+            if self._raw:
+                assert is_decoded(image)
+                return np.ascontiguousarray(image.read_pixels())
+            return np.frombuffer(read_encoded(image), np.uint8)
+        except (OSError, UserError) as error:
+            raise UnreadableError(image, error) from error
+
+    def _wait(self, iteration: int, begin: _Begin) -> dict[int, NDArray[np.uint8]]:
+        """Return the images of a batch that are read in the background, by index; start reading the next batches.
+
+        Raises:
+            UserError: one cannot be read, or a process that reads them was killed.
+        """
+        try:
+            for number in range(iteration, iteration + _AHEAD + 1):
+                if number not in self._begun:
+                    indices = dict.fromkeys(self.indices(number).tolist())
+                    self._begun[number] = begin({index: self._images[index] for index in indices})
+            found = [future.result() for future in self._begun.pop(iteration)]
+        except BrokenExecutor:
+            raise UserError(
+                "data.workers: a process that reads images was killed, most likely for want of memory. Allowed: fewer."
+            ) from None
+        except ImageError as error:
+            raise UnreadableError(self._images[error.key], error) from error
+        return {n: np.frombuffer(f, np.uint8) if isinstance(f, bytes) else f for some in found for n, f in some.items()}
+
+    def _order_of(self, epoch: int) -> NDArray[np.int32]:
+        """Return the indices of this rank's images in an epoch, in order."""
+        if epoch not in self._orders:
+            order = np.arange(len(self._images), dtype=np.int32)
+            if self._shuffle is not None:
+                # All ranks must shuffle alike, so the rank is not part of this seed.
+                key = derive_seed(*self._shuffle, epoch)
+                np.random.Generator(np.random.Philox(key=key)).shuffle(order)
+            # The previous epoch's order is still in use: batches are announced across the end of an epoch.
+            before = {number: kept for number, kept in self._orders.items() if number == epoch - 1}
+            self._orders = {**before, epoch: self._read[order[self._shard]]}
+        return self._orders[epoch]
+
+
+def stood_in(count: int, stand_ins: Mapping[int, int]) -> NDArray[np.int32]:
+    """Return the index of the image that is read in place of each of `count` images."""
+    read = np.arange(count, dtype=np.int32)
+    read[list(stand_ins)] = list(stand_ins.values())
+    return read
+
+
+def _cancel(begun: Mapping[int, Sequence[_Begun]]) -> None:
+    for futures in begun.values():
+        for future in futures:
+            future.cancel()

@@ -1,0 +1,130 @@
+"""Images in memory, as people hand them to a transform and as DALI is fed them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from augment.data.images import to_rgb
+from augment.support.errors import UserError
+
+_ALLOWED = (
+    "a uint8 tensor or array (N, height, width, 3), a list of uint8 images (height, width, 3) or PIL images, or a "
+    "list of bytes"
+)
+_ORIENTATION = 0x0112  # of EXIF; from 5 on, height and width change places
+
+
+@dataclass(frozen=True)
+class Images:
+    """A batch of images in memory.
+
+    Attributes:
+        kind: where they are: encoded, or decoded on the CPU or the GPU.
+        data: the images in the form that DALI's external_source takes.
+    """
+
+    kind: Literal["encoded", "cpu", "gpu"]
+    data: Any
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return height and width of each image, (N, 2).
+
+        Raises:
+            UserError: bytes that are no image.
+        """
+        if self.kind == "encoded":
+            return np.array([_encoded_size(data, number) for number, data in enumerate(self.data)])
+        if isinstance(self.data, list):
+            return np.array([image.shape[:2] for image in self.data])
+        return np.tile(self.data.shape[1:3], (len(self), 1))
+
+
+def read_images(given: Any, device: torch.device) -> Images:
+    """Check images in memory.
+
+    Args:
+        given: see `Transform.__call__`.
+        device: where they will be transformed.
+
+    Raises:
+        UserError: they are of another type, shape or device than is allowed.
+    """
+    if isinstance(given, Tensor | np.ndarray):
+        _check(given, 4, "images")
+        return Images(_kind(given, device, "images"), _plain(given))
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise UserError(f"images: {type(given).__name__} is not allowed. Allowed: {_ALLOWED}.")
+    if not given:
+        raise UserError(f"images: none are given. Allowed: {_ALLOWED}, with at least one image.")
+    if all(isinstance(image, bytes | bytearray | memoryview) for image in given):
+        return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
+    images = [np.asarray(to_rgb(image)) if isinstance(image, Image.Image) else image for image in given]
+    kinds = set()
+    for number, image in enumerate(images):
+        _check(image, 3, f"images[{number}]")
+        kinds.add(_kind(image, device, f"images[{number}]"))
+    if len(kinds) > 1:
+        raise UserError("images: some on the CPU and some on the GPU. Allowed: all on one of them.")
+    return Images(kinds.pop(), [_plain(image) for image in images])
+
+
+def check_encoded(images: Images) -> None:
+    """Find out which encoded image could not be decoded.
+
+    Raises:
+        UserError: names the first one.
+    """
+    for number, data in enumerate(images.data if images.kind == "encoded" else ()):
+        try:
+            with Image.open(BytesIO(data.tobytes())) as image:
+                image.load()
+        except OSError as error:
+            raise UserError(f"images[{number}]: cannot be decoded: {error}.") from error
+
+
+def _check(image: Any, ndim: int, what: str) -> None:
+    """Check that an image, or a batch of them, is uint8 RGB with the channels last."""
+    if not isinstance(image, Tensor | np.ndarray):
+        raise UserError(f"{what}: {type(image).__name__} is not allowed. Allowed: {_ALLOWED}.")
+    dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
+    if dtype != "uint8" or len(shape) != ndim or shape[-1] != 3 or 0 in shape:
+        hint = " Channels come last: images.permute(0, 2, 3, 1)." if len(shape) == 4 and shape[1] == 3 else ""
+        raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} Allowed: {_ALLOWED}.")
+
+
+def _kind(image: Any, device: torch.device, what: str) -> Literal["cpu", "gpu"]:
+    """Return where an image lies."""
+    if not isinstance(image, Tensor) or image.device.type == "cpu":
+        return "cpu"
+    if image.device.type != device.type:
+        raise UserError(f"{what}: on {image.device}, and the transform runs on {device}. Allowed: images on {device}.")
+    return "gpu"
+
+
+def _plain(image: Any) -> Any:
+    """Return an image in one piece, on the CPU as a NumPy array."""
+    if isinstance(image, Tensor):
+        image = image.detach().contiguous()
+        return image if image.is_cuda else image.numpy()
+    return np.ascontiguousarray(image)
+
+
+def _encoded_size(data: NDArray[np.uint8], number: int) -> tuple[int, int]:
+    """Return height and width of an encoded image, upright as its EXIF block says."""
+    try:
+        with Image.open(BytesIO(data.tobytes())) as image:
+            width, height = image.size
+            turned = image.getexif().get(_ORIENTATION, 1) >= 5
+    except OSError as error:
+        raise UserError(f"images[{number}]: cannot be decoded: {error}.") from error
+    return (width, height) if turned else (height, width)

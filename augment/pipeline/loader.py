@@ -1,0 +1,348 @@
+"""Exact epochs from a DALI pipeline. Only this module builds, drains and restarts the pipeline of a loader."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from nvidia.dali.pipeline import Pipeline
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from augment.data.dataset import Split
+from augment.pipeline.build import Shard, batches_per_epoch, build_pipeline, next_indices
+from augment.pipeline.failures import BadImages, UnreadableError
+from augment.pipeline.graph import Placement
+from augment.pipeline.mixing import Mixer
+from augment.pipeline.state import check_state, digest_of
+from augment.recipe.plan import Plan
+from augment.support.background import Background
+from augment.support.errors import UserError
+
+T = TypeVar("T")
+
+_SAVED_EVERY = 64  # batches; at most this many are run again when an image turns out bad
+
+
+@dataclass  # not frozen: Lightning moves batches between devices by assigning to their fields
+class Batch:
+    """What the model is fed; unpacks to `images, targets`.
+
+    Attributes:
+        images: (N, 3, size, size) float32 or float16, normalized, in channels_last memory.
+        targets: (N,) int64 class indices; if samples were mixed, (N, classes) float32, the share of each class. Labels
+            and numbers are (N, K) float32.
+        indices: (N,) int64, each sample's position in the split's files.
+        views: all views of each sample, each in the form of `images`, which is the first one.
+    """
+
+    images: Tensor
+    targets: Tensor
+    indices: Tensor
+    views: tuple[Tensor, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield self.images
+        yield self.targets
+
+
+class Loader:
+    """Iterates over a split, one epoch per pass.
+
+    A pass that is cut short (break, exception) is over: the next one starts with the next epoch's first batch. A
+    loader that has loaded a state resumes in the middle of the epoch where the state was saved.
+
+    Args:
+        plan: what is done to the images.
+        split: the images and their targets.
+        batch_size: samples in a batch; the last one of an epoch may be smaller.
+        seed: the run's seed.
+        device: where batches are made and handed out.
+        classes: number of classes, which a plan that mixes samples needs.
+        shard: rank and world size.
+        placement: where images are decoded, by default on `device`.
+        drop_last: leave out the smaller last batch, unless it is the only one.
+        threads: CPU threads of the pipeline.
+        half: float16 images.
+        raw: uint8 images in HWC memory, before normalization, to look at; samples are not mixed.
+
+    Raises:
+        UserError: there are fewer samples than ranks.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        split: Split,
+        *,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        classes: int | None = None,
+        shard: Shard | None = None,
+        placement: Placement | None = None,
+        drop_last: bool = False,
+        threads: int = 2,
+        half: bool = False,
+        raw: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.split = split
+        self.batch_size = batch_size
+        self._seed = seed
+        self._device = device
+        self._shard = shard or Shard()
+        self._drop_last = drop_last
+        self.placement = placement or Placement("gpu" if device.type == "cuda" else "cpu")
+        self._options: dict[str, Any] = {"threads": threads, "half": half, "raw": raw}
+        if len(split) < self._shard.world_size:
+            raise UserError(
+                f"data: {len(split)} images in {plan.split} for {self._shard.world_size} ranks. "
+                "Allowed: at least one image a rank."
+            )
+        kind = torch.float32 if isinstance(split.targets[0], tuple) else torch.int64
+        self._targets = torch.tensor(split.targets, dtype=kind, device=device)
+        self._files = digest_of(split)
+        self._bad = BadImages(split)
+        # Some loaders need a new pipeline for each pass. DALI keeps drawing new random windows, but validation must see
+        # the same ones each time; and ranks must stay in step even if one was cut short and another, with a smaller
+        # shard, was not. Also, a state that DALI cannot save is restored by running through the epoch so far.
+        again = plan.draws_in_dali if plan.split == "val" else self._shard.world_size > 1
+        self._one_pass = again or not plan.checkpoints
+        self._per_epoch = batches_per_epoch(len(split), batch_size, self._shard.world_size)
+        self._mixer: Mixer | None = None
+        if plan.batch_stages and not raw:
+            assert classes is not None, "to mix targets, the number of classes is needed"
+            self._mixer = Mixer(plan, seed=seed, rank=self._shard.rank, classes=classes)
+        self._pipeline: Pipeline | None = None
+        self._primed = False  # whether the next batch has been asked for already
+        self._prepared: Background[Pipeline] | None = None
+        self._built_at = 0  # the epoch in which the pipeline was built
+        self._consumed = 0  # DALI batches taken from it since
+        self._saved: tuple[int, str | None] = (0, None)  # batches taken before, and the checkpoint of that position
+        self._resuming = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to, if the pass continues."""
+        return self._built_at + self._consumed // self._per_epoch
+
+    @property
+    def batch(self) -> int:
+        """Number of the next batch within its epoch, if the pass continues; 0 after an epoch's last one."""
+        return self._consumed % self._per_epoch
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next pass belongs to."""
+        return self.epoch + (self._is_inside and not self._resuming)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of this rank in an epoch; each rank keeps its shard of every epoch's new order."""
+        rank, world_size, total = self._shard.rank, self._shard.world_size, len(self.split)
+        return (rank + 1) * total // world_size - rank * total // world_size
+
+    def __len__(self) -> int:
+        """Batches of this rank in an epoch."""
+        full, rest = divmod(self.samples, self.batch_size)
+        return full + (1 if rest and not (self._drop_last and full) else 0)
+
+    def batches_in(self, epoch: int) -> int:
+        """Batches of this rank in an epoch, the same in all."""
+        return len(self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
+        # A state from the end of an epoch is resumed like a pass that was not interrupted.
+        if (self._is_inside and not self._resuming) or self._is_spent:
+            self._restart(self.next_epoch)
+        self._resuming = False
+        self._bad.watch.look()
+        batches, samples, epoch = len(self), self.samples, self.epoch
+        for number in range(self.batch, batches):
+            outputs = self._next()
+            if number == batches - 1:
+                # Consume the rest before the last batch is handed out, so that a consumer who stops there has finished
+                # the epoch: the batch that drop_last leaves out, and the padding of a rank with a smaller shard.
+                for _ in range(self._per_epoch - batches):
+                    self._next()
+            start = number * self.batch_size
+            if samples - start < self.batch_size:
+                outputs = [output[: samples - start] for output in outputs]
+            yield self._batch(outputs, epoch, start)
+
+    def prepare(self) -> None:
+        """Build the pipeline of the next pass in the background, if there is none, so that the pass starts at once.
+
+        Returns immediately, and does nothing in the middle of a pass. The next pass raises any errors.
+        """
+        if self._is_spent:
+            self._restart(self.epoch)
+        if self._pipeline is None and self._prepared is None:
+            self._prepared = Background(self._build)
+
+    def start_at(self, epoch: int) -> None:
+        """Make the next pass that of a given epoch, whatever came before; validation always draws epoch 0."""
+        self._resuming = False
+        if self._consumed or self._built_at != epoch:
+            self._restart(epoch)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What determines the batches: only a loader with the same identity can resume from a saved state."""
+        return {
+            "plan": self.plan.digest,
+            "batch_size": self.batch_size,
+            "seed": self._seed,
+            "shard": [self._shard.rank, self._shard.world_size],
+            "files": self._files,
+            "device": self.placement.device,
+            "decoding": self.placement.decoding,
+        }
+
+    def end_pass(self) -> None:
+        """Make the next pass start with the next epoch's first batch, also right after `load_state_dict`."""
+        self._resuming = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the loader, to the batch, in a few hundred bytes."""
+        pipeline = None
+        if self._pipeline is not None and self.plan.checkpoints:
+            pipeline = self._pipeline.checkpoint()
+        return self.identity | {
+            "built_at": self._built_at,
+            "consumed": self._consumed,
+            "decode": self.placement.decode,
+            "pipeline": pipeline,
+            "stand_ins": dict(self._bad.stand_ins),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume at the position that `state_dict` returned: the next pass yields the same rest of that epoch.
+
+        Raises:
+            UserError: the state comes from a loader with other batches.
+        """
+        self.check_state(state)
+        if self.placement.auto:  # keep the choice made then; it might be another one now
+            cache = self.placement.cache if state["decode"] == "mixed" else 0
+            self.placement = replace(self.placement, decode=state["decode"], cache=cache)
+        self._restart(state["built_at"])
+        self._bad.restore(state.get("stand_ins", {}))
+        self._consumed = state["consumed"]
+        if state["pipeline"] is not None:
+            self._saved = self._consumed, state["pipeline"]
+        if self._consumed:
+            self._recover(self._running)
+        self._resuming = True
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Check that a saved state comes from a loader of the same batches.
+
+        Raises:
+            UserError: it does not; the message names the key that differs.
+        """
+        check_state(state, self.identity)
+
+    def close(self) -> None:
+        """Free the pipeline's threads and memory; the next pass builds a new one."""
+        self._restart(self.epoch + self._is_inside)
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether some of an epoch's batches were taken, but not all."""
+        return self.batch > 0
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether the pipeline is for a single pass, and that pass is over."""
+        return self._one_pass and self._consumed > 0 and not self._is_inside
+
+    def _restart(self, epoch: int) -> None:
+        if self._prepared is not None:
+            self._prepared.drop()
+        self._pipeline, self._prepared = None, None
+        # Validation always draws epoch 0.
+        self._built_at, self._consumed = epoch if self.plan.split == "train" else 0, 0
+        self._saved = (0, None)
+
+    @property
+    def _order(self) -> dict[str, Any]:
+        """What determines which images are read, as arguments of `build_pipeline`."""
+        stand_ins = self._bad.stand_ins
+        return {"batch_size": self.batch_size, "seed": self._seed, "epoch": self._built_at, "shard": self._shard,
+                "stand_ins": stand_ins}  # fmt: skip
+
+    def _build(self, checkpoint: str | None = None) -> Pipeline:
+        pipeline = build_pipeline(
+            self.plan,
+            self.split.files,
+            placement=self.placement,
+            checkpoint=checkpoint,
+            **self._order,
+            **self._options,
+        )
+        pipeline.build()
+        pipeline.schedule_run()  # the first time, this schedules all batches to prefetch
+        return pipeline
+
+    def _running(self) -> Pipeline:
+        """Return the pipeline, positioned at the loader's next batch; build it if there is none."""
+        if self._pipeline is None:
+            prepared, self._prepared = self._prepared, None
+            taken, checkpoint = self._saved
+            self._pipeline = prepared.result() if prepared else self._build(checkpoint)
+            self._primed = True
+            try:
+                for _ in range(taken, self._consumed):
+                    self._run(self._pipeline)
+            except (RuntimeError, UnreadableError):
+                self._pipeline = None
+                raise
+        return self._pipeline
+
+    def _next(self) -> list[Tensor]:
+        """Return the outputs of the next batch."""
+        outputs = self._recover(lambda: self._run(self._running()))
+        self._consumed += 1
+        if self.split.max_bad and self.plan.checkpoints and self._consumed % _SAVED_EVERY == 0:
+            self._saved = self._consumed, self._running().checkpoint()
+        return outputs
+
+    def _recover(self, work: Callable[[], T]) -> T:
+        """Run the work and return its result; while images turn out bad, let others stand in for them and try again."""
+        while True:
+            try:
+                return work()
+            except (RuntimeError, UnreadableError) as error:
+                # The next batch, those that are prefetched, and those whose images are announced.
+                coming = range(self._consumed, self._consumed + 2 * self.placement.prefetch + 1)
+                self._bad.replace(error, next_indices(self.plan, self.split.files, coming, **self._order))
+                self._pipeline = None
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._device.type == "cuda"
+
+    def _run(self, pipeline: Pipeline) -> list[Tensor]:
+        # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.
+        stream = torch.cuda.current_stream() if self._on_gpu else None
+        if self._primed:
+            self._primed = False
+        else:
+            pipeline.schedule_run()
+        return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
+
+    def _batch(self, outputs: list[Tensor], epoch: int, start: int) -> Batch:
+        *images, index = outputs
+        indices = index.flatten().long()
+        targets = self._targets.index_select(0, indices)
+        views = [image.permute(0, 3, 1, 2) for image in images]
+        if self._mixer is not None:
+            mixed = [self._mixer.mix(view, targets, epoch=epoch, start=start) for view in views]
+            views, targets = [view for view, _ in mixed], mixed[0][1]
+        return Batch(views[0], targets, indices, tuple(views))

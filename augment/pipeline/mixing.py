@@ -1,0 +1,63 @@
+"""Mix samples and targets with PyTorch, after the DALI graph: the batch stages of a plan."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from augment.pipeline.feed import compact
+from augment.recipe.op import Array
+from augment.recipe.plan import Plan
+from augment.recipe.sampler import Sampler
+
+
+class Mixer:
+    """Mixes each sample of a batch with the next one, as the batch stages of a plan say.
+
+    Args:
+        plan: the plan, whose batch stages and their steps are used.
+        seed: the run's seed.
+        rank: the rank of this process.
+        classes: number of classes.
+    """
+
+    def __init__(self, plan: Plan, *, seed: int, rank: int, classes: int) -> None:
+        keys = {step.key.split(".")[0] for stage in plan.batch_stages for step in stage.steps}
+        mixing = replace(plan, tree=tuple(step for step in plan.tree if step.key in keys))
+        self._sampler = Sampler(mixing, seed, rank)
+        self._classes = classes
+
+    def mix(self, images: Tensor, targets: Tensor, *, epoch: int, start: int) -> tuple[Tensor, Tensor]:
+        """Mix a batch, or one view of it.
+
+        Args:
+            images: (N, 3, size, size).
+            targets: (N,) class indices, or (N, K) float32 labels or numbers.
+            epoch: the epoch it belongs to.
+            start: position of its first sample in the epoch.
+
+        Returns:
+            Images, (N, 3, size, size) in channels_last memory, and the share of each class in them, (N, classes)
+            float32; labels and numbers are mixed in the same shares, (N, K).
+        """
+        plan = self._sampler.plan
+        draws = self._sampler.draw(epoch, start, len(images))
+        own = targets if targets.is_floating_point() else one_hot(targets, self._classes).float()
+        # CUDA's roll returns images plane by plane.
+        partners = images.roll(-1, 0).contiguous(memory_format=torch.channels_last)
+        others = own.roll(-1, 0)
+        for stage in plan.batch_stages:
+            values = {n: _to(v, images.device) for n, v in stage.values(draws, plan.size).items()}
+            step = stage.steps[0]
+            mixed, share = step.op.function(images, partners, **step.op.fixed(step.params), **values)
+            applied = _to(stage.applied(draws), images.device)
+            images = torch.where(applied[:, None, None, None], mixed, images)
+            own = others.lerp(own, torch.where(applied, share, 1.0)[:, None])
+        return images.contiguous(memory_format=torch.channels_last), own
+
+
+def _to(values: Array, device: torch.device) -> Tensor:
+    """Copy values to the device asynchronously."""
+    tensor = torch.from_numpy(compact(values))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,0 +1,130 @@
+"""Choose where images are decoded and how many decoded ones are cached, from `aug.decode` and `aug.cache`."""
+
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+
+from augment.data import dataset
+from augment.data.images import are_decoded, are_paths, open_image
+from augment.pipeline.build import READER, feed_images
+from augment.pipeline.graph import GraphImage, Placement
+from augment.pipeline.image_feed import ImageFeed
+from augment.recipe.steps import Aug
+from augment.support.errors import UserError
+
+_MIB = 2**20
+_PROBED = 500  # images whose headers are read to know how much memory all of them would take, decoded
+
+# The trial: batches that are decoded to warm up, and to be timed.
+_WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
+
+
+def torch_device(name: torch.device | str) -> torch.device:
+    """Return the device of that name.
+
+    Raises:
+        UserError: neither a GPU nor the CPU, or a GPU where there is none.
+    """
+    device = torch.device(name) if str(name).split(":")[0] in ("cpu", "cuda") else None
+    if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
+        why = "is not allowed" if device is None else "PyTorch sees no GPU here"
+        raise UserError(f"device={name}: {why}. Allowed: cpu{', cuda' if device is None else ''}.")
+    return device
+
+
+def place(
+    aug: Aug, files: Sequence[dataset.ImageRef], device: torch.device, *, threads: int, trial: bool = True
+) -> Placement:
+    """Return where images are decoded.
+
+    Args:
+        aug: what is asked for.
+        files: the images, of both splits if there are two: all pipelines of a process share one cache, of one size.
+        device: where batches are made.
+        threads: CPU threads of the pipeline, for the trial of `aug.decode=auto`.
+        trial: whether there is to be one; "mixed" without.
+    """
+    if device.type != "cuda":
+        return Placement(prefetch=aug.prefetch)
+    if are_decoded(files):
+        reason = "decode and cache: nothing to do, for the images are stored decoded"
+        return Placement("gpu", "mixed", 0, aug.prefetch, aug.hw_decoder_load, reason=reason)
+    decode: Literal["cpu", "mixed"] = "cpu" if aug.decode == "cpu" else "mixed"
+    reasons = []
+    if aug.decode == "auto" and trial:
+        decode, reason = _try_both(aug, files, threads)
+        reasons.append(reason)
+    cache = cache_size(aug.cache, files) if decode == "mixed" and are_paths(files) else 0
+    if aug.cache != "off" and not are_paths(files):
+        reasons.append("cache: off, for it knows images by paths in UTF-8, and these have none")
+    if cache:
+        need = decoded_bytes(files) / _MIB
+        reasons.append(
+            f"cache: {cache:,} MiB of GPU memory; all {len(files):,} images, decoded, take about {need:,.0f}"
+        )
+    return Placement("gpu", decode, cache, aug.prefetch, aug.hw_decoder_load, aug.decode == "auto", "\n".join(reasons))
+
+
+def cache_size(cache: int | str, files: Sequence[dataset.ImageRef]) -> int:
+    """Return the MiB of GPU memory for decoded images.
+
+    Args:
+        cache: "off", "gpu" or MiB.
+        files: the images that are to be kept.
+    """
+    if isinstance(cache, int):
+        return cache
+    if cache == "off":
+        return 0
+    free, _ = torch.cuda.mem_get_info()
+    return min(free // 2, decoded_bytes(files)) // _MIB + 1
+
+
+def decoded_bytes(files: Sequence[dataset.ImageRef]) -> int:
+    """Estimate, from the headers of some, how many bytes the images take as RGB; a tenth more than they did."""
+    some = files[:: max(1, len(files) // _PROBED)]
+    total = 0
+    for file in some:
+        with open_image(file) as image:
+            total += image.width * image.height * 3
+    return int(1.1 * total / len(some) * len(files))
+
+
+def _try_both(aug: Aug, files: Sequence[dataset.ImageRef], threads: int) -> tuple[Literal["cpu", "mixed"], str]:
+    """Decode some images in both ways; return the faster one, and what was measured."""
+    ways: tuple[Literal["cpu", "mixed"], ...] = ("mixed", "cpu")
+    speeds = {
+        way: _decoding_speed(Placement("gpu", way, 0, aug.prefetch, aug.hw_decoder_load), files, threads)
+        for way in ways
+    }
+    faster = max(ways, key=lambda way: speeds[way])
+    shown = ", ".join(f"{way} {speed:,.0f} img/s" for way, speed in speeds.items())
+    return faster, f"decode: {faster}, for a trial of decoding alone gave {shown}"
+
+
+def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef], threads: int) -> float:
+    device_id = 0 if placement.device == "gpu" else None
+    pipeline = Pipeline(
+        batch_size=_TRIAL_BATCH, num_threads=threads, device_id=device_id, exec_dynamic=True, prefetch_queue_depth=2
+    )
+    with pipeline:
+        if are_paths(files):
+            encoded, _ = fn.readers.file(name=READER, files=[str(file) for file in files], pad_last_batch=True)
+        else:
+            encoded = feed_images(ImageFeed(files, batch_size=_TRIAL_BATCH, batches=-(-len(files) // _TRIAL_BATCH)))
+        pipeline.set_outputs(GraphImage(encoded, placement, seed=0).decode())
+    _run(pipeline, _WARM, placement)
+    start = time.perf_counter()
+    _run(pipeline, _TIMED, placement)
+    return _TIMED * _TRIAL_BATCH / (time.perf_counter() - start)
+
+
+def _run(pipeline: Pipeline, batches: int, placement: Placement) -> None:
+    for _ in range(batches):
+        pipeline.run()
+    if placement.device == "gpu":
+        torch.cuda.synchronize()

@@ -1,0 +1,42 @@
+"""Check the saved state of a loader: only a loader of the same batches can resume from it."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from augment.data.dataset import Split
+from augment.data.images import portable_name
+from augment.support.errors import UserError
+
+# What determines the batches, and the key that sets it.
+_KEYS = {
+    "plan": "aug.train",
+    "batch_size": "fit.batch_size",
+    "seed": "seed",
+    "shard": "the number of ranks",
+    "files": "data",
+    "device": "fit.device",
+    "decoding": "aug.decode, aug.cache or aug.hw_decoder_load",
+}
+
+
+def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Check that a saved state is that of a loader of the same batches.
+
+    Raises:
+        UserError: it is not; the message names the key that differs.
+    """
+    for name, key in _KEYS.items():
+        if state.get(name) != identity[name]:
+            was = f" ({state.get(name)}, not {identity[name]})" if name in ("batch_size", "seed") else ""
+            raise UserError(
+                f"{key}: not that of the saved run{was}. Allowed: the same, to go on in the middle of an epoch."
+            )
+
+
+def digest_of(split: Split) -> str:
+    """Hash a split's files by folder, name and target: the same images in another folder are the same."""
+    pairs = zip(split.files, split.targets, strict=True)
+    lines = (f"{portable_name(file)} {target}" for file, target in pairs)
+    names = "\n".join(lines)
+    return blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()

@@ -1,0 +1,293 @@
+"""A recipe as a function of images in memory, for loops that read their images themselves."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from augment.params import Interval
+from augment.pipeline.feed import Values, stage_values
+from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
+from augment.pipeline.images import Images, check_encoded, read_images
+from augment.pipeline.loader import Batch
+from augment.pipeline.mixing import Mixer
+from augment.pipeline.placement import torch_device
+from augment.pipeline.windows import COLUMNS, random_windows
+from augment.recipe.op import Array
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.sampler import Sampler
+from augment.recipe.steps import SplitName
+from augment.support.errors import UserError
+from augment.support.timing import cores
+
+if TYPE_CHECKING:
+    from augment.cli.compose import Recipe
+
+_IMAGES = "images"
+_STATE_WORDS = 7  # of 32 bits, which DALI's random generators start from
+
+
+class Transform:
+    """Applies a recipe to batches of images in memory.
+
+    Call number k draws the same values whatever was called before, on every device and for every batch size: they are
+    a pure function of the seed, the split, the rank, the step, k and the image's place in the batch. Windows of random
+    crops come from the distribution that DALI uses in a loader, but are other ones.
+
+    Args:
+        recipe: a recipe from `augment.load_recipe`.
+        split: the split whose steps are applied, train or val.
+        device: where images are transformed and returned, "cuda" or "cpu".
+        seed: the seed of the draws; None: that of the recipe.
+        rank: the rank of this process among those that share a seed.
+        classes: number of classes, which a recipe that mixes samples needs if targets are class indices.
+        half: float16 in place of float32.
+        threads: CPU threads; None: one a core, at most 16.
+
+    Attributes:
+        position: number of the next call; set it to repeat a call or to resume.
+
+    Raises:
+        UserError: a device that is not there, or an op that cannot draw again in each call.
+    """
+
+    def __init__(
+        self,
+        recipe: "Recipe",
+        split: SplitName = "train",
+        *,
+        device: torch.device | str = "cuda",
+        seed: int | None = None,
+        rank: int = 0,
+        classes: int | None = None,
+        half: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        self.plan = build_plan(recipe.aug, split)
+        self.position = 0
+        self._device = torch_device(device)
+        self._seed = recipe.seed if seed is None else seed
+        self._rank = rank
+        self._classes = classes
+        self._options: dict[str, Any] = {"half": half, "threads": threads or min(16, cores())}
+        self._graphs: dict[str, _Graph] = {}
+        self._graph("cpu", 1)  # to find at once what cannot be drawn
+
+    def __call__(self, images: Any, targets: Any = None) -> Any:
+        """Transform a batch.
+
+        Args:
+            images: a uint8 tensor or array, (N, height, width, 3) RGB; or a list of images, each a uint8 tensor or
+                array, (height, width, 3), or a PIL image; or a list of encoded images, as bytes. On a GPU, tensors may
+                lie on the CPU or on that GPU.
+            targets: (N,) class indices, or (N, K) float labels or numbers.
+
+        Returns:
+            Without targets (N, 3, size, size) float32 or float16, normalized, in channels_last memory; a tuple of them
+            if the recipe makes several views. With targets a `Batch`, whose indices are places in this batch.
+
+        Raises:
+            UserError: images or targets that are not as above, or missing targets.
+        """
+        read = read_images(images, self._device)
+        checked = self._check_targets(targets, len(read))
+        graph = self._graph(read.kind, len(read))
+        try:
+            views = graph.run(read, self.position)
+        except RuntimeError:
+            del self._graphs[read.kind]  # a pipeline that failed once cannot be used again
+            check_encoded(read)
+            raise
+        call, self.position = self.position, self.position + 1
+        if checked is None:
+            return views[0] if len(views) == 1 else tuple(views)
+        if self.plan.batch_stages:
+            mixer = Mixer(self.plan, seed=self._seed, rank=self._rank, classes=self._classes or 0)
+            mixed = [mixer.mix(view, checked, epoch=call, start=0) for view in views]
+            views, checked = [view for view, _ in mixed], mixed[0][1]
+        return Batch(views[0], checked, torch.arange(len(read), device=self._device), tuple(views))
+
+    def _check_targets(self, targets: Any, count: int) -> Tensor | None:
+        """Return targets as a tensor on the device."""
+        mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
+        if targets is None:
+            if mixing:
+                raise UserError(f"targets: missing, and {mixing} mixes them. Allowed: transform(images, targets).")
+            return None
+        tensor = torch.as_tensor(targets).to(self._device, non_blocking=True)
+        tensor = tensor.float() if tensor.is_floating_point() else tensor.long()
+        if len(tensor) != count or tensor.ndim != (2 if tensor.is_floating_point() else 1):
+            raise UserError(
+                f"targets: {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} for {count} images. "
+                f"Allowed: ({count},) class indices, or ({count}, K) floats."
+            )
+        if mixing and not tensor.is_floating_point() and self._classes is None:
+            raise UserError(f"classes: missing, and {mixing} mixes class indices. Allowed: Transform(..., classes=N).")
+        return tensor
+
+    def _graph(self, kind: str, count: int) -> "_Graph":
+        """Return a graph for a kind of images and batches of this size, built if there is none."""
+        graph = self._graphs.get(kind)
+        if graph is None or graph.batch_size < count:
+            graph = _Graph(self.plan, kind, count, self._device, self._seed, self._rank, **self._options)
+            self._graphs[kind] = graph
+        return graph
+
+
+class _Graph:
+    """The DALI pipeline of a plan for one kind of images, and what it is fed in each call.
+
+    Args:
+        plan: what is done to the images.
+        kind: the kind of the images, see `Images`.
+        batch_size: the largest batch.
+        device: where it runs.
+        seed: see `Transform`.
+        rank: see `Transform`.
+        threads: CPU threads.
+        half: float16 in place of float32.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        kind: str,
+        batch_size: int,
+        device: torch.device,
+        seed: int,
+        rank: int,
+        *,
+        threads: int,
+        half: bool,
+    ) -> None:
+        self.batch_size = batch_size
+        self._plan = plan
+        self._cuda = device.type == "cuda"
+        self._samplers = [Sampler(plan, seed, rank, view) for view in range(plan.views.count)]
+        self._crops: list[_FedImage] = []
+        self._drawn: dict[tuple[int, int, int], dict[str, Values]] = {}  # of the next call, as `_draw` returns it
+        self._pipeline = Pipeline(
+            batch_size=batch_size,
+            num_threads=threads,
+            device_id=(device.index or 0) if self._cuda else None,
+            prefetch_queue_depth=1,
+            exec_dynamic=True,
+            concurrency=OperatorConcurrency.FULL,
+        )
+        placement = Placement("gpu" if self._cuda else "cpu")
+        with self._pipeline:
+            stored = fn.external_source(
+                name=_IMAGES,
+                device="gpu" if kind == "gpu" else "cpu",
+                dtype=types.UINT8,
+                ndim=1 if kind == "encoded" else 3,
+                layout="" if kind == "encoded" else "HWC",
+            )
+            crop, views = plan.crop, []
+            for view in range(plan.views.count):
+                if view == 0 or plan.views.crop == "own":
+                    image = _FedImage(stored, placement, f"{view} {crop.key}", raw=kind != "encoded")
+                    cropped = crop.op.function(image, plan.size, **crop.op.values(crop.params, {}))
+                    if crop.op.random and image.draw is None:
+                        raise UserError(f"aug.{plan.split}.{crop.key}: draws by itself, which no call can repeat.")
+                    self._crops.append(image)
+                views.append(normalize(self._stages(cropped, view), plan, half=half))
+            self._pipeline.set_outputs(*views)
+
+    def run(self, images: Images, call: int) -> list[Tensor]:
+        """Return each view, (N, 3, size, size), with the draws of a call."""
+        stream = torch.cuda.current_stream() if self._cuda else None
+        where = (call, 0, len(images))
+        for view, crop in enumerate(self._crops):
+            if crop.draw is not None:
+                uniform = self._samplers[view].uniform(self._plan.crop.key, where, crop.columns)
+                self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
+        drawn = self._drawn.pop(where, None) or self._draw(where)
+        for name, values in drawn.items():
+            self._pipeline.feed_input(name, values)
+        self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
+        self._pipeline.schedule_run()
+        # While DALI works, the draws of the next call are made, which mostly has as many images.
+        following = (call + 1, 0, len(images))
+        self._drawn = {following: self._draw(following)}
+        # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
+        outputs = self._pipeline.outputs(stream)
+        return [from_dlpack(output.as_tensor()).permute(0, 3, 1, 2) for output in outputs]
+
+    def _draw(self, where: tuple[int, int, int]) -> dict[str, Values]:
+        """Return what the stages of all views are fed, by the names of their sources."""
+        return {n: values for view in range(len(self._samplers)) for n, values in self._fed(view, where).items()}
+
+    def _stages(self, images: Node, view: int) -> Node:
+        """Return the nodes of the image stages of a view."""
+        dali = Dali("gpu" if self._cuda else "cpu", self._plan.size, seed=None)
+        names = list(self._fed(view, (0, 0, 1)))
+        for number, stage in enumerate(self._plan.image_stages):
+            prefix = f"{view} {number} "
+            fed = {n.removeprefix(prefix): fn.external_source(name=n) for n in names if n.startswith(prefix)}
+            try:
+                images = apply(images, stage, fed, dali)
+            except UserError as error:
+                raise UserError(f"aug.{self._plan.split}.{stage.steps[0].key}: {error}") from error
+        return images
+
+    def _fed(self, view: int, where: tuple[int, int, int]) -> dict[str, Values]:
+        """Return what the stages of a view are fed, by the names of their sources."""
+        sampler = self._samplers[view]
+        fed: dict[str, Values] = {}
+        draws = sampler.draw(*where)
+        for number, stage in enumerate(self._plan.image_stages):
+            values = stage_values(stage, draws, self._plan.size, neutral=self._cuda)
+            if stage.steps[0].op.random:
+                words = sampler.uniform(f"{stage.steps[0].key}.noise", (where[0], 0, 1), _STATE_WORDS)
+                # DALI takes the first row, and gives each sample a stream of its own.
+                values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
+            fed |= {f"{view} {number} {name}": value for name, value in values.items()}
+        return fed
+
+
+class _FedImage(GraphImage):
+    """What a crop op asks of the graph, with windows that are drawn outside of it.
+
+    Attributes:
+        name: name of the external source that feeds the drawn values.
+        columns: number of values in [0, 1) that are drawn for each image.
+        draw: turns them, (N, columns), and the sizes of the images into what is fed; None: the crop draws nothing.
+    """
+
+    def __init__(self, stored: Node, placement: Placement, name: str, *, raw: bool) -> None:
+        super().__init__(stored, placement, seed=0, raw=raw)
+        self.name = name
+        self.columns = 2
+        self.draw: Callable[[Array, Any], Array] | None = None
+
+    def resize_random_window(self, size: int, area_range: Interval, aspect_range: Interval) -> Node:
+        """Return a random window as (size, size, 3) uint8."""
+        self.columns = COLUMNS
+        self.draw = partial(_windows, area_range=area_range, aspect_range=aspect_range)
+        window = self._source()
+        return self.resize(self.decode(), size, (window[:2], window[2:]))
+
+    def random_position(self) -> Node:
+        """Return two numbers in [0, 1)."""
+        self.draw = _position
+        return self._source()
+
+    def _source(self) -> Node:
+        return fn.external_source(name=self.name, dtype=types.FLOAT, ndim=1)
+
+
+def _windows(uniform: Array, sizes: Callable[[], NDArray[np.int64]], **ranges: Interval) -> Array:
+    return random_windows(uniform, sizes(), **ranges)
+
+
+def _position(uniform: Array, sizes: Callable[[], NDArray[np.int64]]) -> Array:
+    # As float32 the largest numbers would be rounded to 1.
+    return np.minimum(uniform, 1 - 2**-24)

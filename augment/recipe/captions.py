@@ -1,0 +1,105 @@
+"""Describe steps in captions: with their ranges, pinned to one level of each range, or as drawn for a sample."""
+
+from collections.abc import Mapping
+from math import floor, log10
+from typing import Any, Literal
+
+from augment.params import Interval, Param, Range, Values
+from augment.recipe.plan import Plan
+from augment.recipe.stage import Draws
+from augment.recipe.steps import Step, parse_steps, plain_steps
+
+Level = Literal["low", "middle", "high"]
+LEVELS: tuple[Level, ...] = ("low", "middle", "high")
+
+
+def ranges_of(step: Step) -> dict[str, Range]:
+    """Return the parameters that values are drawn from, including those of a crop."""
+    return {name: param for name, param in step.op.params.items() if isinstance(param, Range)}
+
+
+def value_at(param: Range, value: Interval | Values, level: Level) -> float:
+    """Return the lowest, the middle or the highest value of a range; the middle of a few values is their median."""
+    if isinstance(value, Values):
+        few = sorted(set(value.values))
+        return few[{"low": 0, "middle": len(few) // 2, "high": -1}[level]]
+    low, high = value
+    if level != "middle":
+        return low if level == "low" else high
+    return floor((low + high) / 2 + 0.5) if param.whole else (low + high) / 2
+
+
+def is_fixed(value: Interval | Values) -> bool:
+    """Return whether a range holds a single value."""
+    return len(set(value.values if isinstance(value, Values) else value)) == 1
+
+
+def pin(step: Step, level: Level | None = None) -> Step:
+    """Return a step that applies to every image, with its ranges narrowed to one level if one is given."""
+    plain = plain_steps((step,))[step.key]
+    if "p" in plain:
+        plain["p"] = 1.0
+    if level is not None:
+        for name, param in ranges_of(step).items():
+            plain[name] = [value_at(param, step.params[name], level)] * 2
+    (pinned,) = parse_steps({step.key: plain}, "preview")
+    return pinned
+
+
+def pinned_values(step: Step, level: Level) -> list[str]:
+    """Return the values of a step's ranges at one level: "-7 deg", or "x 7 deg" if there are several ranges.
+
+    Ranges that hold a single value are left out, unless all do.
+    """
+    ranges = ranges_of(step)
+    varying = {n: p for n, p in ranges.items() if not is_fixed(step.params[n])} or ranges
+    words = {n: f"{value_at(p, step.params[n], level):.4g} {p.unit}".strip() for n, p in varying.items()}
+    if len(ranges) == 1:
+        return list(words.values())
+    return [f"{name.removesuffix('_range')} {number}" for name, number in words.items()]
+
+
+def settings_of(step: Step) -> list[str]:
+    """Return a step's parameters as phrases and, for a policy, the steps it chooses from."""
+    return step.settings + (["of " + ", ".join(child.key for child in step.steps)] if step.op.nests else [])
+
+
+def chance_of(step: Step) -> list[str]:
+    """Return a step's probability as a phrase; nothing for a crop."""
+    return [f"p {step.p:.4g}"] if "p" in step.op.params else []
+
+
+def applied_steps(plan: Plan, draws: Mapping[str, Draws], sample: int) -> list[str]:
+    """Describe what was done to a sample, one phrase per step: "rotate -5.2 deg", "warp (u 0.03, v -0.08)".
+
+    Args:
+        plan: the plan; its crop is not described.
+        draws: what the plan's sampler drew.
+        sample: index into the draws.
+    """
+    return [drawn_step(step, draws[step.key], sample) for step in plan.steps if draws[step.key]["applied"][sample]]
+
+
+def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
+    """Return a step's name and the values drawn from its ranges for a sample."""
+    # Within a policy the key is a path, whose parts the policy may have made up.
+    name = step.op.name if "." in step.key else step.key
+    values = step.op.draws
+    varying = {v: n for v, n in values.items() if not is_fixed(step.params[n])} or values
+    words = {v: _drawn(step.op.params[n], step.params[n], float(drawn[v][sample])) for v, n in varying.items()}
+    if len(values) <= 1:
+        return " ".join([name, *words.values()])
+    pairs = [f"{value} {number}" for value, number in words.items()]
+    return f"{name} {pairs[0]}" if len(pairs) == 1 else f"{name} ({', '.join(pairs)})"
+
+
+def _drawn(param: Param[Any], drawn_from: Interval | Values, value: float) -> str:
+    return f"{round(value, _decimals(drawn_from)):.6g} {param.unit}".replace("-0 ", "0 ").strip()
+
+
+def _decimals(drawn_from: Interval | Values) -> int:
+    """Return the decimals to show: enough for a hundredth of the range and for two digits of its low end."""
+    ends = drawn_from.values if isinstance(drawn_from, Values) else drawn_from
+    low, high = min(ends), max(ends)
+    enough = round(2 - log10(high - low or abs(high) or 1))
+    return min(max(enough, 1 - floor(log10(low)) if low > 0 else 0, 0), 9)

@@ -1,0 +1,344 @@
+"""The op registry. An op is declared once, by a decorator on its function; everything else is derived from that.
+
+Validation, error messages, the op table, previews, benchmark rows and the tests of every op come from the declaration.
+To add an op, decorate a function in a module of your own and list the module under `aug.plugins`:
+
+    @color(amount_range=Range(default=(0, 1), within=(0, 1), doc="share of the gray that is mixed in"))
+    def fade(amount):
+        "Blend each pixel with its gray."
+        return ...  # (N, 3, 4)
+
+The function's name is the op's name, its docstring the help text, and the decorator's keywords are its parameters. Of
+each `Range` a value is drawn for every sample: `amount_range` passes `amount`, an (N,) array. All other parameters are
+passed as they are configured, once for all samples. Choose the decorator by what the op does:
+
+    crop         turns an image of any size into the square
+    geometry     maps coordinates by a matrix, (N, 3, 3); fused with its neighbors
+    color        maps RGB by a matrix, (N, 3, 4); fused with its neighbors
+    local        anything else, in DALI operators
+    numpy_op     a NumPy function of one image
+    torch_op     a PyTorch function of a batch
+    batch        mixes samples and targets
+    policy       expands to other steps
+    combinator   chooses among steps that the recipe nests in it
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from inspect import cleandoc
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.params import Choice, Count, Number, Param, Range
+from augment.support.errors import UserError, suggest
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Kind = Literal["crop", "geometry", "color", "local", "batch", "policy"]
+Function = Callable[..., Any]
+
+BORDERS = ("reflect_101", "constant", "replicate", "wrap")
+
+_P = Number(default=1.0, within=(0, 1), doc="probability of applying the step, drawn for each sample")
+_BORDER = Choice(default="reflect_101", options=BORDERS, doc="what lies beyond the edges of the image")
+_FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edges with border constant")
+
+_DRAW = Choice(
+    default="each",
+    options=("each", "once"),
+    doc="draw values for each sample, or once for the whole run, from its seed; p is always drawn for each sample",
+)
+
+# Keys of a step itself, which no op can have as parameters.
+_RESERVED = ("op", "p", "steps", "weight")
+
+# Parameters that every op of a kind has, besides its own.
+COMMON: dict[Kind, dict[str, Param[Any]]] = {
+    "crop": {},
+    "geometry": {"p": _P, "border": _BORDER, "fill": _FILL, "draw": _DRAW},
+    "color": {"p": _P},
+    "local": {"p": _P},
+    "batch": {"p": _P},
+    "policy": {"p": _P},
+}
+
+
+@dataclass(frozen=True)
+class Op:
+    """An augmentation op, made by one of the decorators below.
+
+    Attributes:
+        name: the name in YAML.
+        kind: what `function` takes and returns.
+        params: all parameters that YAML may set, including those common to the kind.
+        function: see the decorator of the kind; takes `values`, drawn values and fixed parameters, by name.
+        doc: help text; the first line goes to the op table.
+        moves_inside: geometry: shows nothing beyond the edges, so it fuses with stages of any border.
+        uniforms: names of further drawn values, uniform in [0, 1).
+        prepare: local and batch: `(size, **values)` -> {name: (N, ...) array} in NumPy, for many batches at once;
+            `function` takes its result in place of the drawn values.
+        neutral: local: drawn or prepared values with which the op changes no bit; on the GPU, using them is cheaper
+            than skipping a sample.
+        random: crop and local: DALI draws, from a seed of the step.
+        checkpoints: whether DALI can checkpoint its operators.
+        on_cpu: local: runs on the CPU even if there is a GPU.
+        slots: policy with nested steps: `(weights, **params)` -> for each slot {index of a step: share of samples}.
+        weighted: policy with nested steps: whether these may have weights; otherwise all weights are 1.
+    """
+
+    name: str
+    kind: Kind
+    params: Mapping[str, Param[Any]]
+    function: Function
+    doc: str
+    moves_inside: bool = False
+    uniforms: tuple[str, ...] = ()
+    prepare: Function | None = None
+    neutral: Mapping[str, Any] = field(default_factory=dict)
+    random: bool = False
+    checkpoints: bool = True
+    on_cpu: bool = False
+    slots: Function | None = None
+    weighted: bool = False
+
+    @property
+    def draws(self) -> dict[str, str]:
+        """The name of the range that each value is drawn from, by the value's name."""
+        if self.kind == "crop" or (self.kind == "policy" and not self.nests):  # DALI or the policy's steps draw
+            return {}
+        ranges = {n: p for n, p in self.params.items() if isinstance(p, Range)}
+        return {value: n for n, p in ranges.items() for value in (p.draws or (n.removesuffix("_range"),))}
+
+    @property
+    def own_params(self) -> dict[str, Param[Any]]:
+        """The parameters that are not common to the kind."""
+        return {n: p for n, p in self.params.items() if n not in COMMON[self.kind]}
+
+    @property
+    def nests(self) -> bool:
+        """Whether it is a policy that nests steps in YAML, under `steps`."""
+        return self.slots is not None
+
+    def fixed(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a step's own parameters that no value is drawn from."""
+        drawn = self.draws.values()
+        return {n: params[n] for n in self.own_params if n not in drawn}
+
+    def values(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keyword arguments of `function`: fixed parameters and drawn values."""
+        return {**self.fixed(params), **drawn}
+
+
+_OPS: dict[str, Op] = {}
+
+# Read-only view of all ops by name, in order of declaration.
+OPS: Mapping[str, Op] = MappingProxyType(_OPS)
+
+
+def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Callable[[Function], Function]:
+    common = dict(COMMON[kind])
+    if traits.get("moves_inside"):
+        del common["border"], common["fill"]
+    if "draw" in common and not (traits.get("uniforms") or any(isinstance(param, Range) for param in params.values())):
+        del common["draw"]
+
+    def decorate(function: Function) -> Function:
+        name = function.__name__
+        if name in _OPS and _OPS[name].function.__module__ != function.__module__:
+            raise ValueError(f"op '{name}' is already declared in {_OPS[name].function.__module__}")
+        if not function.__doc__:
+            raise ValueError(f"op '{name}' needs a docstring, which is its help text")
+        if clash := common.keys() & params.keys():
+            raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is a parameter of every {kind} op")
+        if taken := [reserved for reserved in _RESERVED if reserved in params]:
+            raise ValueError(f"op '{name}': {', '.join(taken)} is reserved for the step itself")
+        _OPS[name] = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), **traits)
+        return function
+
+    return decorate
+
+
+def crop(*, random: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare an op that turns an image of any size into the square: `function(source, size, **values)`.
+
+    `source` is an `augment.pipeline.graph.GraphImage`, which decodes and resizes; values are the configured parameters.
+    The function returns a DALI node, (size, size, 3) uint8. A recipe has at most one crop: its first step, without p.
+
+    Args:
+        random: whether it draws random numbers in DALI.
+        params: the op's parameters by name.
+    """
+    return _register("crop", params, random=random)
+
+
+def geometry(
+    *, moves_inside: bool = False, uniforms: tuple[str, ...] = (), **params: Param[Any]
+) -> Callable[[Function], Function]:
+    """Declare an op that moves pixels by a matrix: `function(size, **values) -> (N, 3, 3)`.
+
+    For N samples and images of (size, size), the matrix maps source to destination in pixels, with the origin in the
+    middle of the image, x right and y down. Drawn values are (N,) arrays. Without any, return a single (3, 3) matrix.
+
+    Args:
+        moves_inside: whether the result shows nothing beyond the edges, as for a flip; the op then has no border.
+        uniforms: names of further drawn values, uniform in [0, 1).
+        params: the op's parameters by name; p, border, fill and draw are added.
+    """
+    return _register("geometry", params, moves_inside=moves_inside, uniforms=uniforms)
+
+
+def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare an op that maps colors by a matrix on (R, G, B, 1) in 0..255: `function(**values) -> (N, 3, 4)`.
+
+    Drawn values are (N,) arrays. Without any, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on
+    (R, G, B, mean R, mean G, mean B, 1), with the mean color of the image.
+
+    Args:
+        uniforms: names of further drawn values, uniform in [0, 1).
+        params: the op's parameters by name; p is added.
+    """
+    return _register("color", params, uniforms=uniforms)
+
+
+def local(
+    *,
+    uniforms: tuple[str, ...] = (),
+    prepare: Function | None = None,
+    neutral: Mapping[str, Any] | None = None,
+    random: bool = False,
+    checkpoints: bool = True,
+    **params: Param[Any],
+) -> Callable[[Function], Function]:
+    """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
+
+    Images are (size, size, 3) uint8, before and after. `dali` is an `augment.pipeline.graph.Dali`, with DALI's `fn` and
+    `types`, the `size` and a `seed`. Drawn values are DALI nodes on the CPU, one value per sample.
+
+    Args:
+        uniforms: names of further drawn values, uniform in [0, 1).
+        prepare: NumPy function `(size, **values) -> {name: (N, ...) array}` that computes what `function` takes in
+            place of the drawn values.
+        neutral: drawn or prepared values with which the op changes no bit, if there are any.
+        random: whether it draws random numbers in DALI, from `dali.seed`.
+        checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
+        params: the op's parameters by name; p is added.
+    """
+    return _register(
+        "local",
+        params,
+        uniforms=uniforms,
+        prepare=prepare,
+        neutral=MappingProxyType(dict(neutral or {})),
+        random=random,
+        checkpoints=checkpoints,
+    )
+
+
+def numpy_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare an op on one image in NumPy: `function(image, **values)`, (size, size, 3) uint8 -> the same.
+
+    Drawn values are floats. The function runs on the CPU, image by image, holding the interpreter lock; if there is a
+    GPU, images are copied to the CPU and back. `uniforms` and `params` are as for `local`.
+    """
+    return _wrapped("numpy_function", params, uniforms, on_cpu=True)
+
+
+def torch_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare an op on a batch in PyTorch: `function(images, **values)`, (N, size, size, 3) uint8 -> the same.
+
+    Drawn values are (N,) float32 tensors on the images' device, where the function runs. Each batch costs a stack and
+    Python code that holds the interpreter lock. `uniforms` and `params` are as for `local`.
+    """
+    return _wrapped("torch_function", params, uniforms, on_cpu=False)
+
+
+def _wrapped(
+    runner: str, params: dict[str, Param[Any]], uniforms: tuple[str, ...], *, on_cpu: bool
+) -> Callable[[Function], Function]:
+    """Register a plain function as a local op, to be called by the method `runner` of `dali`."""
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def run(images: Any, dali: Any, **values: Any) -> Any:
+            return getattr(dali, runner)(function, images, values)
+
+        _register("local", params, uniforms=uniforms, on_cpu=on_cpu)(run)
+        return function
+
+    return decorate
+
+
+def batch(
+    *, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **params: Param[Any]
+) -> Callable[[Function], Function]:
+    """Declare an op that mixes samples: `function(images, partners, **values) -> images, share`.
+
+    Images and their partners are (N, 3, size, size) float tensors, normalized; `share`, (N,), is each sample's own
+    share of the mixed target. Drawn values are (N,) tensors.
+
+    Args:
+        uniforms: names of further drawn values, uniform in [0, 1).
+        prepare: see `local`.
+        params: the op's parameters by name; p is added.
+    """
+    return _register("batch", params, uniforms=uniforms, prepare=prepare)
+
+
+def policy(**params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare an op that expands to other steps: `function(**values) -> mapping of steps`, written as in YAML.
+
+    Args:
+        params: the op's parameters by name, passed as configured; p is added.
+    """
+    return _register("policy", params)
+
+
+def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
+    """Declare an op that chooses among steps nested in it: `function(weights, uniform, **values) -> (N, slots)`.
+
+    The result holds the index of the step that runs in each slot, -1 for none. `weights` are (steps,), `uniform` are
+    (N, steps) in [0, 1), drawn values are (N,) arrays.
+
+    Args:
+        slots: `(weights, **params)` -> for each slot {index of a step: share of samples}.
+        weighted: whether nested steps may have weights.
+        params: the op's parameters by name; p is added.
+    """
+    return _register("policy", params, slots=slots, weighted=weighted)
+
+
+def find_op(name: str, key: str) -> Op:
+    """Return an op by name.
+
+    Raises:
+        UserError: there is no such op; the message names `key` and the closest op.
+    """
+    if name not in _OPS:
+        raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS)}")
+    return _OPS[name]
+
+
+def load_plugins(modules: tuple[str, ...], key: str) -> None:
+    """Import modules that declare ops; their decorators register them.
+
+    Args:
+        modules: names of modules, found in the current folder or on PYTHONPATH.
+        key: full key path, for the message.
+
+    Raises:
+        UserError: a module is not found, fails to import, or declares an op incorrectly.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH)."
+            ) from error
+        except (ImportError, SyntaxError, TypeError, ValueError) as error:
+            raise UserError(f"{key}: {module}: {error}") from error

@@ -1,0 +1,129 @@
+"""Color ops: (N, 3, 4) matrices on (R, G, B, 1) in 0..255."""
+
+from itertools import permutations
+
+import numpy as np
+
+from augment.params import Choice, Range
+from augment.recipe.op import Array, color
+from augment.recipe.ops.geometry import stack
+
+# ITU-R BT.601 luma, as in JPEG, PIL and torchvision.
+LUMA = (0.299, 0.587, 0.114)
+
+# RGB to YIQ and back; the inverse is computed, so that a rotation by 0 degrees is the identity.
+_YIQ = np.array([LUMA, (0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135)])
+_RGB = np.linalg.inv(_YIQ)
+
+# The default pivot of contrast; the image's mean instead costs a few more operators.
+_GRAY = 128.0
+
+
+def _about(factor: Array, pivot: Array, offset: float = 0.0) -> Array:
+    """Scale the distance from `pivot @ rgb + offset` by a factor: (N,) and (3, 3) -> (N, 3, 4)."""
+    factor = np.asarray(factor)[..., None, None]
+    matrix = np.concatenate([pivot, np.full((3, 1), offset)], axis=1)
+    return np.asarray(factor * np.eye(3, 4) + (1 - factor) * matrix, np.float64)
+
+
+def _brighten(factor: Array) -> Array:
+    return _about(factor, np.zeros((3, 3)))
+
+
+def _push(factor: Array) -> Array:
+    return _about(factor, np.zeros((3, 3)), _GRAY)
+
+
+def _saturate(factor: Array) -> Array:
+    return _about(factor, np.tile(LUMA, (3, 1)))
+
+
+def _turn(angle: Array) -> Array:
+    cos, sin, zero = np.cos(np.radians(angle)), np.sin(np.radians(angle)), np.zeros_like(angle)
+    matrix = _RGB @ stack((1, 0, 0), (0, cos, sin), (0, -sin, cos)) @ _YIQ
+    return np.concatenate([matrix, stack((zero,), (zero,), (zero,))], axis=-1)
+
+
+def _square(matrix: Array) -> Array:
+    """Append the row that makes (N, 3, 4) matrices composable, (N, 4, 4)."""
+    last = np.broadcast_to([0.0, 0.0, 0.0, 1.0], (len(matrix), 1, 4))
+    return np.concatenate([matrix, last], axis=1)
+
+
+@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for every channel"))
+def brightness(factor: Array) -> Array:
+    """Multiply all channels by a factor (as in torchvision and PIL)."""
+    return _brighten(factor)
+
+
+@color(
+    factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for the distance from the pivot"),
+    pivot=Choice(
+        default="middle",
+        options=("middle", "mean"),
+        doc="gray level 128, or the image's mean luma (as in torchvision and PIL)",
+    ),
+)
+def contrast(factor: Array, pivot: str) -> Array:
+    """Scale the distance of every channel from a gray level: 128, which is faster, or the image's mean luma."""
+    if pivot == "middle":
+        return _push(factor)
+    factor = np.asarray(factor)[..., None, None]
+    away = np.broadcast_to(factor * np.eye(3), (*factor.shape[:-2], 3, 3))
+    mean = (1 - factor) * np.tile(LUMA, (3, 1))
+    return np.concatenate([away, mean, np.zeros((*mean.shape[:-1], 1))], axis=-1)
+
+
+@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for the distance from the pixel's gray"))
+def saturation(factor: Array) -> Array:
+    """Scale the distance of every pixel from its own gray, its BT.601 luma (as in torchvision and PIL)."""
+    return _saturate(factor)
+
+
+@color(angle_range=Range(default=(-18, 18), within=(-180, 180), unit="deg", doc="rotation angle in the IQ plane"))
+def hue(angle: Array) -> Array:
+    """Rotate the chroma of every pixel in YIQ, from red to yellow, keeping its luma (torchvision shifts HSV hue)."""
+    return _turn(angle)
+
+
+@color(
+    brightness_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for brightness"),
+    contrast_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for contrast with pivot middle"),
+    saturation_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for saturation"),
+    hue_range=Range(default=(-18, 18), within=(-180, 180), unit="deg", doc="as for hue"),
+    order=Choice(
+        default="listed",
+        options=("listed", "random"),
+        doc="order of the four: as listed, or random for each sample (as in torchvision)",
+    ),
+    uniforms=("turn",),
+)
+def color_jitter(brightness: Array, contrast: Array, saturation: Array, hue: Array, turn: Array, order: str) -> Array:
+    """Change brightness, contrast, saturation and hue by one matrix (compare torchvision's ColorJitter)."""
+    parts = [_square(m) for m in (_brighten(brightness), _push(contrast), _saturate(saturation), _turn(hue))]
+    stacked = np.stack(parts)
+    orders = np.array(list(permutations(range(4))) if order == "random" else [range(4)])
+    drawn, samples = orders[(turn * len(orders)).astype(int)], np.arange(len(turn))
+    total = stacked[drawn[:, 0], samples]
+    for position in range(1, 4):
+        total = stacked[drawn[:, position], samples] @ total
+    return np.asarray(total[:, :3])
+
+
+@color()
+def grayscale() -> Array:
+    """Convert to gray: every channel becomes the BT.601 luma."""
+    return _about(np.array(0.0), np.tile(LUMA, (3, 1)))
+
+
+@color(uniforms=("order",))
+def channel_shuffle(order: Array) -> Array:
+    """Permute red, green and blue at random."""
+    matrices = np.stack([np.eye(3, 4)[list(rows)] for rows in permutations(range(3))])
+    return np.asarray(matrices[(order * len(matrices)).astype(int)])
+
+
+@color()
+def invert() -> Array:
+    """Invert every channel: 255 - x."""
+    return np.concatenate([-np.eye(3), np.full((3, 1), 255.0)], axis=1)

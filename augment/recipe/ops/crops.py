@@ -1,0 +1,76 @@
+"""Crop ops: cut a window out of an image and resize it to (size, size)."""
+
+from typing import TYPE_CHECKING, Any
+
+from augment.params import Choice, Count, Interval, Number, Range
+from augment.recipe.op import crop
+
+if TYPE_CHECKING:
+    from augment.pipeline.graph import GraphImage
+
+# The borders that DALI's padding supports, all but wrap.
+_PADDINGS = ("reflect_101", "constant", "replicate")
+
+_FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edges with border constant")
+
+
+@crop(
+    side=Choice(
+        default="both",
+        options=("both", "short", "long"),
+        doc="side that is resized to the square: both, ignoring the aspect ratio; short, cutting off the rest; long, "
+        "padding with black",
+    )
+)
+def resize(source: "GraphImage", size: int, side: str) -> Any:
+    """Resize the image to the square, ignoring its aspect ratio, or keeping it and cutting or padding."""
+    if side == "long":
+        return source.letterbox(size, "constant", 0)
+    image = source.decode()
+    window = source.centered_square(image, 1.0) if side == "short" else None
+    return source.resize(image, size, window=window)
+
+
+@crop(
+    random=True,
+    area_range=Range(
+        default=(0.35, 1.0),
+        within=(0, 1),
+        above=0,
+        few=False,
+        doc="area of the window as a share of the image; its low end is min_scale elsewhere",
+    ),
+    aspect_range=Range(
+        default=(3 / 4, 4 / 3), within=(0.01, 100), few=False, doc="width of the window divided by its height"
+    ),
+)
+def random_resized_crop(source: "GraphImage", size: int, area_range: Interval, aspect_range: Interval) -> Any:
+    """Cut a window of random area, aspect ratio and position, and resize it (Szegedy et al. 2015)."""
+    return source.resize_random_window(size, area_range, aspect_range)
+
+
+@crop(
+    random=True,
+    scale=Number(default=1.0, within=(0, 1), above=0, doc="side of the square as a share of the image's short side"),
+    padding=Number(
+        default=0.125, within=(0, 0.5), doc="how far the square may extend beyond the edges, as a share of its side"
+    ),
+    border=Choice(default="reflect_101", options=_PADDINGS, doc="what lies beyond the edges of the image"),
+    fill=_FILL,
+)
+def random_crop(source: "GraphImage", size: int, scale: float, padding: float, border: str, fill: int) -> Any:
+    """Cut a square of fixed scale at a random position, which may extend beyond the edges, and resize it."""
+    return source.random_square(size, scale, padding, border, fill)
+
+
+@crop(scale=Number(default=1.0, within=(0, 1), above=0, doc="side of the square as a share of the image's short side"))
+def center_crop(source: "GraphImage", size: int, scale: float) -> Any:
+    """Cut a centered square, relative to the short side of each image, and resize it."""
+    image = source.decode()
+    return source.resize(image, size, window=source.centered_square(image, scale))
+
+
+@crop(border=Choice(default="constant", options=_PADDINGS, doc="what fills the rest of the square"), fill=_FILL)
+def letterbox(source: "GraphImage", size: int, border: str, fill: int) -> Any:
+    """Resize the image so that its long side fits the square, center it, and pad the rest."""
+    return source.letterbox(size, border, fill)

@@ -1,0 +1,132 @@
+"""Geometry ops: (N, 3, 3) matrices, source to destination, in pixels, origin in the middle, x right, y down."""
+
+from typing import Any
+
+import numpy as np
+
+from augment.params import Choice, Range
+from augment.recipe.op import Array, geometry
+
+
+def stack(*rows: tuple[Any, ...]) -> Array:
+    """Stack rows of scalars and (N,) arrays into (N, R, C) matrices, or (R, C) if all entries are scalars."""
+    entries = np.broadcast_arrays(*[entry for row in rows for entry in row])
+    return np.stack(entries, axis=-1).reshape(*entries[0].shape, len(rows), -1).astype(np.float64)
+
+
+@geometry(
+    moves_inside=True,
+    direction=Choice(default="horizontal", options=("horizontal", "vertical"), doc="direction of mirroring"),
+)
+def flip(size: int, direction: str) -> Array:
+    """Mirror the image: horizontal swaps left and right, vertical swaps top and bottom."""
+    return np.diag([-1.0, 1.0, 1.0] if direction == "horizontal" else [1.0, -1.0, 1.0])
+
+
+@geometry(angle_range=Range(default=(-7, 7), within=(-360, 360), unit="deg", doc="angle, counter-clockwise"))
+def rotate(size: int, angle: Array) -> Array:
+    """Rotate the image about its center."""
+    cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+    return stack((cos, sin, 0), (-sin, cos, 0), (0, 0, 1))
+
+
+@geometry(
+    # If both were -1/4, the matrix would be singular.
+    magnitude_range=Range(
+        default=(-0.1, 0.1), within=(-0.24, 0.24), draws=("u", "v"), doc="u and v, drawn independently"
+    )
+)
+def warp(size: int, u: Array, v: Array) -> Array:
+    """Apply an affine map of two random numbers, which scales, shears and shifts at once.
+
+    From destination to source, with the origin in the top left corner, it is A = [[1 + 2u, 2u], [2v, 1 + 2v]] and
+    b = -size (u, v), as in a 2019 recipe for Imagenette; with the origin in the middle, b becomes +size (u, v).
+    """
+    source = stack((1 + 2 * u, 2 * u, size * u), (2 * v, 1 + 2 * v, size * v), (0, 0, 1))
+    return np.asarray(np.linalg.inv(source), np.float64)
+
+
+@geometry(
+    translate_range=Range(
+        default=(-0.1, 0.1),
+        within=(-1, 1),
+        draws=("translate_x", "translate_y"),
+        doc="shift right and down as shares of the image side, drawn independently",
+    ),
+    scale_range=Range(default=(0.9, 1.1), within=(0.1, 10), doc="scale factor"),
+    shear_range=Range(
+        default=(-5, 5),
+        within=(-44, 44),
+        unit="deg",
+        draws=("shear_x", "shear_y"),
+        doc="shear angles along x and y, drawn independently",
+    ),
+)
+def affine(size: int, translate_x: Array, translate_y: Array, scale: Array, shear_x: Array, shear_y: Array) -> Array:
+    """Shear, scale and shift the image, in this order, about its center."""
+    tan_x, tan_y = np.tan(np.radians(shear_x)), np.tan(np.radians(shear_y))
+    return stack((scale, scale * tan_x, size * translate_x), (scale * tan_y, scale, size * translate_y), (0, 0, 1))
+
+
+@geometry(
+    x_range=Range(default=(-0.1, 0.1), within=(-1, 1), draws=("x",), doc="shift right as a share of the image side"),
+    y_range=Range(default=(-0.1, 0.1), within=(-1, 1), draws=("y",), doc="shift down as a share of the image side"),
+)
+def translate(size: int, x: Array, y: Array) -> Array:
+    """Shift the image."""
+    return stack((1, 0, size * x), (0, 1, size * y), (0, 0, 1))
+
+
+@geometry(factor_range=Range(default=(0.9, 1.1), within=(0.1, 10), doc="scale factor"))
+def scale(size: int, factor: Array) -> Array:
+    """Scale the image about its center."""
+    return stack((factor, 0, 0), (0, factor, 0), (0, 0, 1))
+
+
+@geometry(
+    x_range=Range(default=(-10, 10), within=(-60, 60), unit="deg", draws=("x",), doc="shear angle along x"),
+    y_range=Range(default=(0, 0), within=(-60, 60), unit="deg", draws=("y",), doc="shear angle along y"),
+    center=Choice(
+        default="middle",
+        options=("middle", "corner"),
+        doc="the fixed point: the center, or the top left corner as in PIL",
+    ),
+)
+def shear(size: int, x: Array, y: Array, center: str) -> Array:
+    """Shear the image along x, then y; positive angles move pixels below the center right, those right of it down."""
+    tan_x, tan_y = np.tan(np.radians(x)), np.tan(np.radians(y))
+    # The corner is half a side left of and above the middle.
+    fixed = size / 2 if center == "corner" else 0.0
+    return stack((1, tan_x, tan_x * fixed), (tan_y, 1 + tan_x * tan_y, tan_y * (1 + tan_x) * fixed), (0, 0, 1))
+
+
+@geometry(
+    distortion_range=Range(
+        default=(0, 0.25), within=(0, 0.9), doc="largest shift of a corner as a share of half the image side"
+    ),
+    uniforms=("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3"),
+)
+def perspective(size: int, distortion: Array, **corners: Array) -> Array:
+    """Change the perspective: each corner moves inwards by random amounts along x and y (as in torchvision)."""
+    half = size / 2
+    inwards = [1 - distortion * corners[name] for name in ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")]
+    signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+    # Each corner gives two equations for the eight free entries of the matrix: (a x + b y + c) - u (g x + h y) = u.
+    equations, moved = [], []
+    for i, (sx, sy) in enumerate(signs):
+        u, v = sx * inwards[2 * i], sy * inwards[2 * i + 1]
+        equations += [(sx, sy, 1, 0, 0, 0, -u * sx, -u * sy), (0, 0, 0, sx, sy, 1, -v * sx, -v * sy)]
+        moved += [(u,), (v,)]
+    entries = np.linalg.solve(stack(*equations), stack(*moved))[..., 0]
+    unit = np.concatenate([entries, np.ones((*entries.shape[:-1], 1))], axis=-1).reshape(*entries.shape[:-1], 3, 3)
+    to_unit, to_pixels = np.diag([1 / half, 1 / half, 1]), np.diag([half, half, 1])
+    return np.asarray(to_pixels @ unit @ to_unit)
+
+
+@geometry(
+    moves_inside=True, turns_range=Range(default=(0, 3), within=(0, 3), whole=True, doc="number of quarter turns")
+)
+def rot90(size: int, turns: Array) -> Array:
+    """Rotate the image counter-clockwise by quarter turns, without resampling."""
+    cos, sin = np.array([1, 0, -1, 0])[turns.astype(int)], np.array([0, 1, 0, -1])[turns.astype(int)]
+    return stack((cos, sin, 0), (-sin, cos, 0), (0, 0, 1))

@@ -1,0 +1,294 @@
+"""Local ops: everything that is not a matrix on coordinates or colors, in a few DALI operators on uint8 HWC."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.params import Choice, Count, Number, Range
+from augment.recipe.op import Array, local
+
+if TYPE_CHECKING:
+    from augment.pipeline.graph import Dali
+
+Node = Any  # a DALI DataNode: the package has no types
+
+# Kernels rasterized at a time.
+_SCATTERED = 256
+
+
+# --- blur and sharpening ---
+
+
+@local(
+    neutral={"sigma": 1e-3},  # all weight on the pixel itself
+    sigma_range=Range(default=(0.1, 2.0), within=(0, 50), above=0, unit="px", doc="standard deviation"),
+)
+def gaussian_blur(images: Node, dali: "Dali", sigma: Node) -> Node:
+    """Blur with a Gaussian."""
+    return dali.fn.gaussian_blur(images, sigma=sigma)
+
+
+def _lines(size: int, length: Array, angle: Array) -> dict[str, Array]:
+    """Rasterize lines through the middle of kernels: (N, K, K), each with sum 1; K is odd and at least any length."""
+    middle = int(np.ceil(length.max(initial=1) / 2))
+    span = np.maximum(length - 1, 0)[:, None]  # from the center of the first pixel to that of the last
+    pieces = 4 * np.maximum(np.ceil(span), 1)
+    number = np.arange(int(pieces.max(initial=4)) + 1)
+    # Each point stands for its piece of the line, the ends for half a piece plus half a pixel beyond it, so that a
+    # horizontal line of five pixels averages five pixels.
+    ends = (number == 0) | (number == pieces)
+    weight = np.where(ends, span / pieces / 2 + 0.5, span / pieces) * (number <= pieces)
+    weight /= weight.sum(axis=1, keepdims=True)
+    along = span * (np.minimum(number / pieces, 1) - 0.5)
+    x, y = middle + along * np.cos(np.radians(angle))[:, None], middle - along * np.sin(np.radians(angle))[:, None]
+    return {"kernel": _scattered(x, y, weight, 2 * middle + 1)}
+
+
+def _scattered(x: Array, y: Array, weight: Array, side: int) -> NDArray[Any]:
+    """Scatter weights, (N, P), at subpixel coordinates into images, (N, side, side), bilinearly."""
+    images = np.zeros((len(x), side, side), np.float32)
+    left, top = np.floor(x).astype(int), np.floor(y).astype(int)
+    for start in range(0, len(x), _SCATTERED):  # all long lines of a block at once would take a gigabyte
+        some = slice(start, start + _SCATTERED)
+        count = len(x[some])
+        begin = np.arange(count)[:, None] * side**2
+        total = np.zeros(count * side**2)
+        for right, below in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            share = np.abs(1 - right - (x[some] - left[some])) * np.abs(1 - below - (y[some] - top[some]))
+            pixels = begin + (top[some] + below) * side + left[some] + right
+            total += np.bincount(pixels.ravel(), (share * weight[some]).ravel(), len(total))
+        images[some] = total.reshape(count, side, side)
+    return images
+
+
+@local(
+    prepare=_lines,
+    neutral={"length": 1},
+    length_range=Range(default=(3, 9), within=(1, 101), unit="px", doc="length of the camera's motion"),
+    angle_range=Range(
+        default=(0, 180), within=(-360, 360), unit="deg", doc="direction of the motion, counter-clockwise"
+    ),
+)
+def motion_blur(images: Node, dali: "Dali", kernel: Node) -> Node:
+    """Blur along a line, as a moving camera does."""
+    return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
+
+
+def _sharpening(size: int, factor: Array) -> dict[str, Array]:
+    smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
+    itself = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])
+    factor = factor[:, None, None]
+    return {"kernel": (factor * itself + (1 - factor) * smooth).astype(np.float32)}
+
+
+@local(
+    prepare=_sharpening,
+    neutral={"factor": 1.0},
+    factor_range=Range(default=(0.5, 2.0), within=(0, 10), doc="0 smooths, 1 changes nothing, 2 sharpens"),
+)
+def sharpen(images: Node, dali: "Dali", kernel: Node) -> Node:
+    """Scale the distance of every pixel from its neighbors' mean (as PIL's Sharpness, but at the edges, too)."""
+    return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
+
+
+# --- noise ---
+
+
+@local(
+    random=True,
+    neutral={"std": 0.0},
+    std_range=Range(default=(0, 12), within=(0, 255), doc="standard deviation in gray levels, of 255"),
+)
+def gaussian_noise(images: Node, dali: "Dali", std: Node) -> Node:
+    """Add independent normal noise to every channel of every pixel."""
+    return dali.fn.noise.gaussian(images, stddev=std, **dali.random)
+
+
+@local(
+    random=True,
+    neutral={"share": 0.0},
+    share_range=Range(default=(0, 0.05), within=(0, 1), doc="share of pixels that are replaced"),
+)
+def salt_and_pepper(images: Node, dali: "Dali", share: Node) -> Node:
+    """Replace random pixels by white and black in equal numbers."""
+    return dali.fn.noise.salt_and_pepper(images, prob=share, **dali.random)
+
+
+@local(
+    random=True,
+    factor_range=Range(
+        default=(1, 10), within=(0, 100), above=0, doc="gray levels per photon: variance divided by mean"
+    ),
+)
+def shot_noise(images: Node, dali: "Dali", factor: Node) -> Node:
+    """Draw every channel from a Poisson distribution, as photons are (CPU and GPU draw different numbers)."""
+    return dali.fn.noise.shot(images, factor=factor, **dali.random)
+
+
+# --- compression and resolution ---
+
+
+def _whole(size: int, quality: Array) -> dict[str, Array]:
+    return {"quality": quality.astype(np.int32)}
+
+
+@local(prepare=_whole, quality_range=Range(default=(30, 90), within=(1, 100), whole=True, doc="JPEG quality"))
+def jpeg(images: Node, dali: "Dali", quality: Node) -> Node:
+    """Add JPEG compression artifacts."""
+    return dali.fn.jpeg_compression_distortion(images, quality=quality)
+
+
+def _smaller(size: int, scale: Array, interpolation: str) -> dict[str, Array]:
+    side = np.maximum(1, np.rint(size * scale)).astype(np.float32)
+    return {"side": np.stack([side, side], axis=1)}
+
+
+@local(
+    prepare=_smaller,
+    neutral={"scale": 1.0},
+    scale_range=Range(
+        default=(0.25, 0.75), within=(0, 1), above=0, doc="side of the small image as a share of the original side"
+    ),
+    interpolation=Choice(default="nearest", options=("nearest", "linear"), doc="method of enlarging it again"),
+)
+def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Node:
+    """Resize to a smaller square and back, which loses detail."""
+    small = dali.fn.resize(images, size=side, interp_type=dali.types.INTERP_LINEAR, antialias=True)
+    back = dali.types.INTERP_NN if interpolation == "nearest" else dali.types.INTERP_LINEAR
+    return dali.fn.resize(small, size=[dali.size, dali.size], interp_type=back)
+
+
+# --- levels ---
+
+
+@local(gamma_range=Range(default=(0.8, 1.25), within=(0.05, 20), doc="exponent; below 1 brightens, above 1 darkens"))
+def gamma(images: Node, dali: "Dali", gamma: Node) -> Node:
+    """Raise every channel, in 0..1, to a power."""
+    levels = dali.fn.cast(images, dtype=dali.types.FLOAT) * (1 / 255)
+    return dali.fn.cast_like(levels**gamma * 255.0, images)
+
+
+def _thresholds(size: int, threshold: Array) -> dict[str, Array]:
+    # Levels are integers, so x >= 127.3 is x >= 128; the smaller type is faster.
+    return {"threshold": np.ceil(threshold).astype(np.int16)}
+
+
+@local(
+    prepare=_thresholds,
+    neutral={"threshold": 256},
+    threshold_range=Range(default=(128, 255), within=(0, 256), doc="gray level from which on channels are inverted"),
+)
+def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
+    """Invert bright channels: 255 - x where x is at least the threshold."""
+    bright = images >= threshold
+    return images ^ (bright * dali.types.Constant(255, dtype=dali.types.UINT8))
+
+
+def _masks(size: int, bits: Array) -> dict[str, Array]:
+    return {"mask": (256 - 2 ** (8 - bits)).astype(np.uint8)}
+
+
+@local(
+    prepare=_masks,
+    neutral={"bits": 8},
+    bits_range=Range(default=(4, 8), within=(1, 8), whole=True, doc="number of bits kept"),
+)
+def posterize(images: Node, dali: "Dali", mask: Node) -> Node:
+    """Keep only the upper bits of every channel."""
+    return images & mask
+
+
+@local()
+def equalize(images: Node, dali: "Dali") -> Node:
+    """Equalize the histogram of each channel (rounded as OpenCV's equalizeHist, not as PIL)."""
+    return dali.fn.equalize(images)
+
+
+@local(
+    checkpoints=False,
+    tiles=Count(default=8, within=(1, 64), doc="number of tiles along each side"),
+    clip_limit=Number(default=2.0, within=(0, 100), above=0, doc="limit of the contrast gain"),
+)
+def clahe(images: Node, dali: "Dali", tiles: int, clip_limit: float) -> Node:
+    """Equalize the luma of each tile with limited contrast (CLAHE, Zuiderveld 1994)."""
+    return dali.fn.clahe(images, tiles_x=tiles, tiles_y=tiles, clip_limit=clip_limit)
+
+
+@local()
+def autocontrast(images: Node, dali: "Dali") -> Node:
+    """Stretch each channel so that its darkest and brightest level become 0 and 255."""
+    low = dali.fn.reductions.min(images, axes=[0, 1], keep_dims=True)
+    high = dali.fn.reductions.max(images, axes=[0, 1], keep_dims=True)
+    # A channel of a single level stays as it is: start 0 and span 255, as 0 - 1 wraps around in eight bits.
+    flat = high == low
+    start, span = low - low * flat, (high - low) - flat
+    return dali.fn.cast((images - start) * (255.0 / span), dtype=dali.types.UINT8)
+
+
+# --- holes ---
+
+
+def _windows(size: int, area: Array, aspect: Array, x: Array, y: Array, fill: str, level: int) -> dict[str, Array]:
+    width = np.clip(np.rint(size * np.sqrt(area * aspect)), 0, size)
+    height = np.clip(np.rint(size * np.sqrt(area / aspect)), 0, size)
+    left, top = np.floor(x * (size - width + 1)), np.floor(y * (size - height + 1))
+    return {
+        "anchor": np.stack([top, left], axis=1).astype(np.float32),
+        "shape": np.stack([height, width], axis=1).astype(np.float32),
+    }
+
+
+@local(
+    random=True,
+    prepare=_windows,
+    neutral={"area": 0.0},
+    uniforms=("x", "y"),
+    area_range=Range(default=(0.02, 0.33), within=(0, 1), doc="area of the hole as a share of the image"),
+    aspect_range=Range(default=(0.3, 3.3), within=(0.01, 100), doc="width of the hole divided by its height"),
+    fill=Choice(
+        default="constant",
+        options=("constant", "mean", "noise"),
+        doc="what fills the hole: a gray level, the image's mean color, or random pixels",
+    ),
+    level=Count(default=0, within=(0, 255), doc="gray level with fill constant"),
+)
+def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, level: int) -> Node:
+    """Fill a rectangle at a random position (random erasing, Zhong et al. 2017; cutout)."""
+
+    def punch(image: Node, value: int) -> Node:
+        return dali.fn.erase(image, anchor=anchor, shape=shape, axes=[0, 1], fill_value=float(value))
+
+    if fill == "constant":
+        return punch(images, level)
+    if fill == "noise":
+        other = dali.fn.random.uniform(images, range=[0, 255], dtype=dali.types.UINT8, **dali.random)
+    else:
+        mean = dali.fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
+        other = dali.fn.cast(images * 0.0 + mean, dtype=dali.types.UINT8)
+    # The image without the hole plus the filling inside it.
+    return punch(images, 0) + (other - punch(other, 0))
+
+
+def _grids(size: int, tile: Array, ratio: Array, angle: Array, x: Array, y: Array) -> dict[str, Array]:
+    side = np.maximum(2, np.rint(size * tile))
+    return {
+        "tile": side.astype(np.int32),
+        "ratio": ratio.astype(np.float32),
+        "angle": np.radians(angle).astype(np.float32),
+        "shift_x": (x * side).astype(np.float32),
+        "shift_y": (y * side).astype(np.float32),
+    }
+
+
+@local(
+    prepare=_grids,
+    neutral={"ratio": 0.0},
+    uniforms=("x", "y"),
+    tile_range=Range(default=(0.1, 0.4), within=(0.01, 1), doc="side of a tile as a share of the image side"),
+    ratio_range=Range(default=(0.4, 0.6), within=(0, 1), doc="side of the black square as a share of the tile's side"),
+    angle_range=Range(default=(0, 0), within=(-360, 360), unit="deg", doc="rotation of the grid"),
+)
+def grid_mask(images: Node, dali: "Dali", tile: Node, ratio: Node, angle: Node, shift_x: Node, shift_y: Node) -> Node:
+    """Replace squares on a grid by black (GridMask, Chen et al. 2020)."""
+    return dali.fn.grid_mask(images, tile=tile, ratio=ratio, angle=angle, shift_x=shift_x, shift_y=shift_y)

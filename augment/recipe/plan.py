@@ -1,0 +1,147 @@
+"""The plan: everything that is done to the images of a split, grouped into stages. Pure data, no DALI."""
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import get_args
+
+from augment.recipe.layout import positions_of, stages_of
+from augment.recipe.ops.crops import resize as _resize
+from augment.recipe.stage import Stage
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, Step, Views, parse_steps
+from augment.support.errors import UserError, suggest
+from augment.support.text import amount
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is done to the images of a split: crop, stages, normalization.
+
+    `str(plan)` describes it; `plan.digest` is equal for plans that make the same pixels.
+
+    Attributes:
+        split: train or val.
+        size: side of the square output in pixels.
+        crop: the step that turns an image of any size into (size, size).
+        stages: the stages in order.
+        mean: mean of RGB in 0..1, subtracted.
+        std: standard deviation of RGB in 0..1, divided by.
+        tree: the steps as the recipe nests them, without those of p = 0.
+        skipped: steps with p = 0, which are not in the plan.
+        views: the number of views that are made of each image.
+    """
+
+    split: SplitName
+    size: int
+    crop: Step
+    stages: tuple[Stage, ...]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    tree: tuple[Step, ...] = ()
+    skipped: tuple[Step, ...] = ()
+    views: Views = field(default_factory=Views)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of all stages, in order; within a policy a step's key is its path and p its overall probability."""
+        return tuple(step for stage in self.stages for step in stage.steps)
+
+    @property
+    def image_stages(self) -> tuple[Stage, ...]:
+        """The stages that transform each image independently."""
+        return tuple(stage for stage in self.stages if stage.kind != "batch")
+
+    @property
+    def batch_stages(self) -> tuple[Stage, ...]:
+        """The stages that mix samples."""
+        return tuple(stage for stage in self.stages if stage.kind == "batch")
+
+    @property
+    def draws_in_dali(self) -> bool:
+        """Whether DALI itself draws random numbers: for the window of a crop, or for noise."""
+        return self.crop.op.random or any(step.op.random for step in self.steps)
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether DALI can checkpoint all operators."""
+        return all(step.op.checkpoints for step in self.steps)
+
+    @property
+    def digest(self) -> str:
+        """A hash of everything that determines the pixels, at full precision."""
+        stages = [(s.kind, s.border, [list(map(_identity, steps)) for steps in s.positions]) for s in self.stages]
+        tree = list(map(_identity, self.tree))
+        whole = (self.split, self.size, _identity(self.crop), stages, tree, self.mean, self.std, self.views)
+        return blake2b(repr(whole).encode(), digest_size=8).hexdigest()
+
+    def __str__(self) -> str:
+        views = f", {self.views.count} views, {self.views.crop} crop" if self.views.count > 1 else ""
+        lines = [f"{self.split}: {self.size} x {self.size} px{views}"]
+        lines.append(f"  crop      {str(self.crop).replace('  p 1', '')}")
+        lines += [line for stage in self.image_stages for line in _lines(stage)]
+        lines.append(f"  normalize mean {_list(self.mean)}, std {_list(self.std)}")
+        lines += [line for stage in self.batch_stages for line in _lines(stage)]
+        if self.skipped:
+            lines.append(f"  left out (p 0): {', '.join(step.key for step in self.skipped)}")
+        return "\n".join(lines)
+
+
+def _identity(step: Step) -> tuple[object, ...]:
+    params = sorted(step.params.items(), key=lambda item: item[0])
+    return step.key, step.op.name, step.p, params, step.weight, list(map(_identity, step.steps))
+
+
+def _lines(stage: Stage) -> list[str]:
+    if stage.kind in ("local", "batch") and len(stage.steps) == 1:
+        return [f"  {stage.kind:<9} {stage.steps[0]}"]
+    return [f"  {stage.kind:<9} {_summary(stage)}", *(f"    {step}" for step in stage.steps)]
+
+
+def _summary(stage: Stage) -> str:
+    mode, fill = stage.border
+    alternatives = max(map(len, stage.positions))
+    count = f"{amount(len(stage.steps), 'step')} in one"
+    if stage.kind == "color":
+        return f"{count} color matrix" + (" and the image's mean" if stage.uses_mean else "")
+    if stage.kind == "geometry":
+        return f"{count} warp, border {mode}" + (f" {fill}" if mode == "constant" else "")
+    return f"{stage.steps[0].op.name}, one of {alternatives}"
+
+
+def _list(values: tuple[float, ...]) -> str:
+    return "[" + ", ".join(f"{v:g}" for v in values) + "]"
+
+
+def build_plan(aug: Aug, split: SplitName) -> Plan:
+    """Compile the steps of a split into a plan.
+
+    Adjacent geometry steps with the same border become one stage, and so do adjacent color steps, unless `aug.fuse` is
+    false. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a policy fuse with the
+    stages around them, too: which of them apply to a sample is up to the sampler.
+
+    Raises:
+        UserError: an unknown split.
+    """
+    if split not in get_args(SplitName):
+        raise UserError(f"split={split}: unknown name.{suggest(split, get_args(SplitName))}")
+    steps = aug.steps(split)
+    crop = steps[0] if steps and steps[0].op.kind == "crop" else parse_steps({_resize.__name__: None}, "")[0]
+    rest = [step for step in steps if step.op.kind != "crop"]
+    tree = tuple(pruned for step in rest if (pruned := _prune(step)) is not None)
+    return Plan(
+        split=split,
+        size=aug.size,
+        crop=crop,
+        stages=tuple(stages_of(positions_of(tree), fuse=aug.fuse)),
+        mean=aug.mean or IMAGENET_MEAN,
+        std=aug.std or IMAGENET_STD,
+        tree=tree,
+        skipped=tuple(step for step in rest if step.p == 0),
+        views=aug.views if split == "train" else Views(),
+    )
+
+
+def _prune(step: Step) -> Step | None:
+    """Return None for a step without effect; steps with p = 0 stay within a policy, as they can be chosen."""
+    if step.p == 0:
+        return None
+    return step if any(True for _ in step.leaves()) else None

@@ -1,0 +1,112 @@
+"""Draw the random parameters of every sample, as a pure function of its position: no hidden state, nothing to save."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.params import Range
+from augment.recipe.layout import child_path, choose, slots_of
+from augment.recipe.op import Array, Mask
+from augment.recipe.plan import Plan
+from augment.recipe.stage import Draws
+from augment.recipe.steps import Step
+from augment.support.seeds import derive_seed
+
+# Philox 4x64 yields four doubles per counter value.
+_DOUBLES = 4
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws the random parameters of a plan's steps.
+
+    Each step has its own stream, keyed by (seed, split, rank, step key, epoch), and each sample of an epoch a fixed
+    position in it. Draws are therefore the same on every device and for any batch size, and adding a step changes no
+    other step's draws. The values of a step with `draw: once` come from a stream keyed by (seed, step path) alone: one
+    row, the same for every sample, epoch, rank, view and split; whether the step applies is still drawn for each
+    sample. Method: counter-based generators (Philox, Salmon et al. 2011).
+
+    Attributes:
+        plan: the plan whose steps need parameters.
+        seed: the run's seed.
+        rank: the rank of this process among those that share an epoch.
+        view: index of the view, where several are made of each image.
+    """
+
+    plan: Plan
+    seed: int
+    rank: int = 0
+    view: int = 0
+
+    def draw(self, epoch: int, start: int, count: int) -> dict[str, Draws]:
+        """Draw for the samples at positions start..start + count - 1 of an epoch.
+
+        Args:
+            epoch: the epoch, from 0.
+            start: position of the first sample in this rank's epoch.
+            count: number of samples.
+
+        Returns:
+            For each step's key its drawn values by name, (count,) each, and `applied`, (count,) bool, true with the
+            step's probability. The key of a step within a policy is its path.
+        """
+        draws: dict[str, Draws] = {}
+        all_samples = np.ones(count, dtype=bool)
+        for step in self.plan.tree:
+            self._draw(draws, step, (step.key, step.key), all_samples, (epoch, start, count))
+        return draws
+
+    def _draw(
+        self, draws: dict[str, Draws], step: Step, paths: tuple[str, str], reached: Mask, where: tuple[int, int, int]
+    ) -> None:
+        """Draw for a step and the steps within it; `reached` are the samples for which an outer policy chose it.
+
+        The first of the two paths distinguishes the slots of a policy that a step may run in, the second does not.
+        """
+        path, whole = paths
+        op = step.op
+        own = len(op.draws) + len(op.uniforms)
+        # One column decides whether the step applies, even at p = 1, so that changing p shifts no other draw.
+        uniform = self.uniform(path, where, 1 + own)
+        drawn: dict[str, Any] = {"applied": reached & (uniform[:, 0] < step.p)}
+        if step.drawn_once:
+            uniform[:, 1:] = _generator(derive_seed(self.seed, "once", whole)).random(own)
+        for column, (value, name) in enumerate(op.draws.items(), 1):
+            param = op.params[name]
+            assert isinstance(param, Range)
+            drawn[value] = param.draw(step.params[name], uniform[:, column])
+        for column, value in enumerate(op.uniforms, 1 + len(op.draws)):
+            drawn[value] = uniform[:, column]
+        if op.kind != "policy":
+            draws[path] = drawn
+            return
+        # Each nested step has a stream, under a key that is no path: adding a step keeps the others' numbers.
+        columns = [self.uniform(f"{path}.{child.key}.", where, 1) for child in step.steps] if op.nests else []
+        numbers = np.concatenate(columns, axis=1) if columns else np.zeros((len(uniform), len(step.steps)))
+        chosen = choose(step, numbers, {value: drawn[value] for value in op.draws})
+        slots = slots_of(step)
+        for number, slot in enumerate(slots):
+            for i in slot:
+                child = step.steps[i]
+                reached_child = drawn["applied"] & (chosen[:, number] == i)
+                paths = child_path(path, number, slots, child, i), f"{whole}.{child.key}"
+                self._draw(draws, child, paths, reached_child, where)
+
+    def uniform(self, key: str, where: tuple[int, int, int], columns: int) -> Array:
+        """Return (count, columns) numbers in [0, 1) of the stream of a key, which no other key shares.
+
+        Args:
+            key: the key of a step.
+            where: the epoch, the index of the first sample in it, and the number of samples.
+            columns: numbers per sample.
+        """
+        epoch, start, count = where
+        counter, skip = divmod(start * columns, _DOUBLES)
+        view = (self.view,) if self.view else ()
+        stream = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
+        return _generator(stream, counter).random(skip + count * columns)[skip:].reshape(count, columns)
+
+
+def _generator(key: int, counter: int = 0) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))

@@ -1,0 +1,139 @@
+"""Stages of a plan: steps that one operator runs, and the composition of their drawn parameters in NumPy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from augment.recipe.op import Array
+from augment.recipe.steps import Step
+
+Border = tuple[str, int]
+Draws = Mapping[str, Array]
+StageKind = Literal["geometry", "color", "local", "batch"]
+
+# Steps at one position of the order. At most one of them applies to a sample, so their own order does not matter.
+Alternatives = tuple[Step, ...]
+
+NO_BORDER: Border = ("reflect_101", 0)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Steps that run as one operation: one warp, one color matrix, or one local or batch op.
+
+    Attributes:
+        kind: the kind of operation.
+        positions: alternatives in order of application; at most one of each applies to a sample.
+        border: geometry only: the border mode and fill of all its steps.
+    """
+
+    kind: StageKind
+    positions: tuple[Alternatives, ...]
+    border: Border = NO_BORDER
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of all positions."""
+        return tuple(step for alternatives in self.positions for step in alternatives)
+
+    @property
+    def uses_mean(self) -> bool:
+        """Whether a color stage's matrix depends on the mean color of the image."""
+        return self.kind == "color" and any(_columns(step) == 7 for step in self.steps)
+
+    def matrix(self, draws: Mapping[str, Draws], size: int) -> Array:
+        """Compose the matrices of the stage's steps.
+
+        Args:
+            draws: each step's drawn values, (N,) each, and `applied`, (N,) bool, by the step's key.
+            size: side of the image in pixels.
+
+        Returns:
+            geometry: (N, 3, 3), source to destination, in pixels, origin in the middle of the image.
+            color: (N, 3, 4) on (R, G, B, 1) in 0..255, or (N, 3, 7) on (R, G, B, mean R, mean G, mean B, 1) if the
+            stage uses the image's mean.
+        """
+        side = 3 if self.kind == "geometry" else 7 if self.uses_mean else 4
+        count = len(draws[self.steps[0].key]["applied"])
+        total: Array | None = None
+        for alternatives in self.positions:
+            matrix = np.broadcast_to(np.eye(side), (count, side, side)).copy()
+            for step in alternatives:
+                _put_matrix(matrix, step, draws[step.key], size)
+            total = matrix if total is None else matrix @ total
+        assert total is not None
+        return total[:, :3]
+
+    def applied(self, draws: Mapping[str, Draws]) -> Array:
+        """Return which samples any step of the stage applies to, (N,) bool."""
+        return np.asarray(np.logical_or.reduce([draws[step.key]["applied"] for step in self.steps]))
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether some samples may skip the stage."""
+        return not (len(self.steps) == 1 and self.steps[0].p == 1)
+
+    @property
+    def neutral(self) -> Mapping[str, Any]:
+        """Drawn values with which a local stage's op changes nothing; empty if it has none."""
+        return self.steps[0].op.neutral
+
+    def values(self, draws: Mapping[str, Draws], size: int, *, neutral: bool = False) -> dict[str, Array]:
+        """Return the values that a local or batch stage's op takes for each sample: {name: (N, ...)}.
+
+        Args:
+            draws: see `matrix`.
+            size: side of the image in pixels.
+            neutral: give the op's neutral values to samples that skip the stage.
+        """
+        op, params = self.steps[0].op, self.steps[0].params
+        values: dict[str, Array] = {}
+        for name in (*op.draws, *op.uniforms):
+            value = draws[self.steps[0].key][name]
+            for step in self.steps[1:]:
+                value = np.where(draws[step.key]["applied"], draws[step.key][name], value)
+            if neutral and name in op.neutral:
+                value = np.where(self.applied(draws), value, op.neutral[name])
+            values[name] = value
+        return values if op.prepare is None else op.prepare(size=size, **op.values(params, values))
+
+
+def _columns(step: Step) -> int:
+    """Return the number of columns of a color step's matrix, 4 or 7."""
+    one = {n: np.ones(1) for n in step.op.draws} | {n: np.zeros(1) for n in step.op.uniforms}
+    return int(np.shape(step.op.function(**step.op.values(step.params, one)))[-1])
+
+
+def _put_matrix(total: Array, step: Step, drawn: Draws, size: int) -> None:
+    """Write a step's matrices into `total`, (N, ...), for the samples it applies to."""
+    rows = np.flatnonzero(drawn["applied"])
+    if not len(rows):
+        return
+    values = step.op.values(step.params, {n: drawn[n][rows] for n in (*step.op.draws, *step.op.uniforms)})
+    if step.op.kind == "geometry":
+        total[rows] = step.op.function(size=size, **values)
+        return
+    matrix = step.op.function(**values)
+    if total.shape[-1] == 4:
+        total[rows, :3] = matrix
+        return
+    # On (color, mean color, 1): a step maps the mean like any color, apart from clipping.
+    if matrix.shape[-1] == 4:
+        matrix = np.concatenate([matrix[..., :3], np.zeros_like(matrix[..., :3]), matrix[..., 3:]], axis=-1)
+    total[rows, :3] = matrix
+    total[rows, 3:6, 3:6] = matrix[..., :3] + matrix[..., 3:6]
+    total[rows, 3:6, 6] = matrix[..., 6]
+
+
+def step_matrix(step: Step, drawn: Draws, size: int) -> Array:
+    """Return a step's matrix for each sample, exactly the identity where the step does not apply.
+
+    Returns:
+        geometry: (N, 3, 3); color: (N, 4, 4) or (N, 7, 7), with the rows that make the matrices composable.
+    """
+    side = 3 if step.op.kind == "geometry" else _columns(step)
+    matrix = np.broadcast_to(np.eye(side), (len(drawn["applied"]), side, side)).copy()
+    _put_matrix(matrix, step, drawn, size)
+    return matrix

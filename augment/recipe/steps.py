@@ -1,0 +1,265 @@
+"""The `aug` section of the configuration: parse and validate a mapping, as read from YAML, into typed steps."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import augment.recipe.ops  # noqa: F401  (registers the built-in ops)
+from augment.params import (
+    IMPORTS,
+    CacheSize,
+    Channels,
+    Choice,
+    Count,
+    Flag,
+    Number,
+    Texts,
+    Values,
+    parse_params,
+    parse_settings,
+    setting,
+    settings,
+)
+from augment.recipe.op import Op, find_op, load_plugins
+from augment.support.errors import UserError, suggest
+
+SplitName = Literal["train", "val"]
+
+# As in torchvision and timm; a pretrained model may bring its own.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+_WEIGHT = Number(default=1.0, within=(0, 1e6), above=0, doc="how often one_of chooses the step, relative to the others")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One use of an op in a recipe.
+
+    Attributes:
+        key: its name in YAML, unique among its siblings; its random stream depends on it.
+        op: the op.
+        p: probability of applying it to a sample.
+        params: all other parameters, validated and complete.
+        steps: the steps that a policy chooses from or consists of.
+        weight: how often one_of chooses it, relative to its siblings.
+    """
+
+    key: str
+    op: Op
+    p: float = 1.0
+    params: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple["Step", ...] = ()
+    weight: float = 1.0
+
+    def leaves(self) -> Iterator["Step"]:
+        """Yield the steps that are not policies: this step, or those nested in it."""
+        if self.op.kind == "policy":
+            for step in self.steps:
+                yield from step.leaves()
+        else:
+            yield self
+
+    @property
+    def title(self) -> str:
+        """Its key, and its op in parentheses if the two differ."""
+        return self.key if self.key == self.op.name else f"{self.key} ({self.op.name})"
+
+    @property
+    def settings(self) -> list[str]:
+        """Its own parameters as phrases such as "angle -7..7 deg", without those that are null."""
+        own = [
+            f"{name.removesuffix('_range')} {param.show(self.params[name])}"
+            for name, param in self.op.own_params.items()
+            if self.params[name] is not None
+        ]
+        return [*own, "drawn once"] if self.drawn_once else own
+
+    @property
+    def drawn_once(self) -> bool:
+        """Whether its drawn values are the same for every sample of a run."""
+        return self.params.get("draw") == "once"
+
+    def __str__(self) -> str:
+        return f"{self.title}  p {self.p:.4g}  {', '.join(self.settings)}".rstrip(" ,")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """Several views of each train image, for self-supervised training."""
+
+    count: int = setting(Count(default=1, within=(1, 16), doc="views of each image, each with draws of its own"))
+    crop: str = setting(
+        Choice(
+            default="own",
+            options=("own", "same"),
+            doc="whether each view has its own crop window or all share one",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Aug:
+    """The recipe: augmentation of both splits, and how images are decoded and normalized.
+
+    Attributes:
+        train: steps of the train split, in order of application.
+        val: steps of the val split, in order of application.
+        views: views of each image of the train split.
+    """
+
+    size: int = setting(Count(default=128, within=(8, 4096), doc="side of the square model input", unit="px"))
+    fuse: bool = setting(
+        Flag(default=True, doc="compose adjacent geometry steps into one warp, adjacent color steps into one matrix")
+    )
+    mean: tuple[float, float, float] | None = setting(
+        Channels(optional=True, within=(0, 1), doc="mean of RGB in 0..1; null: the pretrained model's, else ImageNet's")
+    )
+    std: tuple[float, float, float] | None = setting(
+        Channels(optional=True, within=(0, 10), above=0, doc="standard deviation of RGB in 0..1; null: as for mean")
+    )
+    decode: str = setting(
+        Choice(
+            default="mixed",
+            options=("auto", "cpu", "mixed"),
+            doc="where to decode JPEGs if there is a GPU: partly on it (mixed), on the CPU, or the faster way (auto)",
+        )
+    )
+    cache: int | str = setting(
+        CacheSize(default="off", doc="decoded images to keep in GPU memory: half of what is free (gpu), or an amount")
+    )
+    prefetch: int = setting(Count(default=4, within=(1, 64), doc="batches to prefetch"))
+    hw_decoder_load: float = setting(
+        Number(default=0.65, within=(0, 1), doc="share of JPEGs for the GPU's hardware decoder, whose rounding differs")
+    )
+    plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules that declare your own ops", reach=IMPORTS))
+    train: tuple[Step, ...] = ()
+    val: tuple[Step, ...] = ()
+    views: Views = field(default_factory=Views)
+
+    def steps(self, split: SplitName) -> tuple[Step, ...]:
+        """Return the steps of a split."""
+        return self.train if split == "train" else self.val
+
+
+def parse_aug(given: object, key: str = "aug") -> Aug:
+    """Validate the `aug` section and return it typed.
+
+    Args:
+        given: mapping with any of the keys of `Aug`; null means no augmentation.
+        key: key path of the section.
+
+    Raises:
+        UserError: a key, op or parameter is unknown, a value is not allowed, or a step is in the wrong position.
+    """
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug.")
+    nested = ("train", "val", "views")
+    known = {**settings(Aug), **dict.fromkeys(nested)}
+    for name in given:
+        if name not in known:
+            raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), known)}")
+    plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, key)
+    load_plugins(plain["plugins"], f"{key}.plugins")
+    train, val = (parse_steps(given.get(split), f"{key}.{split}") for split in ("train", "val"))
+    if mixing := [step.key for step in val if _mixes(step)]:
+        raise UserError(f"{key}.val.{mixing[0]}: mixes samples and their targets. Allowed: in {key}.train only.")
+    return Aug(**plain, train=train, val=val, views=parse_settings(Views, given.get("views"), f"{key}.views"))
+
+
+def parse_steps(given: object, key: str) -> tuple[Step, ...]:
+    """Validate an ordered mapping of steps, `{step: {parameter: value}}`; see `parse_aug`."""
+    steps = _parse_steps(given, key)
+    for i, step in enumerate(steps):
+        if step.op.kind == "crop" and i > 0:
+            first = steps[0]
+            why = f"'{first.key}' is the crop" if first.op.kind == "crop" else f"'{first.key}' comes before it"
+            raise UserError(f"{key}.{step.key}: {why}. Allowed: at most one crop, as the first step.")
+        if i > 0 and _mixes(steps[i - 1]) and not _mixes(step):
+            raise UserError(f"{key}.{step.key}: '{steps[i - 1].key}' mixes samples. Allowed: no other step after that.")
+    return steps
+
+
+def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Step, ...]:
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of steps, as rotate: {{p: 0.5}}.")
+    if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
+        raise UserError(f"{key}.{twice[0]}: given twice, as text and as a number. Allowed: unique names.")
+    return tuple(_parse_step(str(name), params, f"{key}.{name}", weights) for name, params in given.items())
+
+
+def _parse_step(name: str, given: object, key: str, weights: bool) -> Step:
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of parameters, as {{p: 0.5}}.")
+    if "." in name:
+        raise UserError(
+            f"{key}: a step's name cannot contain a dot. Allowed: the name of an op, or any other name with op: NAME."
+        )
+    op = find_op(str(given["op"]), f"{key}.op") if "op" in given else find_op(name, key)
+    own = {n: v for n, v in given.items() if n not in ("op", "steps", *(["weight"] if weights else []))}
+    if op.kind == "crop" and "p" in own:
+        raise UserError(f"{key}.p: a crop applies to every image. Allowed: {', '.join(op.params) or 'no parameters'}.")
+    if "weight" in own:
+        raise UserError(f"{key}.weight: only steps nested in one_of have a weight. Allowed: {', '.join(op.params)}.")
+    known = [*op.params, "op", *(["steps"] if op.nests else []), *(["weight"] if weights else [])]
+    for unknown in given:
+        if unknown not in known:
+            raise UserError(f"{key}.{unknown}: unknown key.{suggest(str(unknown), known)}")
+    weight = _WEIGHT.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
+    params = parse_params(op.params, own, key)
+    p = params.pop("p", 1.0)
+    steps = _parse_nested(op, given.get("steps"), params, key) if op.kind == "policy" else ()
+    return Step(name, op, p, MappingProxyType(params), steps, 1.0 if weight is None else weight)
+
+
+def _parse_nested(op: Op, given: object, params: Mapping[str, Any], key: str) -> tuple[Step, ...]:
+    """Return the steps of a policy: those nested in YAML, or those its function returns."""
+    path = f"{key}.steps" if op.nests else f"{key} ({op.name})"
+    steps = _parse_steps(given if op.nests else op.function(**params), path, weights=op.weighted)
+    if op.nests and not steps:
+        allowed = "a mapping of steps, as rotate: {angle_range: [-9, 9]}"
+        raise UserError(f"{path}: no steps to choose from. Allowed: {allowed}.")
+    for step in steps:
+        if step.op.kind == "crop":
+            raise UserError(
+                f"{path}.{step.key}: crops cannot be nested. Allowed: one crop, as the recipe's first step."
+            )
+        if _mixes(step) != _mixes(steps[0]):
+            why = f"either '{steps[0].key}' or this step mixes samples, but not both"
+            raise UserError(f"{path}.{step.key}: {why}. Allowed: steps that all mix samples, or none that does.")
+    count = params.get("count_range")
+    most = max(count.values if isinstance(count, Values) else count) if op.nests and count is not None else 0
+    if most > len(steps):
+        shown = op.params["count_range"].show(count)
+        raise UserError(f"{key}.count_range: {shown} of {len(steps)} steps. Allowed: at most {len(steps)}.")
+    return steps
+
+
+def _mixes(step: Step) -> bool:
+    return any(leaf.op.kind == "batch" for leaf in step.leaves())
+
+
+def plain_steps(steps: tuple[Step, ...]) -> dict[str, dict[str, Any]]:
+    """Return steps as a complete mapping of plain values, from which `parse_steps` makes the same steps."""
+    return {step.key: _plain_step(step) for step in steps}
+
+
+def _plain_step(step: Step) -> dict[str, Any]:
+    plain: dict[str, Any] = {"op": step.op.name}
+    if "p" in step.op.params:
+        plain["p"] = step.p
+    if step.weight != 1:
+        plain["weight"] = step.weight
+    plain |= {name: _plain(value) for name, value in step.params.items()}
+    return plain | ({"steps": plain_steps(step.steps)} if step.op.nests else {})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Values):
+        return {"values": list(value.values)}
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,1 @@
+"""Helpers that every room uses: errors, files, memory, background work, progress bars, text, timing, seeds."""

@@ -1,0 +1,199 @@
+"""Atomic writing, JSON that any program can read, paths in messages, and installed versions."""
+
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
+from pathlib import Path
+from uuid import uuid4
+
+from augment.support.errors import UserError
+from augment.support.text import as_bytes
+
+# The temporary names that `atomic_path` creates.
+_PART = re.compile(r"\.[0-9a-f]{32}\.part")
+
+
+def write_atomically(path: Path, content: bytes | str, *, durable: bool = True) -> None:
+    """Write a file completely or not at all; until it is complete, readers see the old one.
+
+    A symbolic link is kept, and its target is written. A device or a pipe is written to, not replaced.
+
+    Args:
+        path: the file; its folder is created if it is missing.
+        content: bytes or text, see `augment.support.text.as_bytes`.
+        durable: whether the file should survive a power failure from now on, see `atomic_path`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    data = as_bytes(content) if isinstance(content, str) else content
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(data)
+        return
+    with atomic_path(path.resolve(), durable=durable) as part:
+        part.write_bytes(data)
+
+
+@contextmanager
+def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Yield a temporary path next to `path`; the file or folder made there is renamed to `path` at the end.
+
+    The parent folder is created if it is missing. After an exception, nothing is left behind; `remove_parts` removes
+    what a killed process leaves.
+
+    Args:
+        path: the file or folder.
+        durable: whether to wait until a file is on the disk before it is renamed, and then for its new name: after a
+            power failure there is the old file or the new one. This takes milliseconds; caches do without it.
+
+    Raises:
+        OSError: it cannot be written, or `path` is a folder that is not empty.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{uuid4().hex}.part")
+    try:
+        yield part
+        if durable:
+            sync(part)
+        os.replace(part, path)
+        if durable:
+            sync(path.parent)
+    finally:
+        if part.is_dir():
+            shutil.rmtree(part)
+        part.unlink(missing_ok=True)
+
+
+def no_link(path: Path) -> Path:
+    """Return the path of a file if it is safe to write in a folder that may come from a stranger.
+
+    Raises:
+        UserError: it is a symbolic link, which may lead anywhere, or a device or a pipe.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"{path}: cannot be written: it is a link, or no file. Allowed: to remove it.")
+    return path
+
+
+def read_some(file: Path, most: int = 2**26) -> str:
+    """Read a text file that may come from a stranger; bytes that are not UTF-8 are replaced.
+
+    Raises:
+        UserError: it is larger than `most` bytes.
+        OSError: it cannot be read.
+    """
+    if file.stat().st_size > most:
+        raise UserError(f"{file}: {file.stat().st_size:,} bytes. Allowed: at most {most:,} bytes.")
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk.
+
+    Raises:
+        OSError: it cannot be written, for example because the disk is full.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():  # some file systems sync no folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove unfinished writes that killed processes left in a folder that no other process is writing to."""
+    for part in folder.glob(".*.part"):
+        if _PART.fullmatch(part.name):
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part)
+            else:
+                part.unlink(missing_ok=True)
+
+
+def special_kind(mode: int) -> str:
+    """Return what a path is, such as "named pipe", if reading it might never end; "" for a file or a folder.
+
+    Args:
+        mode: `st_mode` of its status.
+    """
+    kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+    return kinds.get(stat.S_IFMT(mode), "")
+
+
+def require_file(path: Path) -> Path:
+    """Return a path, whether or not there is a file, unless reading it might never end.
+
+    Raises:
+        OSError: it is a named pipe, a socket or a device; or no file can have such a name.
+    """
+    try:
+        kind = special_kind(path.stat().st_mode) if path.exists() else ""
+    except ValueError:
+        raise OSError(errno.EINVAL, "its name has a NUL character", str(path)) from None
+    if kind:
+        raise OSError(errno.EINVAL, f"it is a {kind}", str(path))
+    return path
+
+
+def digest(*parts: object) -> str:
+    """Return a short name for some values, the same in every process."""
+    return blake2b("\0".join(map(str, parts)).encode(errors="surrogateescape"), digest_size=12).hexdigest()
+
+
+def write_json(path: Path, values: object) -> None:
+    """Write plain values as JSON, atomically; numbers that are not finite, which JSON lacks, become null.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_atomically(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
+
+
+def json_line(values: Mapping[str, object]) -> str:
+    """Return plain values as a line of a .jsonl file; see `write_json`."""
+    return json.dumps(_finite(values), allow_nan=False) + "\n"
+
+
+def _finite(values: object) -> object:
+    if isinstance(values, float):
+        return values if isfinite(values) else None
+    if isinstance(values, Mapping):
+        return {key: _finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    return values
+
+
+def near_file(path: Path) -> str:
+    """Return the end of a "no such file" message: the closest name in its folder, if one is close."""
+    if not path.parent.is_dir():
+        return near_file(path.parent) if "*" in str(path.parent) else f" There is no folder {path.parent} either."
+    names = sorted(other.name for other in path.parent.iterdir() if not other.name.startswith("."))
+    near = get_close_matches(path.name, names, n=1, cutoff=0.5)
+    return f" Did you mean {path.with_name(near[0])}?" if near else ""
+
+
+def shown(path: Path) -> Path:
+    """Return a path as a user would type it: relative to the current folder if it lies below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path != here and path.is_relative_to(here) else path
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package, None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

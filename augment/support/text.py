@@ -1,0 +1,67 @@
+"""Format counts, shares, numbers and lists of names for sentences."""
+
+import sys
+import unicodedata
+from collections.abc import Iterable
+from io import TextIOWrapper
+
+# The beginnings of cells that a spreadsheet takes for formulas.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def amount(count: int, one: str, several: str = "") -> str:
+    """Return a count with its noun: "1 class" or "2,000 classes".
+
+    Args:
+        count: how many.
+        one: the singular.
+        several: the plural; by default the singular with an s.
+    """
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def percent(share: float) -> str:
+    """Return a share in [0, 1] as a percentage with two digits."""
+    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
+
+
+def short_number(value: float) -> str:
+    """Return a number with three significant digits; from 100 on, rounded to a whole number."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table_cell(text: object) -> str:
+    """Return a name as a cell of a CSV file, with an apostrophe if a spreadsheet would run it as a formula."""
+    cell = str(text)
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
+
+
+def from_table_cell(cell: str) -> str:
+    """Return the name in a cell that `table_cell` wrote."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
+
+
+def as_bytes(text: str) -> bytes:
+    """Return a text in UTF-8; file names in it that are not UTF-8 keep their bytes."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON allows
+        return text.encode(errors="replace")
+
+
+def keep_names() -> None:
+    """Let stdout print file names that are not UTF-8 unchanged, instead of failing."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")
+
+
+def printable(text: str) -> str:
+    """Return a text for a terminal: question marks for control characters, which could move its cursor."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "?" for c in text)
+
+
+def list_some(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:
+    """Return the first names, and how many more there are: "a, b, c and 5 more"."""
+    listed = list(names)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return separator.join(listed[:most]) + more

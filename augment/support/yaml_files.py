@@ -1,0 +1,92 @@
+"""Read YAML files safely: none can run code, take long, or fill the memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from omegaconf._utils import get_yaml_loader  # reads numbers as Hydra does, and refuses duplicate keys
+
+from augment.support.errors import UserError, first_line
+
+# Far above any real configuration. OmegaConf takes seconds for this many values, and recurses into nested ones.
+MAX_BYTES, MAX_VALUES, MAX_DEPTH = 2**20, 20_000, 40
+
+_Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_yaml(file: Path) -> object:
+    """Read a YAML file as plain values; interpolations, `${...}`, stay text.
+
+    Raises:
+        UserError: it cannot be read, is not YAML, has tags for Python objects, or is too large.
+    """
+    try:
+        loaded: object = yaml.load(check_yaml(file), Loader=get_yaml_loader())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{file}: cannot be read: {first_line(error)}. Allowed: a YAML file.") from error
+    return {} if loaded is None else loaded
+
+
+def read_list(file: Path) -> list[object]:
+    """Read a YAML file that holds a list; see `read_yaml`.
+
+    Raises:
+        UserError: see `read_yaml`; or the file holds something else.
+    """
+    loaded = read_yaml(file)
+    if loaded and not isinstance(loaded, list):
+        raise UserError(f"{file}: holds no list. Allowed: a YAML list.")
+    return loaded if isinstance(loaded, list) else []
+
+
+def check_yaml(file: Path) -> str:
+    """Return the text of a YAML file if its values can be built safely; aliases count as what they repeat.
+
+    Raises:
+        UserError: the file or what it holds is too large, or nested too deeply.
+        OSError: it cannot be read.
+        YAMLError: it is not YAML.
+        ValueError: it is not text.
+    """
+    if file.stat().st_size > MAX_BYTES:
+        raise UserError(f"{file}: {file.stat().st_size:,} bytes. Allowed: a YAML file of at most {MAX_BYTES:,} bytes.")
+    text = file.read_text(encoding="utf-8")
+    anchors: dict[str | None, _Extent] = {}
+    around = [_Extent(None)]  # the collections around an event, the file itself first
+    for event in _events(text):
+        if isinstance(event, yaml.CollectionEndEvent):
+            done = around.pop()
+            anchors[done.anchor] = done
+        elif isinstance(event, yaml.AliasEvent):
+            # An alias inside the value that it names never ends.
+            done = anchors.get(event.anchor, _Extent(None, values=MAX_VALUES))
+        elif event.tag and "python" in event.tag:
+            raise UserError(f"{file}: the tag {event.tag} is not allowed. Allowed: plain values.")
+        elif isinstance(event, yaml.CollectionStartEvent):
+            around.append(_Extent(event.anchor))
+            done = None
+        else:
+            done = anchors[event.anchor] = _Extent(event.anchor)
+        if done is not None:
+            around[-1].values += done.values
+            around[-1].depth = max(around[-1].depth, done.depth + 1)
+        if sum(extent.values for extent in around) > MAX_VALUES:
+            raise UserError(f"{file}: more than {MAX_VALUES:,} values, aliases included. Allowed: fewer.")
+        if max(len(around), around[-1].depth) > MAX_DEPTH:
+            raise UserError(f"{file}: nested more than {MAX_DEPTH} levels deep. Allowed: fewer.")
+    return text
+
+
+@dataclass
+class _Extent:
+    """How much a value holds, itself included, and how deeply it is nested."""
+
+    anchor: str | None
+    values: int = 1
+    depth: int = 0
+
+
+def _events(text: str) -> Iterator[yaml.NodeEvent | yaml.CollectionEndEvent]:
+    kept = (yaml.NodeEvent, yaml.CollectionEndEvent)
+    yield from (event for event in yaml.parse(text, Loader=_Loader) if isinstance(event, kept))

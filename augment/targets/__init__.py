@@ -1,1 +1,0 @@
-"""What pictures come labeled with, and what becomes of it: classes, labels or numbers."""

@@ -1,0 +1,1 @@
+"""The tools of `python -m augment`: each module or package here is one."""

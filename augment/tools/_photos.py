@@ -1,0 +1,37 @@
+"""Choose the images that a tool works on: those of its flag --photos, or of the configured data."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from augment.data.check import check_files
+from augment.data.dataset import ImageRef
+from augment.data.formats.folder import find_images
+from augment.data.images import name_of
+from augment.support.errors import UserError
+
+
+def find_photos(
+    folder: Path | None, default: Callable[[], Sequence[ImageRef]], most: int, *, check: bool = True
+) -> list[ImageRef]:
+    """Return images in a folder, at any depth, or of `default()` if no folder is given, evenly spread.
+
+    Args:
+        folder: the value of --photos.
+        default: returns the images that are used otherwise.
+        most: number of images to choose; all are returned if there are fewer.
+        check: check that the chosen images of the folder can be decoded.
+
+    Raises:
+        UserError: there is no such folder, it contains no images, or one that is chosen cannot be decoded.
+    """
+    if folder is not None and not folder.is_dir():
+        raise UserError(f"--photos {folder}: there is no such folder.")
+    found: Sequence[ImageRef] = default() if folder is None else [*find_images(folder)]
+    if folder is not None and not found:
+        raise UserError(f"--photos {folder}: the folder contains no images.")
+    count = min(most, len(found))
+    chosen = [found[(2 * index + 1) * len(found) // (2 * count)] for index in range(count)]
+    if folder is not None and check and (problems := check_files(chosen)):
+        first = problems[0]
+        raise UserError(f"--photos {folder}: {len(problems)} cannot be used: {name_of(first.file)} {first.reason}")
+    return chosen

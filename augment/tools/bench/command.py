@@ -1,0 +1,52 @@
+"""Measure how fast a recipe runs, compared with upper bounds and with other loaders.
+
+Rows run in turns: each round runs every row for a few seconds, so that a temporary slowdown of the machine affects all
+of them. Rows that are not being timed are idle: batches prefetched by threads or workers are taken before the clock
+starts, and their work is awaited after it stops.
+
+With --sources, the same images are written in the format of every source, including folders, to a temporary folder, and
+read once before the measurement, so that the disk does not matter.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from augment.cli.benchmark import BenchReport
+from augment.cli.parser import readable_errors
+from augment.tools.bench.contenders import CONTENDERS, find_contenders, op_contenders, recipe_stream
+from augment.tools.bench.in_memory import TRANSFORM_CONTENDERS
+from augment.tools.bench.measure import make_report, measure, settings_of
+from augment.tools.bench.options import BenchOptions, parse_options
+from augment.tools.bench.setup import Contender, Setup
+from augment.tools.bench.sources import compare_sources
+from augment.tools.bench.startup import measure_start
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with readable_errors():
+        options = parse_options(given, __doc__)
+        report = compare_sources(options) if options.flags.sources else _compare_rows(options, given)
+        report.finish(options.flags.out)
+    return 0
+
+
+def _compare_rows(options: BenchOptions, arguments: Sequence[str]) -> BenchReport:
+    """Measure the rows that the flags select; `arguments` are for the processes whose start is measured."""
+    flags = options.flags
+    known = TRANSFORM_CONTENDERS if flags.transform else CONTENDERS
+    also = [Contender(name, f"{name}, fused", partial(recipe_stream, aug=aug)) for name, aug in options.also]
+    contenders = [*find_contenders(flags.rows, known), *also, *op_contenders(flags.ops)]
+    # First, while the machine is idle.
+    start = measure_start([a for a in arguments if a != "--start"]) if flags.start else None
+    setup = Setup.of(options.aug, options.images(), flags)
+    results = measure(contenders, setup, flags)
+    settings = {"recipe_name": options.recipe_name, **settings_of(setup, flags), "start": start}
+    further: dict[str, Any] = {"baselines": ("transform",), "beyond": ()} if flags.transform else {}
+    if start:
+        parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in start.items() if name != "total")
+        further["lines"] = (f"first batch of the recipe {start['total']:.2f} s after process start ({parts})",)
+    return make_report(options.recipe_name, results, settings, **further)

@@ -1,0 +1,152 @@
+"""The contenders of the benchmark: ways to bring the same images to the device, each an endless stream of batches."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from nvidia.dali.pipeline import Pipeline
+
+from augment.data.dataset import Split
+from augment.data.images import are_paths
+from augment.pipeline.loader import Loader
+from augment.pipeline.placement import place
+from augment.recipe.op import OPS, find_op
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import Aug, parse_steps
+from augment.support.errors import UserError, suggest
+from augment.tools.bench import baselines, handwritten
+from augment.tools.bench.baselines import PilDataset, PlainRecipe, TorchvisionDataset, data_loader
+from augment.tools.bench.setup import DALI_PREFETCHED, Batches, Contender, Setup, Stream
+
+# Batches that PyTorch's DataLoader prefetches per worker.
+_WORKER_PREFETCHED = 2
+
+
+def find_contenders(names: Sequence[str], contenders: Sequence[Contender]) -> list[Contender]:
+    """Return contenders by name, in the order of the table; all of them if no name is given.
+
+    Raises:
+        UserError: there is no such row; the message suggests the closest one.
+    """
+    known = {row.name: row for row in contenders}
+    for name in names:
+        if name not in known:
+            raise UserError(f"--rows: unknown row '{name}'.{suggest(name, known)}")
+    return [row for row in contenders if not names or row.name in names]
+
+
+def recipe_stream(setup: Setup, aug: Aug | None = None) -> Stream:
+    """Return the stream of a recipe as in training, by default of the configured one."""
+    return Stream(_loader(setup, aug or setup.aug))
+
+
+def op_contenders(names: Sequence[str]) -> list[Contender]:
+    """Return a contender for each op: the recipe's crop, then the op on every image; "all" stands for all ops.
+
+    Raises:
+        UserError: there is no such op, or it has no effect by itself.
+    """
+    able = [name for name, op in OPS.items() if op.kind != "crop" and not op.nests]
+    for name in names:
+        if name != "all" and find_op(name, "--ops").name not in able:
+            raise UserError(f"--ops: '{name}' has no effect by itself after a crop. Allowed: {', '.join(able)}.")
+    wanted = able if "all" in names else names
+    return [Contender(f"op {name}", f"crop, {name}", partial(_op, name)) for name in wanted]
+
+
+def _op(name: str, setup: Setup) -> Stream:
+    aug = without_steps(setup.aug)
+    return recipe_stream(setup, replace(aug, train=(*aug.train, *parse_steps({name: None}, "--ops"))))
+
+
+# --- this project ---
+
+
+def without_steps(aug: Aug) -> Aug:
+    """Return the recipe's crop and nothing else."""
+    return replace(aug, train=tuple(step for step in aug.train if step.op.kind == "crop"))
+
+
+def _loader(setup: Setup, aug: Aug) -> Batches:
+    split = Split(setup.files, (0,) * len(setup.files))
+    loader = Loader(
+        build_plan(aug, "train"),
+        split,
+        batch_size=setup.batch_size,
+        seed=0,
+        device=setup.device,
+        classes=10,  # for ops that mix targets
+        placement=place(aug, setup.files[: setup.photos], setup.device, threads=setup.threads),
+        threads=setup.threads,
+        half=setup.half,
+    )
+    try:
+        while True:
+            for batch in loader:
+                yield len(batch)
+    finally:
+        loader.close()
+
+
+def _cached(setup: Setup) -> Stream:
+    # The first epoch fills the cache.
+    warmup = -(-setup.photos // setup.batch_size) + 2 * DALI_PREFETCHED
+    return Stream(_loader(setup, replace(setup.aug, fuse=True, cache="gpu")), warmup=warmup)
+
+
+def _no_cache(setup: Setup) -> str:
+    if setup.device.type != "cuda":
+        return "no GPU"
+    return "" if are_paths(setup.files) else "the images are not separate files"
+
+
+# --- DALI by hand ---
+
+
+def _dali(build: Callable[[Setup], Pipeline], setup: Setup) -> Stream:
+    return Stream(_outputs(build(setup), setup))
+
+
+def _outputs(pipeline: Pipeline, setup: Setup) -> Batches:
+    # As in the loader, without waiting for the GPU.
+    stream = torch.cuda.current_stream() if setup.device.type == "cuda" else None
+    pipeline.build()
+    while True:
+        pipeline.run(stream)
+        yield setup.batch_size
+
+
+# --- PyTorch's DataLoader ---
+
+
+def _workers(dataset: type[PilDataset] | type[TorchvisionDataset], setup: Setup) -> Stream:
+    made = dataset(setup.files, PlainRecipe.of(setup.aug, half=setup.half))
+    prefetched = _WORKER_PREFETCHED * setup.workers + 1
+    return Stream(_from_workers(made, setup), prefetched, stride=setup.workers, warmup=prefetched)
+
+
+def _from_workers(dataset: PilDataset | TorchvisionDataset, setup: Setup) -> Batches:
+    cuda = setup.device.type == "cuda"
+    loader = data_loader(dataset, batch_size=setup.batch_size, workers=setup.workers, pin_memory=cuda)
+    while True:
+        for images, _ in loader:
+            yield len(images.to(setup.device, non_blocking=True))
+
+
+CONTENDERS = (
+    Contender("read", "read the files", partial(_dali, handwritten.read_pipeline), is_bound=True),
+    Contender("decode", "decode", partial(_dali, handwritten.decode_pipeline), is_bound=True),
+    Contender("crop", "crop + normalize", lambda setup: recipe_stream(setup, without_steps(setup.aug)), is_bound=True),
+    Contender("fused", "fused", lambda setup: recipe_stream(setup, replace(setup.aug, fuse=True))),
+    Contender("steps", "step by step", lambda setup: recipe_stream(setup, replace(setup.aug, fuse=False))),
+    Contender(
+        "dali",
+        "DALI op by op",
+        partial(_dali, handwritten.handwritten_pipeline),
+        lambda setup: handwritten.untranslated(setup.plan.steps),
+    ),
+    Contender("cached", "fused, decoder cache", _cached, _no_cache),
+    Contender("torchvision", "torchvision v2", partial(_workers, TorchvisionDataset), baselines.torchvision_obstacle),
+    Contender("pil", "PIL", partial(_workers, PilDataset), baselines.obstacle),
+)

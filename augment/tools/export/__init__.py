@@ -1,0 +1,1 @@
+"""The export tool: write the validation transform for serving."""

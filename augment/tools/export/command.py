@@ -1,0 +1,192 @@
+"""Export the validation transform for serving, and measure how closely each export matches validation.
+
+A model that is served with another transform than it was validated with loses accuracy: through another resize, a crop
+that is off by a pixel, or an ignored EXIF orientation. The transform is therefore written for several servers:
+
+    transform_cpu.dali, transform_gpu.dali   serialized DALI pipelines that take encoded images
+    transform.py                             a function in Pillow and NumPy
+    transform_torchvision.py                 a torchvision Compose, an approximation
+    parity.json, parity.png                  the measured differences from validation
+
+These load without this project:
+
+    gpu = {"device_id": 0, "exec_dynamic": True, "exec_pipelined": True, "exec_async": True}    # for the CPU: {}
+    pipeline = Pipeline.deserialize(filename="transform_gpu.dali", batch_size=64, **gpu)
+    (images,) = pipeline.run(encoded=[np.fromfile(file, np.uint8) for file in files])           # NCHW float32
+
+    from transform import transform
+    image = transform(PIL.Image.open(file))                                                     # CHW float32
+
+The serialized pipelines consist of the operators of validation and are equal to it on the same device; CPU and GPU
+decode JPEG differently. Pillow decodes as DALI does on the CPU, but rounds to whole levels between the two passes of a
+resize, so some values are off by one level. The Compose crops at whole pixels, and its filter ends at the edges of the
+image, where DALI repeats the edge pixels.
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from augment.cli.compose import Recipe, compose_recipe
+from augment.cli.parser import Parser, output, readable_errors, whole_number, writing
+from augment.cli.trust import add_trust_flag, with_overrides
+from augment.data.dataset import ImageRef
+from augment.data.images import name_of
+from augment.data.sources import load_dataset
+from augment.pipeline.build import build_transform
+from augment.pipeline.graph import Device
+from augment.recipe.op import load_plugins
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.steps import parse_aug
+from augment.support.console import text_console
+from augment.support.errors import UserError
+from augment.support.files import installed_version, write_atomically, write_json
+from augment.support.text import amount
+from augment.support.yaml_files import read_yaml
+from augment.tools._photos import find_photos
+from augment.tools.export.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
+from augment.tools.export.pillow import CROPS
+from augment.tools.export.transform_source import has_compose, python_source, require_fixed, torchvision_source
+
+OUT = Path("outputs/export")
+DALI_FILES: Mapping[Device, str] = MappingProxyType({"cpu": "transform_cpu.dali", "gpu": "transform_gpu.dali"})
+PYTHON_FILE, TORCHVISION_FILE = "transform.py", "transform_torchvision.py"
+_EXAMPLES = """\
+  python -m augment export +aug=imagenette                     a recipe, compared on the built-in sample
+  python -m augment export +aug=imagenette --photos DIR        compared on your own images
+  python -m augment export --run outputs/DATE/RUN --out DIR    the transform that a model was validated with
+"""
+_WHY = {
+    PYTHON_FILE: "Pillow rounds to whole levels between the two passes of a resize",
+    TORCHVISION_FILE: "the resize filter ends at the edges; a center crop is cut at whole pixels",
+}
+_OF_RUNS = ("plugins=", "aug.plugins=", "data=", "data.")  # overrides that --run allows
+# Defaults, which can be changed when a pipeline is loaded.
+BATCH_SIZE, THREADS = 64, 4
+
+
+def export_dali(plan: Plan, file: Path, device: Device) -> None:
+    """Write a plan as a serialized DALI pipeline, for `nvidia.dali.Pipeline.deserialize`.
+
+    Its input "encoded" takes the bytes of encoded images, its output is (N, 3, size, size) float32, normalized.
+
+    Args:
+        plan: the plan, which must consist of a crop that is not random.
+        file: the file to write.
+        device: where it will run; gpu can be written without a GPU, and must be loaded with `device_id`.
+
+    Raises:
+        UserError: the plan is random, or has steps besides the crop.
+    """
+    require_fixed(plan)
+    pipeline = build_transform(plan, device=device, batch_size=BATCH_SIZE, threads=THREADS)
+    write_atomically(file, pipeline.serialize())
+
+
+def export(plan: Plan, folder: Path, files: Sequence[ImageRef]) -> list[Parity]:
+    """Write a plan in every form, compare each form with validation, and write a report.
+
+    Args:
+        plan: the plan of validation.
+        folder: the folder to write to; created if it is missing.
+        files: images to compare on, at least one; all can be decoded.
+
+    Raises:
+        UserError: the plan cannot be exported (see `python_source`), or the folder cannot be written.
+    """
+    sources = {PYTHON_FILE: python_source(plan)}
+    if has_compose(plan):
+        sources[TORCHVISION_FILE] = torchvision_source(plan)
+    with writing(f"--out {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, source in sources.items():
+            write_atomically(folder / name, source)
+        for device, name in DALI_FILES.items():
+            export_dali(plan, folder / name, device)
+
+    has_gpu = torch.cuda.is_available()
+    devices: list[Device] = ["cpu", "gpu"] if has_gpu else ["cpu"]
+    forms = [dali_form(folder / DALI_FILES[device], device) for device in devices]
+    for name in sources:
+        with suppress(ImportError):  # torchvision is optional
+            forms.append(pillow_form(folder / name, _WHY[name]))
+    loaders = [torch.device("cpu"), *([torch.device("cuda")] if has_gpu else [])]
+    results = [result for loader in loaders for result in parity(plan, files, forms, loader)]
+    packages = ("nvidia-dali-cuda120", "pillow", "numpy", "torchvision")
+    report = {
+        "plan": str(plan).splitlines(),
+        "digest": plan.digest,
+        "versions": {name: installed_version(name) for name in packages},
+        "results": [
+            {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(result).items()}
+            | {"worst": name_of(result.worst)}
+            for result in results
+        ],
+    }
+    write_json(folder / "parity.json", report)
+    worst = max(results, key=lambda result: result.mean_levels).worst
+    draw_parity(plan, worst, forms, loaders[0], folder / "parity.png")
+    return results
+
+
+def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
+    """Return the recipe of a run, or of overrides."""
+    run = options.run
+    if run is None:
+        return compose_recipe(overrides)
+    if others := [token for token in overrides if not token.lstrip("+").startswith(_OF_RUNS)]:
+        raise UserError(f"--run {run} and {others[0]}: cannot be combined. Allowed: one of them.")
+    file = run / "config.yaml"
+    if not file.is_file():
+        raise UserError(f"--run {run}: contains no config.yaml. Allowed: the folder of a run.")
+    config = read_yaml(file)
+    if not isinstance(config, dict):
+        raise UserError(f"{file}: not the configuration of a run.")
+    plus = [token.lstrip("+") for token in overrides]
+    plain = with_overrides(config, plus, file, trust=options.trust, data=options.photos is None)
+    load_plugins(tuple(plain.get("plugins") or ()), "plugins")  # which may declare ops
+    return Recipe(parse_aug(plain.get("aug")), 0, tuple(plain.get("plugins") or ()), plain)
+
+
+def _parser() -> Parser:
+    parser = Parser("augment export", __doc__, _EXAMPLES)
+    parser.add_argument(
+        "--run", type=Path, metavar="DIR", help="export the recipe of this run, with its model's mean and std"
+    )
+    parser.add_argument("--out", type=output, metavar="DIR", help=f"folder to write to (default: {OUT}/DIGEST)")
+    parser.add_argument(
+        "--photos", type=Path, metavar="DIR", help="use the images in this folder, at any depth, instead of data"
+    )
+    parser.add_argument(
+        "--limit", type=whole_number(1), default=500, metavar="N", help="compare on at most N images (default: 500)"
+    )
+    add_trust_flag(parser)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    with readable_errors():
+        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        recipe = _recipe(options, overrides)
+        plan = build_plan(recipe.aug, "val")
+        require_fixed(plan, forms=CROPS)
+        folder = options.out or OUT / plan.digest
+        files = find_photos(options.photos, lambda: load_dataset(recipe.source()).val.files, options.limit)
+        results = export(plan, folder, files)
+        console = text_console()
+        console.print(str(plan))
+        console.print(parity_table(results))
+        for form, why in {result.form: result.why for result in results}.items():
+            console.print(f"{form}: {why}")
+        if not torch.cuda.is_available():
+            console.print(f"{DALI_FILES['gpu']} was not compared, as there is no GPU.")
+        if options.run is None and recipe.aug.mean is None:
+            console.print("Mean and std are ImageNet's; --run DIR uses those of a run's model.")
+        console.print(f"Compared on {amount(results[0].images, 'image')}; written to {folder}")
+    return 0

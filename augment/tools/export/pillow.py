@@ -1,0 +1,68 @@
+"""The validation transform in Pillow and NumPy, whose source `augment.tools.export` copies into a file.
+
+Functions here therefore use only Pillow, NumPy, `math` and each other, and address readers of that file. Each crop op
+has a function of its name: `(image, size, **parameters) -> image`; `resize` implements side both only, as its other
+sides equal other crops. `to_rgb` of `augment.data.images` is copied, too.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+
+def resample(image: Image.Image, sides: tuple[int, int], box: tuple[float, float, float, float]) -> Image.Image:
+    """Resize the part of an RGB image within box (left, top, right, bottom) to (width, height), with antialiasing.
+
+    Beyond the edges of the image, DALI's filter repeats the edge pixels, while Pillow's is cut off, which changes the
+    outermost pixels by some 20 levels. The image is therefore padded with its edge pixels first.
+    """
+    left, top, right, bottom = box
+    # Pad by how far the box, plus half the filter (one pixel of the result), extends beyond the image.
+    x = math.ceil(max(-left, right - image.width, 0) + max((right - left) / sides[0], 1))
+    y = math.ceil(max(-top, bottom - image.height, 0) + max((bottom - top) / sides[1], 1))
+    wide = Image.fromarray(np.pad(np.asarray(image), ((y, y), (x, x), (0, 0)), mode="edge"))
+    # reducing_gap=None: no fast reduction first, which is less exact.
+    return wide.resize(sides, Image.Resampling.BILINEAR, (left + x, top + y, right + x, bottom + y), reducing_gap=None)
+
+
+def resize(image: Image.Image, size: int) -> Image.Image:
+    """Resize the whole image to the square, ignoring its aspect ratio."""
+    return resample(image, (size, size), (0, 0, image.width, image.height))
+
+
+def center_crop(image: Image.Image, size: int, scale: float) -> Image.Image:
+    """Cut a centered square of `scale` times the image's short side, with subpixel precision, and resize it."""
+    side = scale * min(image.size)
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    return resample(image, (size, size), (left, top, left + side, top + side))
+
+
+def letterbox(image: Image.Image, size: int, border: str, fill: int) -> Image.Image:
+    """Resize the image so that its long side fits the square, center it, and pad the rest."""
+    scale = size / max(image.size)
+    width, height = (max(1, math.floor(side * scale + 0.5)) for side in image.size)
+    # Keep the exact scale: if the size was rounded, the box is a fraction of a pixel off the image's edges.
+    x, y = (image.width - width / scale) / 2, (image.height - height / scale) / 2
+    pixels = np.asarray(resample(image, (width, height), (x, y, image.width - x, image.height - y)))
+    left, top = (size - width) // 2, (size - height) // 2
+    padding = ((top, size - height - top), (left, size - width - left), (0, 0))
+    if border == "constant":
+        return Image.fromarray(np.pad(pixels, padding, constant_values=fill))
+    return Image.fromarray(np.pad(pixels, padding, mode="edge" if border == "replicate" else "reflect"))
+
+
+def normalize(image: Image.Image, mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32]:
+    """Return (3, height, width) float32: RGB in 0..1, minus the mean, divided by the standard deviation."""
+    pixels = np.asarray(image, np.float32) / 255
+    pixels = (pixels - np.array(mean, np.float32)) / np.array(std, np.float32)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+# Crop ops by name, read-only. To support another crop, add a function.
+CROPS: Mapping[str, Callable[..., Image.Image]] = MappingProxyType(
+    {f.__name__: f for f in (resize, center_crop, letterbox)}
+)

@@ -1,0 +1,176 @@
+"""Write a plan as Python source: in Pillow and NumPy, which is equivalent, and in torchvision, an approximation."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from augment.data.images import to_rgb
+from augment.recipe.captions import is_fixed
+from augment.recipe.plan import Plan
+from augment.recipe.steps import Step
+from augment.support.errors import UserError
+from augment.tools.export import pillow
+
+_PYTHON = '''\
+"""A model's validation transform: `transform(PIL.Image.open(file))`. Requires only Pillow and NumPy."""
+
+# Written by `python -m augment export`, of this plan:
+#
+{plan}
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+SIZE = {size}
+MEAN = {mean}
+STD = {std}
+
+
+def transform(image: Image.Image) -> NDArray[np.float32]:
+    """Turn an image of any size and mode into the model's input, (3, SIZE, SIZE) float32: RGB, normalized."""
+    return normalize({crop}(to_rgb(image), SIZE{arguments}), MEAN, STD)
+
+
+{functions}'''
+
+_TORCHVISION = '''\
+"""An approximation of a model's validation transform in torchvision: `transform(PIL.Image.open(file))`."""
+
+# Written by `python -m augment export`, of this plan:
+#
+{plan}
+#
+# Differences:{notes}
+# The resize filter ends at the edges of the image, where DALI repeats the edge pixels. transform.py does as DALI.
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torchvision.transforms import v2
+
+
+{to_rgb}
+
+transform = v2.Compose(
+    [
+        v2.Lambda(to_rgb),
+{crop}
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(mean={mean}, std={std}),
+    ]
+)
+'''
+
+
+def _compose_resize(size: int) -> tuple[list[str], str]:
+    return [f"v2.Resize(({size}, {size}), antialias=True)"], ""
+
+
+def _compose_center_crop(size: int, scale: float) -> tuple[list[str], str]:
+    note = f" the center crop is {scale:g} of the short side; here the image is resized first, to whole pixels."
+    return [f"v2.Resize({max(size, round(size / scale))}, antialias=True)", f"v2.CenterCrop({size})"], note
+
+
+# Crop ops by name, read-only: lines of a Compose, and why they are not exact.
+COMPOSE: Mapping[str, Callable[..., tuple[list[str], str]]] = MappingProxyType(
+    {"resize": _compose_resize, "center_crop": _compose_center_crop}
+)
+
+
+def python_source(plan: Plan) -> str:
+    """Return a plan as Python source that defines `transform(image)` in Pillow and NumPy.
+
+    Raises:
+        UserError: the plan is random, has steps besides the crop, or a crop that is not available in Pillow.
+    """
+    require_fixed(plan, forms=pillow.CROPS)
+    name, values = _call(plan.crop)
+    parts = (to_rgb, pillow.CROPS[name], pillow.resample, pillow.normalize)
+    return _PYTHON.format(
+        plan=_comment(plan),
+        size=plan.size,
+        mean=plan.mean,
+        std=plan.std,
+        crop=name,
+        arguments="".join(f", {key}={value!r}" for key, value in values.items()),
+        functions="\n\n".join(inspect.getsource(part) for part in parts),
+    )
+
+
+def torchvision_source(plan: Plan) -> str:
+    """Return a plan as Python source that defines `transform`, the closest torchvision Compose.
+
+    Raises:
+        UserError: the plan is random, has steps besides the crop, or a crop that is not available in torchvision.
+    """
+    require_fixed(plan, forms=COMPOSE)
+    name, values = _call(plan.crop)
+    lines, note = COMPOSE[name](plan.size, **values)
+    return _TORCHVISION.format(
+        plan=_comment(plan),
+        to_rgb=inspect.getsource(to_rgb),
+        notes=note,
+        crop="\n".join(f"        {line}," for line in lines),
+        mean=plan.mean,
+        std=plan.std,
+    )
+
+
+def has_compose(plan: Plan) -> bool:
+    """Return whether the plan's crop is available in torchvision."""
+    return _call(plan.crop)[0] in COMPOSE
+
+
+def _call(crop: Step) -> tuple[str, dict[str, Any]]:
+    """Return the name of the function that implements a crop, and its arguments."""
+    values = crop.op.values(crop.params, {})
+    if crop.op.name != "resize":
+        return crop.op.name, values
+    calls: dict[str, tuple[str, dict[str, Any]]] = {
+        "both": ("resize", {}),
+        "short": ("center_crop", {"scale": 1.0}),
+        "long": ("letterbox", {"border": "constant", "fill": 0}),
+    }
+    return calls[values["side"]]
+
+
+def _comment(plan: Plan) -> str:
+    return "\n".join(f"#     {line}" for line in str(plan).splitlines())
+
+
+def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None:
+    """Check that a plan consists of a crop only and draws nothing.
+
+    Args:
+        plan: the plan to check.
+        forms: names of allowed crop ops; by default all that are not random.
+
+    Raises:
+        UserError: the plan cannot be exported; the message has the key path of each offending step.
+    """
+    reasons = [
+        f"aug.{plan.split}.{step.key}: is random" if _is_random(step) else f"aug.{plan.split}.{step.key}: is not a crop"
+        for step in plan.steps
+    ]
+    crop = plan.crop
+    if _is_random(crop):
+        reasons.insert(0, f"aug.{plan.split}.{crop.key}: is random")
+    elif forms is not None and _call(crop)[0] not in forms:
+        reasons.insert(0, f"aug.{plan.split}.{crop.key}: the op '{crop.op.name}' is available in DALI only")
+    if reasons:
+        raise UserError(
+            f"{'; '.join(reasons)}. An export treats all images alike and consists of a crop only. "
+            f"Allowed in aug.{plan.split}: {', '.join(forms or pillow.CROPS)}."
+        )
+
+
+def _is_random(step: Step) -> bool:
+    op = step.op
+    ranges = [step.params[name] for name in op.draws.values()]
+    drawn = bool(op.uniforms) or not all(map(is_fixed, ranges))
+    return op.random or 0 < step.p < 1 or drawn

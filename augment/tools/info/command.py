@@ -1,0 +1,70 @@
+"""Summarize a data set and report likely problems.
+
+Every image is read once. The figure shows classes or numbers, sizes, shapes, and images that look the same.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from augment.cli.compose import compose_recipe
+from augment.cli.overrides import key_of, parse
+from augment.cli.parser import Parser, output, png_file, readable_errors, writing
+from augment.support.console import text_console
+
+OUT = Path("outputs/info.png")
+
+_EXAMPLES = """\
+  python -m augment info                                                the built-in sample
+  python -m augment info data=folder data.root=DIR aug.size=224         images in folders, to be trained at 224 px
+  python -m augment info data=filelist data.train=T.csv data.val=V.csv --out figure.png
+  python -m augment info data=webdataset data.train='D/train-*.tar' data.val='D/val-*.tar' --json info.json
+
+Overrides are those of python -m trainer; only data and aug.size matter here. The exit code is 0 even if problems are
+found.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    with readable_errors():
+        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        recipe = compose_recipe(overrides)
+        source = recipe.source()
+        # Slow imports, after the overrides have been validated.
+        from augment.data.sources.notices import warn_of_unused_names
+        from augment.drawing.style import save_figure
+        from augment.drawing.text import DPI
+        from augment.support.files import write_json
+        from augment.tools.info.duplicates import find_copies
+        from augment.tools.info.figure import draw
+        from augment.tools.info.findings import find_problems
+        from augment.tools.info.scan import scan_images
+        from augment.tools.info.summary import Info
+        from augment.tools.info.text import report
+
+        name = str(recipe.plain["data"]["source"])
+        data = source.unchecked()
+        warn_of_unused_names(source, data)
+        images = data.train.files + data.val.files
+        scan = scan_images(images)
+        info = Info(name, recipe.aug.size, data, scan, find_copies(images, scan))
+        chosen = shlex.join(token for token in overrides if key_of(parse(token)).split(".")[0] == "data")
+        findings = find_problems(info, skip_bad=getattr(source, "skip_bad", None), convert=chosen or "data=NAME")
+        console = text_console()
+        console.print(report(info, findings))
+        if options.json:
+            with writing(f"--json {options.json}"):
+                write_json(options.json, info.plain() | {"findings": list(map(vars, findings))})
+        with writing(f"--out {options.out}"):
+            save_figure(draw(info), options.out, DPI)
+        console.print(f"\n{options.out}")
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser("augment info", __doc__, _EXAMPLES, arguments="[key=value ...]")
+    parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
+    parser.add_argument("--json", type=output, metavar="FILE", help="also write statistics, findings and file names")
+    return parser

@@ -1,0 +1,128 @@
+"""Show how a recipe is executed, or compare two recipes.
+
+Prints the stages that the steps are grouped into, where they run, and a digest that is equal for equal plans.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from augment.cli.compose import Recipe, compose_recipe
+from augment.cli.overrides import key_of, parse
+from augment.cli.parser import Parser, one_of, readable_errors
+from augment.recipe.diff import Change, diff_settings, diff_steps
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.steps import Aug, SplitName
+from augment.support.console import text_console
+from augment.support.errors import UserError
+from augment.support.text import amount
+
+SPLITS: tuple[SplitName, ...] = ("train", "val")
+
+_EXAMPLES = """\
+  python -m augment plan +aug=imagenette aug.train.rotate.p=.2                      both splits
+  python -m augment plan +aug=strong --split val                                    one split
+  python -m augment plan +aug=imagenette aug.size=64 --against imagenette           changes to imagenette
+  python -m augment plan +aug=imagenette --against +aug=imagenette ~aug.train.flip  changes to that with an override
+
+Overrides are those of python -m trainer; model, fit and callbacks do not matter here. With --against, changes are shown
+as `old -> new`, where the recipe after --against is the old one: + added, - removed, > moved, ~ changed.
+"""
+
+_COLORS = {"added": "green", "removed": "red", "moved": "cyan", "changed": "yellow"}
+
+
+def summary(aug: Aug, plan: Plan) -> str:
+    """Return the number of steps, the operations they are grouped into, and the plan's digest, in one line.
+
+    A policy counts as one step; a split without a crop is resized, which counts as its crop.
+    """
+    steps = [step for step in aug.steps(plan.split) if step.p > 0 and step.op.kind != "crop"]
+    kinds: dict[str, int] = {"crop": 1} | Counter(stage.kind for stage in plan.stages)
+    nouns = {"crop": ("crop",), "geometry": ("warp",), "color": ("color matrix", "color matrices")}
+    stages = ", ".join(amount(count, *nouns.get(kind, (f"{kind} op",))) for kind, count in kinds.items())
+    return f"{amount(1 + len(steps), 'step')}: {stages}; digest {plan.digest}"
+
+
+def devices(aug: Aug, plan: Plan) -> str:
+    """Return in one line what runs where."""
+    where = {"mixed": "on the GPU and the CPU", "cpu": "on the CPU", "auto": "where it is faster"}[aug.decode]
+    cache = "" if aug.cache == "off" else f", cache {aug.cache}" + (" MiB" if isinstance(aug.cache, int) else "")
+    always_cpu = [step.key for step in plan.steps if step.op.on_cpu]
+    return (
+        f"with a GPU: decoding {where}{cache}, everything else on the GPU; without: everything on the CPU; "
+        f"prefetching {amount(aug.prefetch, 'batch', 'batches')}"
+    ) + (f"; always on the CPU: {', '.join(always_cpu)}" if always_cpu else "")
+
+
+def show(aug: Aug, splits: Sequence[SplitName], console: Console) -> None:
+    """Print the plan of each split."""
+    for split in splits:
+        plan = build_plan(aug, split)
+        console.print(str(plan))
+        console.print(f"  {summary(aug, plan)}", style="dim")
+        console.print(f"  {devices(aug, plan)}", style="dim")
+
+
+def show_difference(old: Aug, new: Aug, splits: Sequence[SplitName], console: Console) -> None:
+    """Print the differences between two recipes: settings, then the steps of each split."""
+    if settings := diff_settings(old, new):
+        console.print("settings")
+        _show_changes(settings, console)
+    for split in splits:
+        before, after = build_plan(old, split).digest, build_plan(new, split).digest
+        console.print(f"{split}: same plan, {after}" if before == after else f"{split}: plan {before} -> {after}")
+        changes = diff_steps(old.steps(split), new.steps(split))
+        if not changes:
+            console.print("  same steps", style="dim")
+        _show_changes(changes, console)
+
+
+def _show_changes(changes: Sequence[Change], console: Console) -> None:
+    for change in changes:
+        console.print(Text(f"  {change}", _COLORS[change.kind]))
+
+
+def _note(recipe: Recipe, overrides: Sequence[str]) -> str | None:
+    """Return a note if the trainer would take mean and std from the model, which is unknown here."""
+    about_model = any(key_of(parse(token)).split(".")[0] == "model" for token in overrides)
+    if about_model and (recipe.aug.mean is None or recipe.aug.std is None):
+        return "mean and std are ImageNet's here; in training, a pretrained model provides its own"
+    return None
+
+
+def _parser() -> Parser:
+    parser = Parser("augment plan", __doc__, _EXAMPLES)
+    parser.add_argument("--split", type=one_of(*SPLITS), metavar="train|val", help="show only this split")
+    parser.add_argument(
+        "--against",
+        nargs="+",
+        metavar="RECIPE",
+        help="show the differences from another recipe: a name of conf/aug, or a full set of overrides",
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    with readable_errors():
+        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        splits = SPLITS if options.split is None else (options.split,)
+        console = text_console()
+        recipe = compose_recipe(overrides)
+        if options.against:
+            # A bare word is the name of a file of conf/aug.
+            tokens = [t if "=" in t or t[0] == "~" else f"+aug={t}" for t in options.against]
+            try:
+                old = compose_recipe(tokens)
+            except UserError as error:
+                raise UserError(f"--against: {error}") from error
+            show_difference(old.aug, recipe.aug, splits, console)
+        else:
+            show(recipe.aug, splits, console)
+            if note := _note(recipe, overrides):
+                console.print(note, style="dim")
+    return 0

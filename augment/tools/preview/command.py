@@ -1,0 +1,90 @@
+"""Draw what a recipe does to images, step by step and as a whole, or what ops do.
+
+Images go through the same pipeline as in training; captions name the drawn parameters.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from augment.cli.compose import compose_recipe
+from augment.cli.overrides import key_of, parse
+from augment.cli.parser import Parser, one_of, png_file, readable_errors, whole_number, writing
+from augment.recipe.op import OPS
+from augment.support.console import progress_bar, text_console
+from augment.support.errors import UserError, suggest
+
+OUT = Path("outputs/preview.png")
+ALL = "all"
+
+_EXAMPLES = """\
+  python -m augment preview +aug=imagenette aug.train.rotate.p=.5                    a recipe
+  python -m augment preview +aug=imagenette --photos DIR --count 6 --out recipe.png  on your own images
+  python -m augment preview --op rotate --op erase                                   two ops
+  python -m augment preview --op all aug.plugins=[my_ops]                            all ops, including your own
+
+Overrides are those of python -m trainer; model, fit and callbacks do not matter here.
+"""
+
+
+def _parser() -> Parser:
+    parser = Parser("augment preview", __doc__, _EXAMPLES)
+    parser.add_argument("--op", action="append", default=[], metavar="NAME|all",
+                        help="draw this op at its default ranges instead of a recipe; can be repeated")  # fmt: skip
+    parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
+    parser.add_argument(
+        "--photos", type=Path, metavar="DIR", help="use the images in this folder, at any depth, instead of data"
+    )
+    parser.add_argument(
+        "--count", type=whole_number(1, 64), metavar="N", help="number of photos (default: 4, with --op 1)"
+    )
+    parser.add_argument("--split", type=one_of("train", "val"), default="train", metavar="train|val",
+                        help="the split whose steps and photos to draw (default: train)")  # fmt: skip
+    parser.add_argument(
+        "--seed", type=whole_number(0, 2**31 - 1), metavar="N", help="seed of the draws (default: the configured seed)"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    with readable_errors():
+        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        recipe = compose_recipe(overrides)
+        for name in options.op:
+            if name not in OPS and name != ALL:
+                raise UserError(f"--op: unknown op '{name}'.{suggest(name, [*OPS, ALL])}")
+        names = list(OPS) if ALL in options.op else list(dict.fromkeys(options.op))
+        aug, split = recipe.aug, options.split
+        files_of_aug = [override.value() for override in map(parse, overrides) if key_of(override) == "aug"]
+        recipe_name = next((name for name in files_of_aug if isinstance(name, str)), "")
+        if not (names or recipe_name or aug.steps(split)):
+            raise UserError(f"aug.{split}: no steps. Allowed: +aug=NAME for a recipe, or --op NAME for an op.")
+        # Slow imports, after the overrides have been validated.
+        from augment.data.sources import load_dataset
+        from augment.drawing.style import save_figure
+        from augment.drawing.text import DPI
+        from augment.tools._photos import find_photos
+        from augment.tools.preview.gallery import ops_sheet, recipe_sheet
+        from augment.tools.preview.sheet import draw
+
+        count = options.count or (1 if names else 4)
+        # Mixing takes two photos.
+        most = max(count, 2) if names else count
+        files = find_photos(options.photos, lambda: getattr(load_dataset(recipe.source()), split).files, most)
+        seed = recipe.seed if options.seed is None else options.seed
+        with progress_bar() as progress:
+            if names:
+                title = "All ops" if set(names) == set(OPS) else "Ops"
+                text = f"with their default parameters; seed {seed}"
+                sheet = ops_sheet(aug, names, files, progress, count=min(count, len(files)), seed=seed)
+            else:
+                title = f"{recipe_name or 'Recipe'}, {split}"
+                text = "; ".join([*(t for t in overrides if key_of(parse(t)).startswith("aug.")), f"seed {seed}"])
+                sheet = recipe_sheet(aug, split, files, progress, seed=seed)
+            sheet = replace(sheet, title=f"{title}, {aug.size} x {aug.size} px", text=text)
+            with writing(f"--out {options.out}"):
+                save_figure(draw(sheet), options.out, DPI)
+        text_console().print(str(options.out))
+    return 0
