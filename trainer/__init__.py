@@ -1,1 +1,78 @@
-"""Training of image models: a readable loop, callbacks, and runs that are described by YAML."""
+"""Training of image models: a readable loop, callbacks, and runs that are described by YAML.
+
+    from trainer import train
+
+    summary = train("+aug=imagenette", "fit.epochs=2")
+
+Everything here is imported when it is first asked for; PyTorch and DALI take seconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer.callbacks.recorder import Recorder
+    from trainer.callbacks.registry import configurable
+    from trainer.cli.jobs import train
+    from trainer.loop.callback import (
+        Callback,
+        CancelBatch,
+        CancelEpoch,
+        CancelFit,
+        CancelStep,
+        CancelTrain,
+        CancelValidate,
+        RunDescription,
+    )
+    from trainer.loop.learner import Learner
+    from trainer.loop.settings import LoopSettings
+    from trainer.models.registry import Model, model
+    from trainer.run.summary import Summary
+
+__all__ = [
+    "Callback",
+    "CancelBatch",
+    "CancelEpoch",
+    "CancelFit",
+    "CancelStep",
+    "CancelTrain",
+    "CancelValidate",
+    "Learner",
+    "LoopSettings",
+    "Model",
+    "Recorder",
+    "RunDescription",
+    "Summary",
+    "configurable",
+    "model",
+    "train",
+]
+
+# Where each name is declared, for `__getattr__`.
+_MODULES = {
+    "trainer.callbacks.recorder": ("Recorder",),
+    "trainer.callbacks.registry": ("configurable",),
+    "trainer.cli.jobs": ("train",),
+    "trainer.loop.callback": (
+        *("Callback", "CancelBatch", "CancelEpoch", "CancelFit", "CancelStep", "CancelTrain", "CancelValidate"),
+        "RunDescription",
+    ),
+    "trainer.loop.learner": ("Learner",),
+    "trainer.loop.settings": ("LoopSettings",),
+    "trainer.models.registry": (
+        "Model",
+        "model",
+    ),
+    "trainer.run.summary": ("Summary",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'trainer' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,92 +1,76 @@
-"""The page: what a record holds, in the order that serves its reader, put into the template."""
+"""The page of a report: a record, rendered with the template."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from math import isfinite, sqrt
+from math import isfinite, nan, sqrt
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from augment.files import write_whole
-from trainer.checkpoint import LAST
-from trainer.confusion_plot import plot_confusion
-from trainer.metrics import wilson_interval
-from trainer.pictures import BATCH, CONFUSION
-from trainer.report import REPORT_FILE, Ending, Report
+from augment.data.images import file_name, name_of
+from augment.support.files import no_link, write_atomically
+from augment.support.secrets import as_written
+from trainer.callbacks.plots import BATCH
+from trainer.figures.outputs import plot_outputs
+from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
-from trainer.report.classes import class_scores, most_confused
-from trainer.report.findings import findings, percent
-from trainer.report.images import UnfitError, inline_picture, mistakes
-from trainer.report.outputs import outputs_of
-from trainer.report.record import Record, read_record
-from trainer.run import CONFIG_FILE, PLAN_FILE
-from trainer.tasks import AUTO, Row, monitored
-
-# Classes up to which the confusion matrix has room beside the bars; beyond, the most confused pairs are listed there,
-# and it stands below, up to so many classes as a table and then as a picture.
-_BESIDE, MATRIX, PAIRS = 12, 20, 20
-
-# Classes that are shown before the rest is folded away.
-_BARS = 30
-
-_COLUMNS = {
-    "train_loss": ("train loss", "{:.4f}"),
-    "train_accuracy": ("train acc", "{:.2%}"),
-    "val_loss": ("val loss", "{:.4f}"),
-    "val_accuracy": ("val acc", "{:.2%}"),
-    "val_map": ("val mAP", "{:.2%}"),
-    "train_mae": ("train mae", "{:.4g}"),
-    "val_mae": ("val mae", "{:.4g}"),
-    "val_rmse": ("val rmse", "{:.4g}"),
-    "val_r2": ("val R²", "{:.3f}"),
-    "lr": ("lr", "{:.2g}"),
-    "images_per_second": ("img/s", "{:,.0f}"),
-    "waiting": ("waiting", "{:.0%}"),
-    "gpu_memory_mib": ("GPU MiB", "{:,.0f}"),
-    "seconds": ("seconds", "{:.1f}"),
-}
+from trainer.report.findings import findings
+from trainer.report.images import inline_image, mistakes
+from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record
+from trainer.run.config import CONFIG_FILE
+from trainer.run.summary import Summary
+from trainer.run.train import PLAN_FILE
+from trainer.tasks.display import FigureImage, Matrix, Section, percent
+from trainer.tasks.metrics import wilson_interval
+from trainer.tasks.registry import monitored
+from trainer.tasks.task import AUTO
 
 
-def write_report(folder: Path, ending: Ending | None = None) -> Path:
-    """Write the report of a run into its folder; whoever reads it meanwhile sees the old one.
+def write_report(
+    folder: Path, ending: Summary | None = None, overrides: Sequence[str] = (), *, trust: bool = False
+) -> Path:
+    """Write the report of a run into its folder, in place of an old one only when it is complete.
 
     Args:
-        folder: of the run.
-        ending: how it ended, if summary.json does not say so yet.
+        folder: folder of the run.
+        ending: how the run ended, if summary.json does not have it yet.
+        overrides: `key=value` that replace values of the run's configuration.
+        trust: whether the folder may name code to import, see `augment.cli.trust`.
 
     Returns:
         The file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
+        UserError: it is a link.
     """
-    file = folder / REPORT_FILE
-    write_whole(file, render(read_record(folder, ending)))
+    file = no_link(folder / REPORT_FILE)
+    write_atomically(file, render(read_record(folder, ending, overrides, trust=trust)))
     return file
 
 
 def render(record: Record) -> str:
-    """Return the page of a run: one file of HTML without scripts, which refers to nothing outside of itself."""
+    """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
     return _template().render(
-        name=_name(record.folder),
+        name="/".join(record.folder.resolve().parts[-2:]),
         ending=record.ending,
         headline=_headline(record),
         findings=findings(record),
         charts=charts(record),
-        **_classes(record),
-        **outputs_of(record),
+        task=record.task,
+        section=_section(record),
+        predictions=record.samples is not None,
         **_mistakes(record),
-        batch=inline_picture(record.folder / BATCH),
+        batch=inline_image(record.folder / BATCH),
         plan=record.texts.get(PLAN_FILE, ""),
         config=record.texts.get(CONFIG_FILE, ""),
         command=shlex.join(["python", "-m", "trainer", *record.overrides]),
         resume=_resume(record),
         facts=_facts(record),
-        table=_table(record.rows),
+        table=_table(record),
         notes=record.notes,
     )
 
@@ -95,50 +79,45 @@ def render(record: Record) -> str:
 def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,  # names of classes and files are anything
+        autoescape=True,  # names of classes and files may be anything
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["percent"] = percent
+    environment.filters |= {"percent": percent, "cells": _cells, "name_of": name_of, "file_name": file_name}
     return environment.get_template("page.html.jinja")
 
 
-def _name(folder: Path) -> str:
-    folder = folder.resolve()
-    return f"{folder.parent.name}/{folder.name}"
-
-
 def _headline(record: Record) -> dict[str, Any]:
-    """Return what stands at the top; a value that nobody knows is None or left out."""
+    """Return the top of the page; unknown values are None or left out."""
     tiles = []
     if record.best:
         of = f" of {record.epochs}" if record.epochs else ""
         tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}{_last(record)}"))
-    if record.ending.seconds is not None:
+    if isfinite(record.ending.seconds):
         resumed = record.config is not None and record.config.fit.resume
-        tiles.append(("time", _duration(record.ending.seconds), "since it was resumed" if resumed else ""))
-    rates = [row["images_per_second"] for row in record.rows if isfinite(row.get("images_per_second", float("nan")))]
+        tiles.append(("time", _duration(record.ending.seconds), "since resuming" if resumed else ""))
+    rates = [row["images_per_second"] for row in record.rows if isfinite(row.get("images_per_second", nan))]
     if rates:
         tail = rates[1:] or rates
         tiles.append(("training speed", f"{median(tail):,.0f} img/s", "median after epoch 1" if rates[1:] else ""))
     parameters = "" if record.parameters is None else f"{_count(record.parameters)} parameters"
-    tiles.append(("model", _model(record), parameters))
-    tiles.append(("data", _source(record), _sizes(record)))
-    tiles.append(("device", _device(record), ""))
-    key = f"val_{record.judging.quantity}"
+    tiles.append(("model", record.config.model_name if record.config else "unknown", parameters))
+    tiles.append(("data", record.config.source_name if record.config else "unknown", _sizes(record)))
+    tiles.append(("device", record.gpu or "CPU", ""))
+    key = f"val_{record.task.score}"
     score, interval, total = record.best.get(key), None, 0
-    if record.confusion is not None:
-        right, total = int(np.trace(record.confusion)), int(record.confusion.sum())
+    if record.samples is not None and (counts := record.task.right_of(record.samples)):
+        right, total = counts
         score, interval = right / total, wilson_interval(right, total)
     shown = None if score is None or not isfinite(score) else _shown(record, score)
-    name = f"validation {record.judging.title.lower()}"
+    name = f"validation {record.task.score_title.lower()}"
     label = f"best {name}" if _monitor(record) == key else f"{name} of the best epoch"
     return {"score": shown, "interval": interval, "total": total, "tiles": tiles, "label": label, "name": name}
 
 
 def _shown(record: Record, score: float) -> str:
-    return percent(score, 1) if record.judging.share else f"{score:.4g}"
+    return percent(score, 1) if record.task.share else f"{score:.4g}"
 
 
 def _monitor(record: Record) -> str:
@@ -147,91 +126,56 @@ def _monitor(record: Record) -> str:
 
 
 def _last(record: Record) -> str:
-    """Say what the last epoch scored, which nothing was chosen by."""
+    """Return the score of the last epoch, which was not chosen by a score."""
     last = record.rows[-1] if record.rows else record.best
-    score = last.get(f"val_{record.judging.quantity}", float("nan"))
+    score = last.get(f"val_{record.task.score}", nan)
     if last["epoch"] == record.best["epoch"] or not isfinite(score):
         return ""
     return f"; last epoch: {_shown(record, score)}"
 
 
-def _model(record: Record) -> str:
-    if record.config is None:
-        return "unknown"
-    settings = record.config.resolved["model"]
-    return str(settings.get("name", settings["kind"]))
-
-
-def _source(record: Record) -> str:
-    if record.config is None:
-        return "unknown"
-    return ", ".join(filter(None, (record.config.resolved["data"]["source"], record.config.data.part)))
-
-
 def _sizes(record: Record) -> str:
-    classes = record.judging.counted(len(record.classes)) if record.classes else ""
+    classes = record.task.count(len(record.classes)) if record.classes else ""
     if record.dataset is None:
         return classes
     train, val = record.dataset.train, record.dataset.val
     samples = f" (repeated to {len(train):,})" if train.repeated else ""
-    return f"{train.pictures:,}{samples} + {len(val):,} pictures, {classes}"
+    return f"{train.images:,}{samples} + {len(val):,} images, {classes}"
 
 
-def _device(record: Record) -> str:
-    gpus = record.environment.get("gpus") or []
-    cpu = not gpus or (record.config is not None and record.config.fit.device == "cpu")
-    return "CPU" if cpu else str(gpus[0])
+def _section(record: Record) -> dict[str, Any]:
+    """Return the blocks about single classes, and the task's figure if they show it, drawn if the run did not."""
+    if record.samples is None:
+        return Section()._asdict() | {"figure": ""}
+    section = record.task.section(record.samples, record.classes)
+    if not any(isinstance(block, FigureImage) for block in (*section.side_by_side, *section.below)):
+        return section._asdict() | {"figure": ""}
+    file = record.folder / record.task.figure_file
+    if not file.is_file() and (figure := record.task.figure(record.samples, record.classes)):
+        plot_outputs(figure, no_link(file))
+    return section._asdict() | {"figure": inline_image(file)}
 
 
-def _classes(record: Record) -> dict[str, Any]:
-    if record.confusion is None:
-        return {"scores": [], "folded": [], "matrix": [], "pairs": [], "confusion_picture": "", "classes": ()}
-    confusion, classes = record.confusion, record.classes
-    scores = class_scores(confusion, classes)
-    small = len(classes) <= MATRIX
-    bars = len(scores) if len(scores) <= _BARS else _BARS
-    return {
-        "scores": scores[:bars],
-        "folded": scores[bars:],
-        "classes": classes,
-        "matrix": _matrix(record) if small else [],
-        "pairs": [] if len(classes) <= _BESIDE else most_confused(confusion, classes, PAIRS),
-        "confusion_picture": "" if small else _confusion_picture(record),
-    }
-
-
-def _matrix(record: Record) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return the rows of the table: a name, and for each cell its count, its color's strength and what it says."""
-    assert record.confusion is not None
+def _cells(matrix: Matrix) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return the rows of a confusion matrix: a name, and for each cell its count, color strength and tooltip."""
     rows = []
-    for i, (name, counts) in enumerate(zip(record.classes, record.confusion.tolist(), strict=True)):
+    for i, (name, counts) in enumerate(zip(matrix.names, matrix.counts.tolist(), strict=True)):
         total = sum(counts) or 1
         # The square root keeps the rare confusions of a good model visible.
         cells = [
             {"count": count, "strength": round(sqrt(count / total), 3), "right": i == j}
-            | {"tip": f"{name} taken for {other}: {count} of {sum(counts)}"}
-            for j, (count, other) in enumerate(zip(counts, record.classes, strict=True))
+            | {"tip": f"{name} predicted as {other}: {count} of {sum(counts)}"}
+            for j, (count, other) in enumerate(zip(counts, matrix.names, strict=True))
         ]
         rows.append((name, cells))
     return rows
 
 
-def _confusion_picture(record: Record) -> str:
-    file = record.folder / CONFUSION
-    if not file.is_file():
-        assert record.confusion is not None
-        plot_confusion(record.confusion, record.classes, file)
-    return inline_picture(file, widest=1400)
-
-
 def _mistakes(record: Record) -> dict[str, Any]:
     settings = record.config.resolved["callbacks"].get("report") if record.config else None
-    count = Report().mistakes if settings is None else settings["mistakes"]
-    try:
-        wrong = mistakes(record, count)
-    except UnfitError as error:
-        return {"mistakes": [], "no_mistakes": str(error)}
-    return {"mistakes": wrong, "no_mistakes": "" if wrong or not count else "There is none: every picture is right."}
+    count = MISTAKES if settings is None else settings["mistakes"]
+    wrong, why = mistakes(record, count)
+    return {"mistakes": wrong, "no_mistakes": why or ("" if wrong or not count else "None: every image is right.")}
 
 
 def _resume(record: Record) -> str:
@@ -241,32 +185,30 @@ def _resume(record: Record) -> str:
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
-    """Return what is needed to run it again, besides the command."""
-    facts = []
-    if git := record.environment.get("git"):
-        changed = ", with changes that were not committed" if git.get("modified") else ""
-        facts.append(("git revision", f"{git.get('revision')}{changed}"))
-    if record.config is not None:
-        facts.append(("seed", str(record.config.seed)))
-    if python := record.environment.get("python"):
-        facts.append(("Python", str(python)))
-    packages: Mapping[str, str | None] = record.environment.get("packages") or {}
-    facts += [(package, version) for package, version in packages.items() if version]
-    facts.append(("GPU", ", ".join(record.environment.get("gpus") or []) or "none"))
-    if record.config is not None and (root := record.config.resolved["data"].get("root")):
-        facts.append(("pictures", str(root)))
-    facts.append(("folder", str(record.folder.resolve())))
-    return facts
+    """Return what one needs to run it again, besides the command."""
+    environment, config = record.environment, record.config
+    git: Mapping[str, Any] = environment.get("git") or {}
+    changed = ", with uncommitted changes" if git.get("modified") else ""
+    facts = [
+        ("git revision", f"{git.get('revision')}{changed}" if git else ""),
+        ("seed", config.seed if config else ""),
+        ("Python", environment.get("python")),
+        *(environment.get("packages") or {}).items(),
+        ("GPU", ", ".join(environment.get("gpus") or []) or "none"),
+        ("images", as_written(config.resolved["data"]).get("root") if config else ""),
+        ("folder", record.folder.resolve()),
+    ]
+    return [(name, str(value)) for name, value in facts if value not in ("", None)]
 
 
-def _table(rows: list[Row]) -> dict[str, Any]:
+def _table(record: Record) -> dict[str, Any]:
     """Return head and lines of the table of all epochs."""
-    keys = [key for key in _COLUMNS if any(key in row for row in rows)]
+    columns = [column for column in record.task.columns if any(column.key in row for row in record.rows)]
     lines = []
-    for row in rows:
-        cells = [_COLUMNS[key][1].format(row[key]) if isfinite(row.get(key, float("nan"))) else "-" for key in keys]
-        lines.append((int(row["epoch"]) + 1, cells))
-    return {"head": [_COLUMNS[key][0] for key in keys], "lines": lines}
+    for row in record.rows:
+        values = [(row.get(column.key, nan), column.page or column.line) for column in columns]
+        lines.append((int(row["epoch"]) + 1, [form.format(v) if isfinite(v) else "-" for v, form in values]))
+    return {"head": [column.title for column in columns], "lines": lines}
 
 
 def _duration(seconds: float) -> str:

@@ -1,97 +1,85 @@
-"""What the folder of a run tells, read once; whatever is missing or cannot be read is left empty, with a note."""
+"""The contents of a run folder, read once; what is missing or unreadable stays empty, with a note."""
 
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from augment.dataset import Dataset, Task
-from augment.errors import UserError, first_line
-from augment.sources import load_dataset, notes_of
-from trainer.checkpoint import BEST, load
-from trainer.config import Config, parse_config
-from trainer.models import count_parameters
-from trainer.outputs import LabelScore, Outputs, label_scores
-from trainer.recorder import LOOKS_FILE, METRICS_FILE, read_metrics
-from trainer.report import Ending
-from trainer.run import CONFIG_FILE, ENVIRONMENT_FILE, PLAN_FILE
-from trainer.summary import SUMMARY_FILE
-from trainer.tasks import JUDGING, Judging, Row, best_row, task_of
+from augment.cli.trust import UntrustedError, with_overrides
+from augment.data.dataset import Dataset
+from augment.data.sources import load_dataset, notices_of
+from augment.support.errors import UserError, first_line
+from augment.support.files import no_link, read_some
+from augment.support.yaml_files import read_list
+from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, read_rows
+from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.models.registry import count_parameters
+from trainer.run.config import CONFIG_FILE, Config, left_out_of, load_config, parse_config
+from trainer.run.environment import ENVIRONMENT_FILE
+from trainer.run.summary import RUNNING, SUMMARY_FILE, Summary
+from trainer.run.train import PLAN_FILE
+from trainer.tasks.display import MetricsRow
+from trainer.tasks.metrics import Samples
+from trainer.tasks.registry import DEFAULT, best_row, task_named, task_of
+from trainer.tasks.task import Task
 
-# What reading a file that is broken, or one of another version of this program, may end in.
+REPORT_FILE = "report.html"
+
+MISTAKES = 24  # wrong images that are shown by default
+
+# Errors from reading a broken file, or one of another version of this program.
 _UNREADABLE = (
-    *(UserError, OSError, OmegaConfBaseException, YAMLError),
+    *(UserError, OSError, OmegaConfBaseException),
     *(AttributeError, LookupError, RuntimeError, TypeError, ValueError),
 )
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Samples:
-    """The best epoch's validation pictures, one by one; each array is (pictures,).
-
-    Attributes:
-        index: into the files of the val split.
-        target: the true class.
-        prediction: the class that was predicted.
-        confidence: its probability.
-    """
-
-    index: NDArray[np.int64]
-    target: NDArray[np.int64]
-    prediction: NDArray[np.int64]
-    confidence: NDArray[np.float64]
+log = logging.getLogger(__name__)
 
 
 @dataclass
 class Record:
-    """A run as its folder tells.
+    """A run as its folder holds it.
 
     Attributes:
-        folder: where the run lies.
-        ending: how it ended.
-        rows: a row an epoch.
+        folder: folder of the run.
+        ending: how the run ended; the status of a run without a summary is "not ended", its seconds are NaN.
+        rows: the metrics of each epoch.
         best: the best epoch's row; empty if there is none.
-        confusion: the best epoch's, (classes, classes), rows are targets.
-        classes: their names.
-        samples: its pictures one by one, where each has one class.
-        outputs: the same where they have labels or numbers.
-        task: what the targets are.
-        normed: training batches that the best epoch's batch norms have seen; None if it has none.
-        steps: samples within epochs, each with "seconds", "step" and more.
+        classes: names of classes, labels or numbers.
+        samples: the best epoch's predictions for each validation image; None if there are none.
+        task: the task.
+        normed: training batches that the best epoch's batch norms have seen; None if the model has none.
+        steps: running values within epochs, each with "seconds", "step" and more.
         config: the configuration, if it can still be parsed.
-        dataset: the pictures, if they are still there.
-        parameters: of the model.
+        dataset: the images, if they are still there.
+        parameters: number of the model's parameters.
         environment: versions and devices.
-        overrides: of the command line.
-        texts: config.yaml and plan.txt as they are, by their names.
+        overrides: overrides of the command line.
+        texts: config.yaml and plan.txt by name.
         notes: what could not be read, by file or section, and why.
-        warnings: what was said when the pictures were loaded.
+        warnings: warnings from loading the images.
     """
 
     folder: Path
-    ending: Ending
-    rows: list[Row] = field(default_factory=list)
-    best: Row = field(default_factory=dict)
-    confusion: NDArray[np.int64] | None = None
+    ending: Summary
+    rows: list[MetricsRow] = field(default_factory=list)
+    best: MetricsRow = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     samples: Samples | None = None
-    outputs: Outputs | None = None
-    task: Task = "classify"
+    task: Task[Any] = field(default_factory=lambda: task_named(DEFAULT))
     normed: int | None = None
-    steps: list[Row] = field(default_factory=list)
+    steps: list[MetricsRow] = field(default_factory=list)
     config: Config | None = None
     dataset: Dataset | None = None
     parameters: int | None = None
@@ -102,25 +90,19 @@ class Record:
     warnings: tuple[str, ...] = ()
 
     @property
-    def judging(self) -> Judging:
-        """What the run is judged by."""
-        return JUDGING[self.task]
-
-    @cached_property
-    def label_scores(self) -> list[LabelScore]:
-        """How well each label is told, in their order; empty where pictures have none."""
-        if self.outputs is None or self.task != "multilabel":
-            return []
-        return label_scores(self.outputs, self.classes)
-
-    @property
     def epochs(self) -> int | None:
-        """Epochs that were asked for."""
+        """Epochs that were configured."""
         return self.config.fit.epochs if self.config else None
 
     @property
+    def gpu(self) -> str:
+        """The GPU that the model was trained on; empty: the CPU, or unknown."""
+        gpus = self.environment.get("gpus")
+        return str(gpus[0]) if gpus and (self.config is None or self.config.fit.device != "cpu") else ""
+
+    @property
     def batches_before(self) -> NDArray[np.int64] | None:
-        """Training batches before each epoch and, last, of the whole fit: (epochs + 1,); None if nobody knows."""
+        """Training batches before each epoch and, last, of the whole fit: (epochs + 1,); None if unknown."""
         if self.config is None or self.dataset is None:
             return None
         fit, count = self.config.fit, len(self.dataset.train)
@@ -133,111 +115,120 @@ class Record:
         return np.cumsum([0, *batches])
 
 
-def read_record(folder: Path, ending: Ending | None = None) -> Record:
+def read_record(
+    folder: Path, ending: Summary | None = None, overrides: Sequence[str] = (), *, trust: bool = False
+) -> Record:
     """Read the folder of a run.
 
     Args:
-        folder: of the run.
-        ending: how it ended; None: as summary.json has it.
+        folder: folder of the run.
+        ending: how the run ended; None: as summary.json has it.
+        overrides: `key=value` that replace values of the run's configuration.
+        trust: whether the folder may name code to import, see `augment.cli.trust`.
     """
-    texts = {name: _text(folder / name) for name in (CONFIG_FILE, PLAN_FILE)}
-    record = Record(folder, ending or _ending(folder), texts=texts)
+    files = [file for file in (folder / CONFIG_FILE, folder / PLAN_FILE) if file.is_file()]
+    record = Record(folder, ending or _ending(folder))
 
     def attempt(name: str, read: Callable[[], T], otherwise: T) -> T:
         try:
             return read()
         except _UNREADABLE as error:
             record.notes[name] = first_line(error)
+            if isinstance(error, UntrustedError):
+                log.warning("%s: %s", name, error)
             return otherwise
 
-    if (folder / METRICS_FILE).is_file():
-        record.rows = attempt(METRICS_FILE, lambda: read_metrics(folder), [])
-    record.steps = attempt(LOOKS_FILE, lambda: _json_lines(folder / LOOKS_FILE), [])
-    record.environment = attempt(ENVIRONMENT_FILE, lambda: _json(folder / ENVIRONMENT_FILE), {})
+    def configured(*, data: bool) -> Config:
+        plain = with_overrides(load_config(folder), overrides, folder / CONFIG_FILE, trust=trust, data=data)
+        return parse_config(plain)
+
+    # A link to a file elsewhere would show it to every reader of the page.
+    texts = record.texts = {file.name: attempt(file.name, partial(_text, file), "") for file in files}
+    record.rows = attempt(METRICS_FILE, lambda: _rows(folder / METRICS_FILE, "epoch"), [])
+    record.steps = attempt(STEPS_FILE, lambda: _rows(folder / STEPS_FILE, "step"), [])
+    record.environment = attempt(ENVIRONMENT_FILE, lambda: _environment(folder / ENVIRONMENT_FILE), {})
     record.overrides = attempt("overrides.yaml", lambda: _overrides(folder), ())
-    if texts[CONFIG_FILE]:
-        record.config = attempt(CONFIG_FILE, lambda: _config(folder), None)
+    if texts.get(CONFIG_FILE):
+        record.config = attempt(CONFIG_FILE, lambda: configured(data=False), None)
     if record.config is not None:
-        source = record.config.data
-        record.dataset = attempt("data", lambda: load_dataset(source), None)
+        record.dataset = attempt("data", lambda: load_dataset(configured(data=True).data, left_out_of(folder)), None)
         if record.dataset is not None:
-            record.warnings = tuple(n.getMessage() for n in notes_of(source) if n.levelno >= logging.WARNING)
+            notices = notices_of(record.config.data)
+            record.warnings = tuple(n.getMessage() for n in notices if n.levelno >= logging.WARNING)
     if (folder / BEST).is_file():
-        attempt(BEST, lambda: _take_best(record, load(folder / BEST)), None)
+        attempt(BEST, lambda: _take_best(record, load(folder / BEST, BestModel)), None)
     elif record.dataset is not None:
-        record.task = record.dataset.task
+        record.task = task_named(record.dataset.task)
     else:
         record.task = task_of(record.rows)
     if not record.classes and record.dataset is not None:
         record.classes = record.dataset.classes
     if not record.best:
-        record.best = best_row(record.rows, record.judging.monitor)
+        record.best = best_row(record.rows, record.task.monitor)
     if record.config is not None and record.classes:
         config = record.config
-        record.parameters = attempt("model", lambda: _parameters(config, len(record.classes)), None)
+        with torch.device("meta"):
+            network = attempt(
+                "model", lambda: config.model.untrained().build(len(record.classes), config.aug.size), None
+            )
+        record.parameters = None if network is None else count_parameters(network)
     return record
 
 
-def _take_best(record: Record, best: Mapping[str, Any]) -> None:
-    record.best = dict(best.get("row", {}))
-    record.classes = tuple(best.get("classes", ()))
-    record.task = best.get("task", "classify")
-    normed = [int(count) for name, count in best.get("model", {}).items() if name.endswith("num_batches_tracked")]
+def _take_best(record: Record, best: BestModel) -> None:
+    record.best, record.classes, record.task = best.row, best.classes, task_named(best.task)
+    normed = [int(count) for name, count in best.model.items() if name.endswith("num_batches_tracked")]
     record.normed = min(normed, default=None)
-    confusion, samples = best.get("confusion"), best.get("samples")
-    if confusion is not None and confusion.shape == (len(record.classes),) * 2 and int(confusion.sum()):
-        record.confusion = confusion.numpy().astype(np.int64)
-    if samples is not None and record.task != "classify":
-        record.outputs = Outputs(**samples) if len(samples["index"]) else None
-    elif samples is not None:
-        index, target, prediction = (samples[key].numpy().astype(np.int64) for key in ("index", "target", "prediction"))
-        record.samples = Samples(index, target, prediction, samples["confidence"].double().numpy())
+    if best.samples is not None and len(best.samples["index"]):
+        record.samples = record.task.samples(**best.samples)
 
 
-def _ending(folder: Path) -> Ending:
+def _ending(folder: Path) -> Summary:
     try:
-        summary = _json(folder / SUMMARY_FILE)
-        return Ending(summary["status"], summary["seconds"], summary.get("error", ""), summary.get("stopped", ""))
-    except (OSError, ValueError, LookupError):
-        return Ending("not ended", None)
+        found = _json(folder / SUMMARY_FILE)
+        status, error, stopped = (str(found.get(name, "")) for name in ("status", "error", "stopped"))
+        seconds = found.get("seconds")
+        known = float(seconds) if isinstance(seconds, int | float) else math.nan
+        return Summary("not ended" if status in ("", RUNNING) else status, folder, 0, {}, {}, known, error, stopped)
+    except (UserError, OSError, ValueError, RecursionError):
+        return Summary("not ended", folder, 0, {}, {}, math.nan)
 
 
-def _config(folder: Path) -> Config:
-    given = OmegaConf.to_container(OmegaConf.load(folder / CONFIG_FILE))
-    if not isinstance(given, dict):
-        raise UserError(f"{CONFIG_FILE}: not the configuration of a run.")
-    return parse_config({str(key): value for key, value in given.items()})
+def _text(file: Path) -> str:
+    return read_some(no_link(file), 2**20)
 
 
-def _parameters(config: Config, classes: int) -> int:
-    with torch.device("meta"):
-        return count_parameters(config.model.untrained().build(classes, config.aug.size))
+def _rows(file: Path, counter: str) -> list[MetricsRow]:
+    """Read rows of numbers, each with a counter."""
+    if file.is_file():
+        read_some(file)  # not a larger one
+    rows = read_rows(file)
+    for row in rows:
+        if not all(isinstance(value, int | float) for value in row.values()) or not math.isfinite(row[counter]):
+            raise ValueError(f"{file.name}: no rows of numbers with {counter}")
+    return rows
+
+
+def _environment(file: Path) -> dict[str, Any]:
+    """Read what is known of an environment, as texts."""
+    found = _json(file)
+    git, packages, gpus = found.get("git") or {}, found.get("packages") or {}, found.get("gpus") or []
+    return {
+        "git": {"revision": str(git.get("revision")), "modified": bool(git.get("modified"))} if git else None,
+        "python": str(found.get("python", "")),
+        "packages": {str(name): str(version) for name, version in packages.items() if version is not None},
+        "gpus": list(map(str, gpus)),
+    }
 
 
 def _overrides(folder: Path) -> tuple[str, ...]:
     file = folder / ".hydra" / "overrides.yaml"
-    # The plus signs of `augment.compose.normalize` are put back by it.
-    return tuple(str(o).replace("++", "", 1) for o in OmegaConf.load(file)) if file.is_file() else ()
-
-
-def _text(file: Path) -> str:
-    return file.read_text(errors="replace") if file.is_file() else ""
+    # `augment.cli.overrides.normalize` adds the plus signs, and will again.
+    return tuple(str(o).replace("++", "", 1) for o in read_list(file)) if file.is_file() else ()
 
 
 def _json(file: Path) -> dict[str, Any]:
-    values = json.loads(file.read_text()) if file.is_file() else {}
+    values = json.loads(read_some(file)) if file.is_file() else {}
     if not isinstance(values, dict):
         raise ValueError(f"{file.name}: no JSON object")
     return values
-
-
-def _json_lines(file: Path) -> list[Row]:
-    lines = file.read_text().splitlines() if file.is_file() else []
-    records = []
-    for line in lines:
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError:  # the last line of a run that was killed
-            continue
-        records.append({key: math.nan if value is None else value for key, value in values.items()})
-    return records

@@ -1,0 +1,137 @@
+"""The callback that saves last.pt and best.pt."""
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+
+from augment.params import Choice, Count, Number, setting
+from augment.support.background import Background
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.registry import configurable
+from trainer.loop.callback import Callback
+from trainer.loop.checkpoint import BEST, LAST, BestModel, mend, on_host, save
+from trainer.loop.learner import Learner, Position
+from trainer.tasks.registry import ALL_MONITORED, monitored, smaller_is_better
+from trainer.tasks.task import AUTO
+
+
+@configurable
+@dataclass(eq=False)
+class Checkpoint(Callback):
+    """Saves `last.pt` at regular intervals and at the end, and `best.pt` when the monitored metric improves.
+
+    `last.pt` holds all that a resumed run needs, `best.pt` the model as it was validated, its metrics and its outputs
+    for each image. Within epochs, `last.pt` is written in the background.
+    """
+
+    monitor: str = setting(
+        Choice(
+            default=AUTO,
+            options=ALL_MONITORED,
+            doc="metric that selects the best model; auto: val_accuracy, for labels val_map, for numbers val_loss",
+        )
+    )
+    every: int = setting(Count(default=1, within=(1, 10**6), doc="epochs between two writes of last.pt"))
+    every_minutes: float | None = setting(
+        Number(
+            default=10.0,
+            within=(0, 10**6),
+            above=0,
+            optional=True,
+            doc="also write last.pt within an epoch, this many minutes after the last write; null: never",
+        )
+    )
+    every_batches: int | None = setting(
+        Count(
+            within=(1, 10**9),
+            optional=True,
+            doc="also write last.pt within an epoch, every this many batches; null: never",
+        )
+    )
+    keep: int = setting(
+        Count(default=1, within=(0, 100), doc="number of older checkpoints to keep, as last.1.pt, last.2.pt, ...")
+    )
+    order = 50
+    saves = ("best", "best_epoch", "_of")
+    best: float | None = field(default=None, init=False)
+    best_epoch: int | None = field(default=None, init=False)
+    _of: str | None = field(default=None, init=False)  # the metric that `best` is a value of
+    _saved: Position | None = field(default=None, init=False)
+    _saved_at: float = field(default=0.0, init=False)  # time of the last save, in seconds
+    _writing: Background[None] | None = field(default=None, init=False)
+
+    def before_fit(self, learner: Learner) -> None:
+        """Start the clock; replace a damaged last.pt of a run that continues in its folder."""
+        self._saved_at = monotonic()
+        if learner.folder is not None:
+            mend(learner.folder / LAST)
+
+    def after_batch(self, learner: Learner) -> None:
+        """Save within a training pass if it is due, once all callbacks are done with the batch."""
+        if learner.folder is None or not learner.training:
+            return
+        if self._writing is not None and self._writing.done:
+            self._finish_writing()
+        minutes, batches = self.every_minutes, self.every_batches
+        if (minutes is not None and monotonic() - self._saved_at >= 60 * minutes) or (
+            batches is not None and learner.position.batch % batches == 0
+        ):
+            learner.after_this_batch(self._save_within)
+
+    def after_epoch(self, learner: Learner) -> None:
+        """Save the best model if the metric has improved, and last.pt if it is due."""
+        if learner.folder is None:
+            return
+        self._finish_writing()
+        recorder = learner.find(Recorder)
+        monitor = monitored(self.monitor, learner.task)
+        if self._of not in (None, monitor):  # the best epoch is determined again, by the other metric
+            self.best = self.best_epoch = None
+        self._of = monitor
+        value = recorder.rows[-1].get(monitor)
+        if value is not None and self._improves(value, smaller=smaller_is_better(monitor)):
+            self.best, self.best_epoch = value, learner.epoch
+            best = BestModel(
+                model=learner.evaluated_state(),
+                row=dict(recorder.rows[-1]),
+                samples=None if recorder.samples is None else dict(vars(recorder.samples)),
+                classes=learner.classes,
+                task=learner.task.name,
+            )
+            save(best, learner.folder / BEST)
+        if (learner.epoch + 1) % self.every == 0:
+            self._save_last(learner)
+
+    def after_fit(self, learner: Learner) -> None:
+        """Save an interrupted epoch; a failed fit is resumed from the checkpoint before the failure."""
+        if learner.error is None:
+            self._finish_writing()
+        elif self._writing is not None:
+            self._writing.drop()
+        if learner.folder is not None and learner.error is None and learner.position != self._saved:
+            self._save_last(learner)
+
+    def _improves(self, value: float, *, smaller: bool) -> bool:
+        if self.best is None or math.isnan(self.best):
+            return self.best is None or not math.isnan(value)
+        return value < self.best if smaller else value > self.best
+
+    def _save_last(self, learner: Learner) -> None:
+        assert learner.folder is not None
+        save(learner.state(), learner.folder / LAST, keep=self.keep)
+        self._saved, self._saved_at = learner.position, monotonic()
+
+    def _save_within(self, learner: Learner) -> None:
+        """Copy the state to the host, and write it while training continues."""
+        assert learner.folder is not None
+        self._finish_writing()
+        write = partial(save, on_host(learner.state()), learner.folder / LAST, keep=self.keep)
+        self._writing = Background(write)
+        self._saved, self._saved_at = learner.position, monotonic()
+
+    def _finish_writing(self) -> None:
+        """Wait until the last write in the background has ended, and raise its error."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()

@@ -1,0 +1,99 @@
+"""The callback that validates, and keeps in `best.pt`, a moving average of the weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from augment.params import Count, Flag, Number, setting
+from trainer.callbacks.registry import configurable
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
+from trainer.optim.schedule import position
+
+
+@configurable
+@dataclass(eq=False)
+class EMA(Callback):
+    """Validates and keeps as best an exponential moving average of weights and batch norm statistics.
+
+    The average is swapped with the trained values by copying, so that their memory addresses stay valid.
+    """
+
+    decay: float = setting(Number(default=0.999, within=(0, 0.999999), doc="decay of the average per step"))
+    warmup: bool = setting(
+        Flag(default=True, doc="start with a smaller decay: (1 + t) / (10 + t) after t steps, at most decay")
+    )
+    every: int = setting(Count(default=1, within=(1, 10**6), doc="steps between two updates of the average"))
+    start: float = setting(Number(default=0.0, within=(0, 1), doc="share of the run before the average begins"))
+    order = -20  # callbacks that read the model in after_validate or after_fit see the trained values
+    saves = ("_steps", "_average")
+    _steps: int = field(default=0, init=False)
+    _average: dict[str, Tensor] = field(default_factory=dict, init=False)
+    _trained: dict[str, Tensor] = field(default_factory=dict, init=False)
+    _swapped: bool = field(default=False, init=False)
+
+    def before_fit(self, learner: Learner) -> None:
+        """Move the average of a resumed run to the device and memory format of the model's values."""
+        values = _averaged(learner.model)
+        if self._average:
+            loaded = self._average
+            self._average = {name: torch.empty_like(value).copy_(loaded[name]) for name, value in values.items()}
+
+    @torch.no_grad()
+    def after_step(self, learner: Learner) -> None:
+        """Move the average towards the current values."""
+        if position(learner.step + 1, learner.total_steps) < self.start:
+            return
+        self._steps += 1
+        if self._steps % self.every:
+            return
+        values = _averaged(learner.model)
+        if not self._average:
+            self._average = {name: value.clone() for name, value in values.items()}
+        torch._foreach_lerp_([*self._average.values()], [*values.values()], 1 - self._decay_now() ** self.every)
+
+    @torch.no_grad()
+    def before_validate(self, learner: Learner) -> None:
+        """Put the average into the model."""
+        if not self._average:
+            return
+        values = _averaged(learner.model)
+        if not self._trained:
+            self._trained = {name: torch.empty_like(value) for name, value in values.items()}
+        torch._foreach_copy_([*self._trained.values()], [*values.values()])
+        torch._foreach_copy_([*values.values()], [*self._average.values()])
+        self._swapped = True
+
+    @torch.no_grad()
+    def after_validate(self, learner: Learner) -> None:
+        """Put the trained values back."""
+        if self._swapped:
+            torch._foreach_copy_([*_averaged(learner.model).values()], [*self._trained.values()])
+            self._swapped = False
+
+    def after_fit(self, learner: Learner) -> None:
+        """Put the trained values back if the fit ended during a validation."""
+        self.after_validate(learner)
+
+    def evaluated_state(self, learner: Learner) -> dict[str, Tensor] | None:
+        """Return the model's state with the average in it."""
+        if not self._average:
+            return None
+        names = {id(value): name for name, value in _averaged(learner.model).items()}
+        state = learner.model.state_dict(keep_vars=True)
+        return {
+            name: self._average[names[id(value)]] if id(value) in names else value.detach()
+            for name, value in state.items()
+        }
+
+    def _decay_now(self) -> float:
+        return min(self.decay, (1 + self._steps) / (10 + self._steps)) if self.warmup else self.decay
+
+
+def _averaged(model: nn.Module) -> Mapping[str, Tensor]:
+    """Return the parameters and buffers that are averaged, each once; counters are left out."""
+    values: dict[str, Tensor] = dict(model.named_parameters())
+    values |= dict(model.named_buffers())
+    return {name: value for name, value in values.items() if value.is_floating_point()}

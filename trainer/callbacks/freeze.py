@@ -1,0 +1,119 @@
+"""The callback that freezes the first layers of a pretrained network while its new head learns."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from augment.params import Choice, Count, Text, setting
+from augment.support.errors import UserError
+from trainer.callbacks.registry import configurable
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
+from trainer.optim.layers import layer_of, matches
+
+
+@configurable
+@dataclass(eq=False)
+class Freeze(Callback):
+    """Trains the head alone for the first epochs, then all layers, at once or one more in each epoch.
+
+    Frozen parameters do not move at all, nor do the running statistics of frozen batch norms.
+    """
+
+    epochs: int = setting(
+        Count(default=1, within=(1, 10**6), doc="number of epochs in which all of these layers are frozen")
+    )
+    layers: str | None = setting(
+        Text(
+            optional=True,
+            doc="what to freeze: a number of layers from the stem on, or the parameters whose names match a pattern, "
+            "such as layer1.*; null: all but the head",
+        )
+    )
+    unfreeze: str = setting(
+        Choice(
+            default="all",
+            options=("all", "gradually"),
+            doc="unfreeze all layers at once, or one layer per epoch starting from the head",
+        )
+    )
+    _trainable: dict[str, nn.Parameter] = field(default_factory=dict, init=False)
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse to freeze nothing, or everything."""
+        self._layers(model)
+
+    def before_fit(self, learner: Learner) -> None:
+        """Remember which parameters are trainable."""
+        self._trainable = {name: p for name, p in learner.model.named_parameters() if p.requires_grad}
+
+    def before_epoch(self, learner: Learner) -> None:
+        """Freeze and unfreeze parameters for this epoch."""
+        self._freeze(learner, self.frozen(learner.model, learner.epoch))
+
+    def before_train(self, learner: Learner) -> None:
+        """Keep the running statistics of frozen layers."""
+        keep_statistics(learner.model, {n for n, p in learner.model.named_parameters() if not p.requires_grad})
+
+    def after_fit(self, learner: Learner) -> None:
+        """Unfreeze everything."""
+        self._freeze(learner, set())
+
+    def frozen(self, model: nn.Module, epoch: int) -> set[str]:
+        """Return the names of the parameters that are frozen in an epoch; those frozen in the last epoch always are."""
+        layers = self._layers(model)
+        numbers = sorted(set(layers.values()))
+        over = epoch - self.epochs + 1  # how many layers are unfrozen by then
+        if over > 0:
+            numbers = numbers[:-over] if self.unfreeze == "gradually" else []
+        return {name for name, number in layers.items() if number in numbers}
+
+    def _freeze(self, learner: Learner, names: set[str]) -> None:
+        changed = False
+        for name, param in self._trainable.items():
+            if param.requires_grad == (name in names):
+                param.requires_grad_(name not in names)
+                changed = True
+        if changed:
+            learner.recapture()  # drops the gradients of frozen parameters, so that no optimizer moves them
+
+    def _layers(self, model: nn.Module) -> dict[str, int]:
+        """Return the parameters that are ever frozen, with their layers."""
+        layers = layer_of(model, coarse=True)
+        head = max(layers.values(), default=0)
+        known = {name: layers.get(name, head) for name, _ in model.named_parameters()}
+        if self.layers is None:
+            frozen = {name: number for name, number in known.items() if number < head}
+        elif self.layers.isdecimal():
+            frozen = {name: number for name, number in known.items() if number < int(self.layers)}
+        else:
+            frozen = {name: number for name, number in known.items() if matches(name, [self.layers])}
+        if not frozen or len(frozen) == len(known):
+            what, given = "all parameters" if frozen else "no parameter", self.layers or "null"
+            raise UserError(
+                f"callbacks.freeze.layers: {given} freezes {what}. Allowed: a number of layers from 1 to {head}, "
+                f"or a pattern of names such as {', '.join(_examples(known))}."
+            )
+        return frozen
+
+
+def keep_statistics(model: nn.Module, frozen: Collection[str]) -> None:
+    """Put norms whose parameters are all frozen into evaluation mode; norms without parameters follow the layer before.
+
+    Args:
+        model: the model, in training mode.
+        frozen: names of the frozen parameters.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}  # a shared one has its first name
+    keeps = False
+    for module in model.modules():
+        if own := [names[id(parameter)] for parameter in module.parameters(recurse=False)]:
+            keeps = all(name in frozen for name in own)
+        if keeps and hasattr(module, "running_mean"):
+            module.eval()
+
+
+def _examples(names: dict[str, int]) -> list[str]:
+    """Return a pattern for each of the first few children."""
+    return list(dict.fromkeys(f"{name.split('.')[0]}.*" for name in names if "." in name))[:5]

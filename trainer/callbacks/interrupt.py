@@ -1,0 +1,40 @@
+"""The callback that turns Ctrl-C, and other signals that ask to stop, into a clean end."""
+
+from augment.support.signals import StopSignals
+from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.learner import Learner
+
+
+class Interrupt(Callback):
+    """Turns Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 into a clean end: the batch is finished, all callbacks get `after_fit`.
+
+    A second signal stops at once.
+
+    Attributes:
+        pressed: whether a signal ended the fit; one that comes after the last batch does not. Set it to end the fit in
+            the same way.
+    """
+
+    order = 90
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._signals = StopSignals()
+
+    def before_fit(self, learner: Learner) -> None:
+        """Install the signal handlers; only the main thread can."""
+        self.pressed = False
+        self._signals = StopSignals()
+        self._signals.hold()
+        self._signals.install()
+
+    def after_batch(self, learner: Learner) -> None:
+        """End the fit if a signal came."""
+        self.pressed |= self._signals.asked
+        if self.pressed:
+            raise CancelFit
+
+    def after_fit(self, learner: Learner) -> None:
+        """Restore the previous handlers."""
+        self.pressed |= isinstance(learner.error, KeyboardInterrupt)
+        self._signals.restore()

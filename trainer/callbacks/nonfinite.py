@@ -1,0 +1,119 @@
+"""The callback that saves and counts the batches that are skipped because they are not finite."""
+
+import logging
+from collections.abc import Hashable
+from time import monotonic
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from augment.support.files import shown
+from trainer.callbacks.plots import as_fed
+from trainer.callbacks.recorder import NonFiniteLossError
+from trainer.figures.batch import plot_batch
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
+
+log = logging.getLogger(__name__)
+
+
+class NonFinite(Callback):
+    """Saves skipped batches and stops the fit after too many; `trainer.loop.guard` skips them.
+
+    Checking whether there was one waits for the device, so it is done every `interval` seconds, or at every batch on
+    the CPU. Of the batches skipped since the last check, the first one of each shape is saved: `nonfinite-STEP.pt`
+    holds images, targets and the samples' indices, and the PNG of the same name shows them.
+
+    `fit.skip_nonfinite` is the number of batches that may be skipped.
+
+    Args:
+        interval: seconds between two checks on a GPU.
+    """
+
+    order: ClassVar[int] = -5
+    saves = ("skipped",)
+
+    def __init__(self, interval: float = 0.5) -> None:
+        self.interval = interval
+        self.skipped = 0
+        self._judged: Tensor | None = None
+        self._count: Tensor | None = None
+        self._slots: dict[Hashable, _Slot] = {}
+        self._due = 0.0
+
+    def after_batch(self, learner: Learner) -> None:
+        """Keep the batch on the device if it is the first one that is not finite; check if it is due."""
+        finite = getattr(learner, "finite", None)
+        if not learner.training or finite is None or finite is self._judged:
+            return  # a cancelled batch still has the verdict on the previous one
+        self._judged = finite
+        images = learner.batch.images
+        if self._count is None:
+            self._count = torch.zeros((), dtype=torch.int64, device=images.device)
+        bad = ~finite
+        self._count += bad
+        shape = (images.shape, images.dtype, learner.batch.targets.shape)
+        self._slots.setdefault(shape, _Slot(images.device)).keep(bad, learner)
+        if images.device.type == "cpu" or monotonic() >= self._due:
+            self._read(learner)
+
+    def after_train(self, learner: Learner) -> None:
+        """Check the rest of the pass."""
+        if self._count is not None:
+            self._read(learner)
+
+    def _read(self, learner: Learner) -> None:
+        assert self._count is not None
+        slots = list(self._slots.values())
+        new, *full = torch.stack([self._count, *(slot.full.long() for slot in slots)]).tolist()
+        self._due = monotonic() + self.interval
+        if not new:
+            return
+        self._count.zero_()
+        self.skipped += new
+        saved = [slot.save(learner) for slot, found in zip(slots, full, strict=True) if found]
+        limit = learner.settings.skip_nonfinite
+        where = f"; {', '.join(saved)}" if learner.folder else ""
+        what = f"{new} training batch{'' if new == 1 else 'es'} with a loss or gradients that are not finite"
+        log.warning("%s skipped by step %d, %d of %d so far%s", what, learner.step + 1, self.skipped, limit, where)
+        if self.skipped > limit:
+            raise NonFiniteLossError(
+                f"loss or gradients of {self.skipped} training batches are not finite, by step {learner.step + 1} of "
+                f"{learner.total_steps} (epoch {learner.epoch + 1}){where}. Allowed: fit.skip_nonfinite={limit}. "
+                "A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help."
+            )
+
+
+class _Slot:
+    """Memory on the device for a batch of one shape, and whether it is in use."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.full = torch.zeros((), dtype=torch.bool, device=device)
+        self._step = torch.zeros((), dtype=torch.int64, device=device)
+        self._batch: tuple[Tensor, ...] = ()
+
+    def keep(self, bad: Tensor, learner: Learner) -> None:
+        """Take the learner's batch if it is bad, and the slot is free."""
+        batch = learner.batch
+        given = (batch.images, batch.targets, batch.indices.to(bad.device, non_blocking=True))
+        if not self._batch:
+            self._batch = tuple(torch.zeros_like(value) for value in given)
+        take = bad & ~self.full
+        for own, value in zip(self._batch, given, strict=True):
+            own.copy_(torch.where(take, value, own))
+        self._step.copy_(torch.where(take, learner.step, self._step))
+        self.full.logical_or_(bad)
+
+    def save(self, learner: Learner) -> str:
+        """Write the batch into the folder of the run, and free the slot; return the file's name."""
+        self.full.zero_()
+        step = int(self._step) + 1
+        if learner.folder is None:
+            return ""
+        images, targets, indices = self._batch
+        file = learner.folder / f"nonfinite-{step}.pt"
+        torch.save({"images": images.cpu(), "targets": targets.cpu(), "indices": indices.cpu(), "step": step}, file)
+        pixels, captions = as_fed(learner, images[:32], targets[:32])
+        plot_batch(pixels, captions, file.with_suffix(".png"), title=f"training batch {step}, not finite")
+        return str(shown(file))

@@ -1,0 +1,131 @@
+"""Progress bars, and a line for each epoch."""
+
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, ClassVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from augment.support.console import progress_bar
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.registry import configurable
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
+from trainer.tasks.display import Column, MetricsRow
+
+
+@configurable
+@dataclass(eq=False)
+class ProgressBar(Callback):
+    """Shows a bar with running loss, accuracy and img/s, and prints a line for each epoch."""
+
+    order: ClassVar[int] = 80
+    console: Console = field(default_factory=Console, init=False)
+    _bar: Progress | None = field(default=None, init=False)
+    _pass: Any = field(default=None, init=False)  # the bar's entry for the pass
+
+    def before_fit(self, learner: Learner) -> None:
+        """Print the header of the table and start the bar."""
+        head = "".join(f"{column.title:>{_width(column)}}" for column in _columns(learner))
+        self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False)
+        for row in learner.find(Recorder).rows:
+            self._print(row, learner)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[values]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+        )
+        self._bar.start()
+
+    def before_train(self, learner: Learner) -> None:
+        """Start the bar of the pass; print the sizes of a stage that begins."""
+        for stage in learner.run.stages:
+            if stage.start == learner.epoch:
+                self.console.print(f"epoch {learner.epoch + 1}: {stage}", highlight=False)
+        self._start(learner, "train", learner.batches_in(learner.epoch), learner.position.batch)
+
+    def before_validate(self, learner: Learner) -> None:
+        """Start the bar of the pass."""
+        self._start(learner, "val", learner.batches(learner.val_loader), 0)
+
+    def after_batch(self, learner: Learner) -> None:
+        """Advance the bar; its values are those that the recorder read last, without another transfer."""
+        if self._bar is not None:
+            self._bar.update(self._pass, advance=1, values=_running(learner))
+
+    def after_epoch(self, learner: Learner) -> None:
+        """Print the epoch's line."""
+        self._print(learner.find(Recorder).rows[-1], learner)
+
+    def after_fit(self, learner: Learner) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._pass = None
+
+    def _start(self, learner: Learner, name: str, total: int, completed: int) -> None:
+        if self._bar is None:
+            return
+        if self._pass is not None:
+            self._bar.remove_task(self._pass)
+        text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"
+        self._pass = self._bar.add_task(text, total=total, completed=completed, values="")
+
+    def _print(self, row: MetricsRow, learner: Learner) -> None:
+        columns = [(column, row.get(column.key)) for column in _columns(learner)]
+        cells = (f"{'-' if v is None else column.line.format(v):>{_width(column)}}" for column, v in columns)
+        epoch = f"{int(row['epoch']) + 1}/{learner.epochs}"
+        self.console.print(f"{epoch:>8}{''.join(cells)}", highlight=False)
+
+
+def _columns(learner: Learner) -> list[Column]:
+    return [column for column in learner.task.columns if column.line]
+
+
+def _width(column: Column) -> int:
+    return max(len(column.title), 8) + 1
+
+
+def _running(learner: Learner) -> str:
+    """Return the recorder's running values of the training pass, "loss 0.1234  acc 0.9876  1,234 img/s"."""
+    latest, texts = learner.find(Recorder).latest, []
+    for key, title, line, *_ in _columns(learner):
+        name = key.removeprefix("train_")
+        if name != key and name in latest:
+            texts.append(f"{title.removeprefix('train ')} {line.format(latest[name])}")
+    return "  ".join([*texts, *([f"{latest['images_per_second']:,.0f} img/s"] if latest else [])])
+
+
+class PassBar(Callback):
+    """Advances a bar with every batch, on stderr if that is a terminal; use it in `with`, so that errors remove it.
+
+    It is for everything but training: evaluation, prediction, the search for a learning rate.
+
+    Args:
+        description: text of the bar.
+        total: number of batches, if known.
+    """
+
+    order: ClassVar[int] = 80
+
+    def __init__(self, description: str = "batches", total: int | None = None) -> None:
+        self._progress = progress_bar()
+        self._pass = self._progress.add_task(description, total=total)
+
+    def after_batch(self, learner: Learner) -> None:
+        """Advance the bar."""
+        self._progress.advance(self._pass)
+
+    def __enter__(self) -> "PassBar":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()

@@ -1,0 +1,260 @@
+"""The recorder: measures every pass and writes a row of metrics for each epoch."""
+
+import errno
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from augment.support.errors import UserError, first_line
+from augment.support.files import json_line, write_atomically
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
+from trainer.tasks.display import MetricsRow
+from trainer.tasks.metrics import Meter, Samples
+
+METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
+
+# Keys of a row that differ between two runs with the same seed.
+TIMES = ("seconds", "images_per_second", "waiting", "gpu_memory_mib")
+
+# Maximum number of rows in steps.jsonl; beyond it, every other one is dropped.
+MAX_STEPS = 4000
+
+
+class NonFiniteLossError(UserError):
+    """The training loss is not finite, so that it makes no sense to continue."""
+
+
+class StepRow(NamedTuple):
+    """Running values of the training pass, as a line of steps.jsonl has them.
+
+    Attributes:
+        seconds: seconds since the fit began, without the time between an interruption and the resumed run.
+        step: number of training batches so far.
+        loss: mean loss since the previous row, or since the epoch began.
+        images_per_second: speed over the same period.
+    """
+
+    seconds: float
+    step: int
+    loss: float
+    images_per_second: float
+
+
+class Recorder(Callback):
+    """Measures both passes; keeps a row for each epoch in `rows` and metrics.jsonl, and running values in steps.jsonl.
+
+    It reads the running values every `interval` seconds; in between, nothing waits for the device.
+
+    Args:
+        interval: seconds between two reads of the running values of the training pass.
+
+    Attributes:
+        rows: a row for each finished epoch.
+        latest: the running values when last read, with the key "images_per_second".
+        val: the values of the last validation pass.
+        samples: its predictions for each sample; None before the first validation of an epoch.
+        steps: running values of the training passes, the oldest first; not all of them for a long run.
+    """
+
+    order = -10
+
+    def __init__(self, interval: float = 0.5) -> None:
+        self.interval = interval
+        self.rows: list[MetricsRow] = []
+        self.latest: MetricsRow = {}
+        self.val: MetricsRow = {}
+        self.samples: Samples | None = None
+        self.steps: list[StepRow] = []
+        self._train: Meter[Any] | None = None
+        self._measured: Tensor | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._row: MetricsRow = {}
+        self._begun = 0.0
+        self._inode = 0  # of the folder
+        self._seconds = 0.0  # of the epoch's training pass: before it was interrupted, and all once it is over
+        self._running = False  # whether the training pass is running
+
+    def before_fit(self, learner: Learner) -> None:
+        """Start the fit's clock; write the rows of the run that is resumed."""
+        self._begun = monotonic() - (self.steps[-1].seconds if self.steps else 0.0)
+        if learner.folder:
+            _write(self.rows, learner.folder / METRICS_FILE)
+            self._inode = learner.folder.stat().st_ino
+
+    def before_epoch(self, learner: Learner) -> None:
+        """Clear the row of the last epoch, so that an epoch that is cut short holds only its own values."""
+        self._row, self.val, self.samples = {"epoch": learner.epoch}, {}, None
+
+    def before_train(self, learner: Learner) -> None:
+        """Start the clock; reset the sums, unless an interrupted epoch continues."""
+        self._train = learner.task.meter(len(learner.classes), learner.device)
+        self._seconds, self._running = 0.0, True
+        if self._loaded is not None and learner.position.batch:
+            self._train.load_state_dict(self._loaded["meter"])
+            self._seconds = self._loaded["seconds"]
+        self._loaded = None
+        self._start = self._read_at = monotonic()
+        self._seen = self._before = self._train.samples
+        self._total = self._train.compute()["loss"] * self._seen if self._seen else 0.0
+        self._waited = 0.0
+        # Read the running values at the first batch already, so that users see a loss at once.
+        self._due = self._start
+
+    def before_validate(self, learner: Learner) -> None:
+        """Start the sums of the validation pass."""
+        self._val = learner.task.meter(len(learner.classes), learner.device, keep=True)
+
+    def before_batch(self, learner: Learner) -> None:
+        """Add the time spent waiting for a training batch."""
+        if learner.training:
+            self._waited += learner.waited
+
+    def after_batch(self, learner: Learner) -> None:
+        """Add the batch; read the running values of the training pass if it is due."""
+        loss: Tensor | None = getattr(learner, "loss", None)
+        if loss is None or loss is self._measured:
+            return  # the batch was skipped, and this is the loss of the previous one
+        self._measured = loss
+        meter = self._meter(learner)
+        meter.update(loss, learner.output, learner.batch.targets, learner.batch.indices, valid=learner.finite)
+        if learner.training and monotonic() >= self._due:
+            self._read(learner, meter)
+
+    def after_train(self, learner: Learner) -> None:
+        """Complete the training pass's part of the row."""
+        meter = self._meter(learner)
+        values = self._read(learner, meter)
+        seconds = monotonic() - self._start
+        self._seconds, self._running = self._seconds + seconds, False
+        # The rate is that of this process; the seconds are those of the whole epoch, including those before an
+        # interruption. If that came after the last batch, so that this process has trained nothing, the rate is the
+        # epoch's, too.
+        seen, took = meter.samples - self._before, seconds
+        if not seen:
+            seen, took = meter.samples, self._seconds
+        self._row |= {
+            **{f"train_{name}": value for name, value in values.items()},
+            "lr": float(learner.optimizer.param_groups[0]["lr"]),
+            "seconds": self._seconds,
+            "images_per_second": seen / took if took else 0.0,
+        }
+        # The host runs ahead of a GPU, so waiting in the loader does not mean that the loader is slow.
+        if learner.device.type == "cpu":
+            self._row["waiting"] = min(1.0, self._waited / seconds) if seconds else 0.0
+
+    def after_validate(self, learner: Learner) -> None:
+        """Complete the validation pass's part of the row."""
+        self.val = {f"val_{name}": value for name, value in self._val.scores().items()}
+        self.samples = self._val.kept()
+
+    def after_epoch(self, learner: Learner) -> None:
+        """Write the row and the running values."""
+        memory = {}
+        if learner.device.type == "cuda":
+            memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}
+        self.rows.append(self._row | self.val | memory)
+        if learner.folder:
+            self._check_folder(learner.folder)
+            _write([step._asdict() for step in self.steps], learner.folder / STEPS_FILE)
+            with (learner.folder / METRICS_FILE).open("a") as file:
+                file.write(json_line(self.rows[-1]))
+                file.flush()
+                os.fsync(file.fileno())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows and the sums of the current training pass."""
+        steps = [tuple(step) for step in self.steps]
+        state: dict[str, Any] = {
+            "rows": [dict(row) for row in self.rows],
+            "steps": steps,
+            "meter": None,
+            "seconds": 0.0,
+        }
+        if self._loaded is not None:
+            # Nothing has been trained since the state was loaded.
+            state |= {"meter": self._loaded["meter"], "seconds": self._loaded["seconds"]}
+        elif self._train is not None:
+            running = monotonic() - self._start if self._running else 0.0
+            state |= {"meter": self._train.state_dict(), "seconds": self._seconds + running}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.rows = [dict(row) for row in state["rows"]]
+        self.steps = [StepRow(*step) for step in state["steps"]]
+        self._loaded = state if state["meter"] is not None else None
+
+    def _check_folder(self, folder: Path) -> None:
+        """Check that the folder was not deleted: writing would create it again and leave a part of a run in it."""
+        if not folder.is_dir() or folder.stat().st_ino != self._inode:
+            raise FileNotFoundError(errno.ENOENT, "deleted", str(folder))
+
+    def _meter(self, learner: Learner) -> Meter[Any]:
+        meter = self._train if learner.training else self._val
+        assert meter is not None
+        return meter
+
+    def _read(self, learner: Learner, meter: Meter[Any]) -> MetricsRow:
+        values = meter.compute()
+        now = monotonic()
+        rate = (meter.samples - self._seen) / (now - self._read_at) if now > self._read_at else 0.0
+        if meter.samples > self._seen:
+            self.latest = values | {"images_per_second": rate}
+            total = values["loss"] * meter.samples
+            loss = (total - self._total) / (meter.samples - self._seen)
+            self.steps.append(StepRow(now - self._begun, learner.step + 1, loss, rate))
+            if len(self.steps) > MAX_STEPS:
+                del self.steps[1::2]
+            self._total = total
+        self._read_at, self._seen, self._due = now, meter.samples, now + self.interval
+        # `trainer.callbacks.nonfinite` reports skipped batches; the loss is NaN if all were skipped.
+        if meter.samples and not learner.settings.skip_nonfinite and not math.isfinite(values["loss"]):
+            raise NonFiniteLossError(
+                f"the training loss is {values['loss']} at step {learner.step + 1} of {learner.total_steps} "
+                f"(epoch {learner.epoch + 1}). A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help; "
+                "fit.skip_nonfinite=10 skips such batches, up to 10, and saves them for a look."
+            )
+        return values
+
+
+def _write(rows: Iterable[Mapping[str, float]], file: Path) -> None:
+    write_atomically(file, "".join(map(json_line, rows)))
+
+
+def read_metrics(folder: Path) -> list[MetricsRow]:
+    """Read the metrics of a run's epochs from its folder, see `read_rows`.
+
+    Raises:
+        UserError: the folder has none.
+    """
+    file = folder / METRICS_FILE
+    if not file.is_file():
+        raise UserError(f"{folder}: no {METRICS_FILE} in it. Allowed: the folder of a run.")
+    return read_rows(file)
+
+
+def read_rows(file: Path) -> list[MetricsRow]:
+    """Read the rows of a file, except for a last one that is cut short; null becomes NaN, no file an empty list.
+
+    Raises:
+        UserError: another line is not a row.
+    """
+    # Read bytes, not text: a power failure may leave any bytes at the end.
+    lines = file.read_bytes().split(b"\n") if file.is_file() else []
+    rows: list[MetricsRow] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.strip(b"\0"):
+                rows.append(dict(json.loads(line)))
+        except (TypeError, ValueError) as error:
+            if any(rest.strip(b"\0") for rest in lines[number:]):
+                raise UserError(f"{file}: line {number} is no row of metrics ({first_line(error)}).") from None
+    return [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]

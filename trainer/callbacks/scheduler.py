@@ -1,0 +1,32 @@
+"""The callback that applies schedules to the optimizer."""
+
+from collections.abc import Mapping
+
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
+from trainer.optim.optimizers import set_value
+from trainer.optim.schedule import Schedule, position
+
+
+class ParamScheduler(Callback):
+    """Sets hyperparameters of the optimizer before every step, from the position in the whole fit.
+
+    Args:
+        schedules: the schedules by keys of the optimizer's parameter groups, such as "lr". See
+            `trainer.optim.optimizers.set_value`.
+    """
+
+    order = -5
+
+    def __init__(self, schedules: Mapping[str, Schedule]) -> None:
+        self.schedules = dict(schedules)
+
+    def before_batch(self, learner: Learner) -> None:
+        """Set the values, in training."""
+        if learner.training:
+            # Use the position of the first batch of a step, so that it depends on the step alone.
+            ahead = learner.position.batch - 1 - learner.group.first
+            now = position(learner.step - ahead, learner.total_steps)
+            for group in learner.optimizer.param_groups:
+                for name, schedule in self.schedules.items():
+                    set_value(group, name, schedule(now))

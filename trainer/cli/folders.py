@@ -1,0 +1,43 @@
+"""Hydra's callback that reserves folders, named in conf/config.yaml."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from augment.support.errors import UserError
+from trainer.run.folder import reserve, reserve_sweep
+
+# Folders of the sweeps that this process started.
+SWEEPS: list[Path] = []
+
+
+class RefusedError(BaseException):
+    """A folder that cannot be used; not an Exception, as Hydra turns those of callbacks into warnings."""
+
+
+class ReserveFolders(Callback):
+    """Reserves the folder of a run or a sweep before Hydra writes to it, and remembers those of sweeps."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Reserve the folder of a single run."""
+        with _refused():
+            reserve(Path(config.hydra.run.dir), OmegaConf.select(config, "fit.resume"), key="hydra.run.dir")
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Reserve the folder of a sweep, and remember it."""
+        folder = Path(config.hydra.sweep.dir)
+        with _refused():
+            reserve_sweep(folder)
+        SWEEPS.append(folder)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise RefusedError(str(error)) from error

@@ -1,0 +1,171 @@
+"""The command line: compose and check every job, and only then let Hydra make folders and run."""
+
+import errno
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from uuid import uuid4
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.text import Text
+
+from augment.cli.compose import TOP, plain_values, split_sweep
+from augment.cli.conf import CONF, group_names, register_folders, set_config_dir
+from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
+from augment.cli.parser import INTERRUPTED, readable_errors, table_console
+from augment.cli.tools import find_tools
+from augment.recipe.op import load_plugins
+from augment.support.errors import UserError, describe_error
+from augment.support.signals import StopSignals
+from trainer.cli import NOTHING_TO_RESUME, folders
+from trainer.cli.auto import is_auto, resume_auto
+from trainer.cli.jobs import check_jobs
+from trainer.cli.overrides import flags_first, with_resumed
+from trainer.run.config import inner_keys, parse_config
+from trainer.run.folder import owned, release
+from trainer.run.train import train
+from trainer.sweeps.table import print_table
+from trainer.tools.reference import help_text
+
+_NO_FURTHER_JOB = "stopped; no further job was started"
+
+# Two runs that start in the same second must not share a folder.
+OmegaConf.register_new_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    # With this set, Hydra raises instead of printing and exiting, so that all messages are printed in one place.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    logging.raiseExceptions = False  # a log on a full disk is no reason for a traceback for each of its lines
+    with readable_errors(), StopSignals() as signals:
+        try:
+            return _main(list(sys.argv[1:] if arguments is None else arguments), signals)
+        except KeyboardInterrupt as error:
+            # A run that began says itself what there is to resume.
+            sys.stdout.write(f"{str(error) or ('stopped at once' if signals.held else NOTHING_TO_RESUME)}\n")
+            raise
+        finally:
+            release()
+
+
+def _main(arguments: list[str], signals: StopSignals) -> int:
+    tools = find_tools("trainer")
+    if arguments and arguments[0] in tools:
+        return tools[arguments[0]].run(arguments[1:])
+    if arguments and (near := get_close_matches(arguments[0], tools, n=1)):
+        raise UserError(f"{arguments[0]}: unknown tool. Did you mean '{near[0]}'? Allowed: {', '.join(tools)}.")
+    set_config_dir(get_args_parser().parse_known_args(flags_first(arguments))[0].config_dir)
+    if "--help" in arguments or "-h" in arguments:
+        _load_given_plugins(arguments)
+        sys.stdout.write(help_text(group_names()))
+        return 0
+    tokens = flags_first(normalize(with_resumed(arguments)))
+    args, unknown = get_args_parser().parse_known_args(tokens)
+    if unknown:
+        allowed = "-m, --cfg job, --config-dir DIR, --help; key=value"
+        raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {allowed}.")
+    refuse_words(args.overrides)
+    only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun
+    if not only_shows and not args.config_path:
+        if not args.multirun:
+            refuse_sweeps(args.overrides)
+        if is_auto(args.overrides):
+            if args.multirun:
+                raise UserError("fit.resume=auto: resumes single runs, not sweeps. Allowed: without --multirun.")
+            given, done = resume_auto(args.overrides, config_name=args.config_name or "config")
+            if done is not None:
+                sys.stdout.write(f"already finished, nothing to resume: {done}\n")
+                return 0
+            tokens = [*(token for token in tokens if token not in args.overrides), *given]
+            args.overrides = given
+        jobs = split_sweep(args.overrides) if args.multirun else [args.overrides]
+        check_jobs(jobs, config_name=args.config_name or "config")
+    signals.check()
+    signals.hold()  # from here on there may be a folder, whose run handles them
+    register_folders()
+    sys.argv = [sys.argv[0], *tokens]
+    statuses: list[str] = []
+    errors: list[Exception] = []
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
+            _job(statuses, errors, args.overrides, signals)
+        )()
+    except folders.RefusedError as refused:
+        raise UserError(str(refused)) from refused
+    except (OSError, ValueError) as error:  # a job raises none: it is the folder that Hydra makes for it, or a pipe
+        cause = error if isinstance(error, OSError) else error.__cause__  # of a log that cannot be opened
+        if not isinstance(cause, OSError) or cause.errno == errno.EPIPE:
+            raise
+        what = "the run's folder" if cause.filename is None else cause.filename
+        raise UserError(
+            f"{what}: cannot be created: {cause.strerror}. Allowed: to start in a writable folder on a disk with room."
+        ) from error
+    finally:
+        finished = [print_table(folder, table_console()) for folder in folders.SWEEPS if folder.is_dir()]
+        folders.SWEEPS.clear()
+    if errors and not args.multirun:
+        raise errors[0]
+    if "interrupted" in statuses:
+        return INTERRUPTED
+    return 0 if all(finished) else 1
+
+
+def _load_given_plugins(arguments: Sequence[str]) -> None:
+    """Import the plugins that the command line names, so that --help lists what they declare."""
+    for override in (parse(token) for token in arguments if "=" in token and not token.startswith("-")):
+        if (key := key_of(override)) in ("plugins", "aug.plugins"):
+            load_plugins(tuple(TOP["plugins"].parse(override.value(), key) or ()), key)
+
+
+def _meant(flag: str) -> str:
+    """Return a hint at the setting of the same name, if there is one."""
+    name = flag.lstrip("-").split("=")[0].replace("-", "_")
+    near = next((path for path in inner_keys() if name in (path, path.split(".")[-1])), None)
+    return f" Did you mean '{near}=...'?" if near else ""
+
+
+def _job(
+    statuses: list[str], errors: list[Exception], given: Sequence[str], signals: StopSignals
+) -> "hydra.types.TaskFunction":
+    """Return what Hydra runs; it raises nothing but KeyboardInterrupt, so that a sweep survives a failed job.
+
+    Args:
+        statuses: collects how each job ended.
+        errors: collects the error of each failed job.
+        given: the overrides of the command line, some of which a sweep varies.
+        signals: the signals of the whole command, which also end a sweep between two jobs.
+    """
+
+    def job(composed: DictConfig) -> None:
+        info = HydraConfig.get()
+        sweeping = info.mode == RunMode.MULTIRUN
+        folder = Path(info.runtime.output_dir)
+        console = Console()
+        if sweeping:
+            varied = [override.lstrip("+") for override in info.overrides.task if override not in given]
+            console.rule(Text(f"job {info.job.num}: {' '.join(varied)}"), align="left")
+        try:
+            config = parse_config(plain_values(composed))
+            with owned(folder, config.fit.resume):
+                summary = train(config, folder, console=console, group=folder.parent.name if sweeping else None)
+        except Exception as error:
+            errors.append(error)
+            if sweeping:
+                console.print(f"job {info.job.num} failed: {describe_error(error)}", style="red", markup=False)
+                signals.check(_NO_FURTHER_JOB)
+            return
+        statuses.append(summary.status)
+        console.print(str(summary), highlight=False, soft_wrap=True)
+        if sweeping and (signals.asked or summary.status == "interrupted"):
+            raise KeyboardInterrupt(_NO_FURTHER_JOB)
+
+    return job

@@ -1,0 +1,93 @@
+"""Overrides of a run that resumes another one: the other's come first, those of the command line win."""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from hydra._internal.utils import get_args_parser
+
+from augment.cli.compose import compose_jobs, split_sweep
+from augment.cli.overrides import key_of, normalize, parse
+from augment.cli.trust import TRUST_FLAG, check_named
+from augment.support.errors import UserError
+from augment.support.files import no_link
+from augment.support.text import as_bytes
+from augment.support.yaml_files import read_list
+from trainer.callbacks.registry import known_callbacks
+from trainer.loop.checkpoint import LAST
+
+# Value of fit.resume, see `trainer.cli.auto`.
+AUTO = "auto"
+
+# Of a run's folder; written by Hydra on the command line.
+OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
+
+
+def with_resumed(tokens: Sequence[str]) -> list[str]:
+    """Put the overrides of the run that `fit.resume` names before those of the command line, which win.
+
+    Without --trust, which is left out of the result, they decide nothing that only the command line may decide.
+
+    Raises:
+        UserError: an override is not UTF-8, the folder is not that of a run, or its overrides need --trust.
+    """
+    for token in tokens:
+        if as_bytes(token) != token.encode(errors="replace"):
+            raise UserError(
+                f"{token}: is not UTF-8, so that config.yaml could not hold it. Allowed: names in UTF-8, also of a "
+                "symbolic link; only the names of images and of class folders may be others."
+            )
+    given = {key_of(parse(t)): t for t in tokens if _is_override(t)}
+    resume = parse(given["fit.resume"]).value() if "=" in given.get("fit.resume", "") else None
+    if resume in (None, AUTO):
+        return list(tokens)
+    folder = Path(str(resume))
+    file = folder / OVERRIDES_FILE
+    if not file.is_file() or not (folder / LAST).is_file():
+        missing = "no such folder" if not folder.is_dir() else f"no {LAST} and {OVERRIDES_FILE} in it"
+        if folder.is_file():
+            missing = "a file, not a folder"
+        raise UserError(f"fit.resume={folder}: {missing}. Allowed: the folder of a run that saved a checkpoint.")
+    trust, tokens = TRUST_FLAG in tokens, [token for token in tokens if token != TRUST_FLAG]
+    saved = [token for token in _saved(file) if key_of(parse(token)) not in given]
+    if not trust:
+        # The run may continue in the folder itself, where Hydra writes, too.
+        for path in (*folder.iterdir(), *(folder / OVERRIDES_FILE.parent).iterdir()):
+            if not path.is_dir() or path.is_symlink():
+                no_link(path)
+        _check_saved(saved, tokens, given, file)
+    return saved + tokens
+
+
+def _saved(file: Path) -> list[str]:
+    """Return the overrides of a run, without Hydra's own: where and how a resumed run runs is decided again."""
+    saved = []
+    for token in map(str, read_list(file)):
+        if not _is_override(token):
+            raise UserError(f"{file}: {token!r} is no override. Allowed: key=value, ~key.")
+        parsed = parse(token)
+        if not any(re.match(r"hydra\b", name or "") for name in (key_of(parsed), parsed.package)):
+            saved.append(token)
+    return saved
+
+
+def _check_saved(saved: Sequence[str], tokens: Sequence[str], given: Collection[str], file: Path) -> None:
+    """Check what a run's overrides would change; see `augment.cli.trust`."""
+    for token in saved:
+        if "${" in token:
+            key, _, value = token.lstrip("+").partition("=")
+            check_named({key: value}, given, file)
+    config_name = get_args_parser().parse_known_args(flags_first(tokens))[0].config_name or "config"
+    # What the command line deletes, it names.
+    named = [token for token in tokens if _is_override(token) and not token.startswith("~")]
+    for composed in compose_jobs(split_sweep(normalize([*saved, *named])), config_name=config_name):
+        check_named(composed, given, file, callbacks=known_callbacks())
+
+
+def flags_first(tokens: Sequence[str]) -> list[str]:
+    """Put flags and their values before all overrides, as Hydra requires: `fit.lr=1 -m seed=0,1` works too."""
+    return sorted(tokens, key=_is_override)
+
+
+def _is_override(token: str) -> bool:
+    return not token.startswith("-") and ("=" in token or token.startswith("~"))

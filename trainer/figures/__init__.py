@@ -1,0 +1,1 @@
+"""Figures of a run: curves, batches, confusion matrices, outputs."""

@@ -1,0 +1,143 @@
+"""Figures of curves: the history of a run, its schedule, a test of learning rates."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from augment.drawing.style import BLUE, GRAY, INK, set_title
+from trainer.figures.style import SPLITS, TEXT, frame, new_figure, say_no_data, set_epochs, whole_numbers
+from trainer.tasks.registry import best_row, task_of
+
+# Markers of the suggested rates, which the legend shows.
+_MARKERS = "oDs"
+
+
+def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
+    """Draw loss and the task's score over the epochs, with the best epoch marked.
+
+    Args:
+        rows: a mapping for each epoch, as in metrics.jsonl: `epoch` (from 0), `train_loss`, `val_loss` and the score of
+            the task in both passes, as `val_accuracy`. Values that are missing or not finite are left out.
+        path: the PNG to write.
+    """
+    with new_figure(path) as figure:
+        figure.set_size_inches(10, 3.8)
+        left, right = figure.subplots(1, 2)
+        task = task_of(rows)
+        for axes, quantity, title in ((left, "loss", "Loss"), (right, task.score, task.score_title)):
+            if draw_splits(axes, rows, quantity, title):
+                axes.legend(frameon=False, fontsize=TEXT, labelcolor=INK)
+            else:
+                say_no_data(axes)
+        if task.share:
+            right.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
+        key = f"val_{task.score}"
+        best = best_row(rows, task.monitor)  # best.pt is chosen by it, too, by default
+        if key in best:
+            epoch, value = int(best["epoch"]) + 1, best[key]
+            right.plot(epoch, value, "o", color=BLUE, markersize=9, fillstyle="none")
+            for axes in (left, right):
+                axes.axvline(epoch, color=GRAY, linewidth=1, linestyle=":", zorder=0)
+            shown = f"{value:.2%}" if task.share else f"{value:.4g}"
+            by = "" if key == task.monitor else f" by {task.monitor.replace('_', ' ')}"
+            set_title(right, f"{task.score_title}, best val {shown} (epoch {epoch}{by})")
+
+
+def plot_schedule(values: Sequence[float], path: Path) -> None:
+    """Draw the learning rate over the steps.
+
+    Args:
+        values: the learning rate of each step.
+        path: the PNG to write.
+    """
+    with new_figure(path) as figure:
+        figure.set_size_inches(6, 3.4)
+        axes = figure.subplots()
+        axes.plot(values, color=BLUE, linewidth=1.6, marker="o" if len(values) == 1 else None)
+        axes.xaxis.set_major_locator(whole_numbers())
+        axes.margins(x=0.02)
+        frame(axes, "Learning rate", "step")
+        if len(values):
+            peak = int(np.argmax(values))
+            set_title(axes, f"Learning rate, highest {values[peak]:.3g} in step {peak}")
+        else:
+            say_no_data(axes)
+
+
+def plot_rates(
+    lrs: Sequence[float],
+    losses: Sequence[float],
+    smoothed: Sequence[float],
+    marks: Mapping[str, float],
+    path: Path,
+) -> None:
+    """Draw the loss of a range test over the learning rate, each batch as a faint point.
+
+    Args:
+        lrs: the learning rates, in ascending order.
+        losses: the loss of each batch.
+        smoothed: the smoothed losses, drawn as the curve.
+        marks: learning rates to mark, by name; the first is the recommended one.
+        path: the PNG to write.
+    """
+    rates, curve = np.array(lrs), np.array(smoothed)
+    with new_figure(path) as figure:
+        figure.set_size_inches(7, 4.2)
+        axes = figure.subplots()
+        axes.plot(rates, losses, ".", color=GRAY, markersize=5, alpha=0.5, label="batch")
+        axes.plot(rates, curve, color=BLUE, linewidth=1.8, label="smoothed")
+        axes.set_xscale("log")
+        # Diverging losses at the end would flatten the rest of the curve.
+        low, high = curve.min(), min(curve.max(), 1.6 * np.median(curve[: max(1, len(curve) // 2)]))
+        axes.set_ylim(low - 0.12 * (high - low), high + 0.12 * (high - low))
+        frame(axes, "Loss over the learning rate", "learning rate")
+        for number, (name, lr) in enumerate(marks.items()):
+            color, face = (INK, "white") if number else (BLUE, BLUE)
+            at = (lr, curve[int(np.argmin(np.abs(rates - lr)))])
+            axes.axvline(lr, color=color, linewidth=1, linestyle=":", zorder=0)
+            axes.plot(
+                *at,
+                _MARKERS[number % len(_MARKERS)],
+                color=color,
+                markerfacecolor=face,
+                markersize=8,
+                label=f"{name if number else 'suggested'} {lr:.2g}",
+            )
+            if not number:
+                set_title(axes, f"Loss over the learning rate, suggested: {lr:.2g}")
+        axes.legend(frameon=False, fontsize=TEXT, labelcolor=INK)
+
+
+def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str, title: str = "") -> bool:
+    """Draw a quantity of both passes over the epochs; return whether any row has a value."""
+    epochs = column(rows, "epoch") + 1
+    drawn = [draw_series(axes, epochs, rows, f"{split}_{quantity}", color) for split, color in SPLITS]
+    frame(axes, title, "epoch")
+    set_epochs(axes, epochs)
+    return any(drawn)
+
+
+def draw_series(axes: Axes, x: NDArray[np.float64], rows: Sequence[Mapping[str, float]], key: str, color: str) -> bool:
+    """Draw a key of the rows as a line; return whether any row has a value.
+
+    The line skips epochs that were not scored, and breaks where a value is not finite.
+    """
+    values = column(rows, key)
+    if np.isnan(values).all():
+        return False
+    scored = [row.get(key) is not None for row in rows]
+    marker = "o" if sum(scored) <= 30 else None
+    axes.plot(
+        x[scored], values[scored], color=color, linewidth=1.6, marker=marker, markersize=3.5, label=key.split("_")[0]
+    )
+    return True
+
+
+def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]:
+    """Return a key of all rows, (rows,); NaN where it is missing or not finite."""
+    # A JSON null reads as None, which NumPy turns into NaN.
+    values = np.array([row.get(key) for row in rows], dtype=float)
+    return np.where(np.isfinite(values), values, np.nan)

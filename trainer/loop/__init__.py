@@ -1,0 +1,1 @@
+"""The training loop: Learner, events, checkpoints, CUDA graphs, optimizer steps, progressive resizing."""

@@ -1,0 +1,214 @@
+"""Callbacks: events around each level of the training loop, and exceptions that end a level early."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from inspect import getattr_static
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from augment.support.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from trainer.loop.learner import Learner
+    from trainer.loop.stages import FitStage
+
+
+class Cancel(Exception):  # noqa: N818  (not an error)
+    """Base of the exceptions by which a callback leaves a level of the loop cleanly; its after event still runs.
+
+    If it is raised in that event, or anywhere else outside the level, it is an error like any other.
+    """
+
+
+class CancelFit(Cancel):
+    """End the fit now."""
+
+
+class CancelEpoch(Cancel):
+    """Continue with the next epoch."""
+
+
+class CancelTrain(Cancel):
+    """End the pass over the training data; validation follows."""
+
+
+class CancelValidate(Cancel):
+    """End the pass over the validation data."""
+
+
+class CancelBatch(Cancel):
+    """Continue with the next batch; a step that was due with this one is skipped, as by `CancelStep`."""
+
+
+class CancelStep(Cancel):
+    """Skip the optimizer's step; the gradients are kept and add up."""
+
+
+CANCELS: Mapping[str, type[Cancel]] = {
+    "fit": CancelFit,
+    "epoch": CancelEpoch,
+    "train": CancelTrain,
+    "validate": CancelValidate,
+    "batch": CancelBatch,
+    "step": CancelStep,
+}
+EVENTS = tuple(f"{when}_{level}" for level in CANCELS for when in ("before", "after"))
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """What callbacks, such as experiment trackers, may want to know about the run that a fit is part of.
+
+    Attributes:
+        config: the whole configuration as plain values.
+        group: name of the sweep that the run is part of.
+        stages: the stages of progressive resizing; empty: sizes do not change.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    group: str | None = None
+    stages: "tuple[FitStage, ...]" = ()
+
+
+class Callback:
+    """Base of all callbacks. Override the events you need; each receives the learner and may read all of it.
+
+    A callback that keeps a state between batches or epochs names it in `saves`, so that a resumed run equals one that
+    was never stopped. `learner.run` describes the run that the fit is part of.
+
+    Attributes:
+        order: callbacks run in ascending order, equal ones in the order they were given.
+        saves: names of the attributes that `state_dict` returns and `load_state_dict` restores.
+    """
+
+    order: ClassVar[int] = 0
+    saves: ClassVar[tuple[str, ...]] = ()
+
+    def before_fit(self, learner: "Learner") -> None:
+        """Before anything else, once."""
+
+    def before_epoch(self, learner: "Learner") -> None:
+        """Before each epoch; `learner.epoch` is its number, from 0."""
+
+    def before_train(self, learner: "Learner") -> None:
+        """Before the pass over the training data, also if a resumed epoch has little or nothing left of it."""
+
+    def before_validate(self, learner: "Learner") -> None:
+        """Before the pass over the validation data; `learner.training` is false until after_validate."""
+
+    def before_batch(self, learner: "Learner") -> None:
+        """Before the forward pass, in training and validation; `learner.batch` is set."""
+
+    def before_step(self, learner: "Learner") -> None:
+        """Between the backward pass and the optimizer's step; gradients may be changed in place."""
+
+    def after_step(self, learner: "Learner") -> None:
+        """After the optimizer's step."""
+
+    def after_batch(self, learner: "Learner") -> None:
+        """After a batch, in training and validation; `learner.output` and `learner.loss` are set, on the device.
+
+        The next batch may overwrite them: clone what you keep.
+        """
+
+    def after_train(self, learner: "Learner") -> None:
+        """After the pass over the training data."""
+
+    def after_validate(self, learner: "Learner") -> None:
+        """After the pass over the validation data."""
+
+    def after_epoch(self, learner: "Learner") -> None:
+        """After each epoch, training and validation."""
+
+    def after_fit(self, learner: "Learner") -> None:
+        """After everything, once, even if the fit failed; `learner.error` is then set."""
+
+    def check(self, model: "nn.Module") -> None:
+        """Check, before anything is written, that the callback works with a model on the device "meta".
+
+        Raises:
+            UserError: names the key path, what was given and what is allowed.
+        """
+
+    def frozen(self, model: "nn.Module", epoch: int) -> Collection[str]:
+        """Return the names of the parameters that the callback keeps from being trained in an epoch."""
+        return ()
+
+    def evaluated_state(self, learner: "Learner") -> "dict[str, Tensor] | None":
+        """Return the state of the model that validation scores, if it differs from the one that is trained."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, as plain values and tensors."""
+        return {name.lstrip("_"): getattr(self, name) for name in self.saves}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for name in self.saves:
+            setattr(self, name, state[name.lstrip("_")])
+
+
+def check_events(callback: Callback) -> None:
+    """Check that every method named like an event is one.
+
+    Raises:
+        UserError: names the method and the nearest event.
+    """
+    for name in dir(callback):
+        if name.startswith(("before_", "after_")) and name not in EVENTS:
+            raise UserError(f"{type(callback).__name__}.{name}: unknown event.{suggest(name, EVENTS)}")
+
+
+def handles(callback: Callback, event: str) -> bool:
+    """Return whether the callback overrides the event."""
+    return getattr_static(type(callback), event) is not getattr_static(Callback, event)
+
+
+def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
+    """Check callbacks and sort them by `order`."""
+    checked = list(callbacks)
+    for callback in checked:
+        check_events(callback)
+    return tuple(sorted(checked, key=lambda callback: callback.order))
+
+
+def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
+    """Yield callbacks with the names of their states: the class's name, or Name_2 for the second one of a class."""
+    seen: Counter[str] = Counter()
+    for callback in callbacks:
+        name = type(callback).__name__
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name}_{seen[name]}", callback
+
+
+# What happens at each level, in order; a word in braces is a level of its own.
+_LOOP: Mapping[str, tuple[str, ...]] = {
+    "fit": ("for each epoch:", "{epoch}"),
+    "epoch": ("{train}", "{validate}"),
+    "train": ("for each batch:", "{batch}"),
+    "batch": ("forward, loss; in training: backward", "{step}"),
+    "step": ("optimizer step, zero gradients",),
+    "validate": ("for each batch: forward, loss, with the events of a batch",),
+}
+
+
+def loop_text(callbacks: Iterable[Callback]) -> str:
+    """Return a description of the training loop: a line for each event with its callbacks, indented by level."""
+    return "\n".join(_level_lines("fit", 0, tuple(callbacks)))
+
+
+def _level_lines(level: str, depth: int, callbacks: tuple[Callback, ...]) -> Iterator[str]:
+    def event(name: str) -> str:
+        names = [type(callback).__name__ for callback in callbacks if handles(callback, name)]
+        return "  " * depth + (f"{name}: {', '.join(names)}" if names else name)
+
+    yield event(f"before_{level}")
+    for part in _LOOP[level]:
+        if part.startswith("{"):
+            inner = depth + (2 if part[1:-1] in ("epoch", "batch") else 1)
+            yield from _level_lines(part[1:-1], inner, callbacks)
+        else:
+            yield "  " * (depth + 1) + part
+    yield event(f"after_{level}")

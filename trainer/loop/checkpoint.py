@@ -1,0 +1,252 @@
+"""Checkpoint files: their contents, written completely or not at all and read without running code."""
+
+import logging
+import os
+import pickle
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from copy import copy, deepcopy
+from dataclasses import dataclass, fields
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from augment.support.errors import UserError, first_line
+from augment.support.files import atomic_path
+
+LAST, BEST = "last.pt", "best.pt"
+
+# Version of the file format. Increase it with every change to the classes below, or to the states inside them.
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitState:
+    """The content of last.pt: all that a resumed fit needs to equal one that never stopped.
+
+    Attributes:
+        position: the epoch, and the number of its training batches that were fetched.
+        model: state of the model as it is trained.
+        optimizer: state of the optimizer.
+        gradients: gradients that no step has used yet, by the names of their parameters.
+        loader: state of the train loader.
+        callbacks: states of the callbacks, by the names from `trainer.loop.callback.named`.
+        random: states of the random generators, see `random_state`.
+    """
+
+    position: tuple[int, int]
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    gradients: dict[str, Tensor]
+    loader: dict[str, Any]
+    callbacks: dict[str, dict[str, Any]]
+    random: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestModel:
+    """The content of best.pt: the model of the best epoch as it was validated, and what it achieved.
+
+    Attributes:
+        model: state of the model.
+        row: the epoch's row of metrics.
+        samples: what the task's meter keeps of each validation image, by field; None if there was no validation.
+        classes: names of the classes, labels or numbers.
+        task: name of the task.
+    """
+
+    model: dict[str, Tensor]
+    row: dict[str, float]
+    samples: dict[str, Tensor] | None
+    classes: tuple[str, ...]
+    task: str
+
+
+S = TypeVar("S", FitState, BestModel)
+
+
+log = logging.getLogger(__name__)
+
+
+class DamagedError(UserError):
+    """A checkpoint is missing, cut short, or differs from what was written."""
+
+
+def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
+    """Write a state of plain values and tensors; until it is complete, readers of `path` see the old file.
+
+    Args:
+        state: the state of the fit, or the best model.
+        path: the file.
+        keep: number of earlier files to keep, as last.1.pt (the newest) and so on.
+    """
+    content = BytesIO()
+    torch.save({"format": FORMAT, **vars(state)}, content)
+    with atomic_path(path, durable=True) as part:
+        part.write_bytes(content.getvalue())
+        for number in range(keep, 1, -1):
+            if (newer := _older(path, number - 1)).is_file():
+                os.replace(newer, _older(path, number))
+        if keep and path.is_file():
+            _copy(path, _older(path, 1))
+
+
+def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
+    """Read a state, with its tensors on the device (default: the CPU).
+
+    If the file of a fit is damaged, the newest undamaged file before it is read instead, with a warning.
+
+    Raises:
+        UserError: no such file, or not a checkpoint of this kind and format.
+    """
+    try:
+        return _load(path, kind, device)
+    except DamagedError as error:
+        older = _newest_whole(path) if kind is FitState else None
+        if older is None:
+            raise
+        state = _load(older, kind, device)
+        log.warning("%s The one before it is used: %s.", error, older.name)
+        return state
+
+
+def mend(path: Path) -> None:
+    """Replace a damaged file with the newest undamaged one before it, so that the next save keeps a usable file."""
+    if path.is_file() and not _is_whole(path) and (older := _newest_whole(path)):
+        _copy(older, path)
+
+
+def _older(path: Path, number: int) -> Path:
+    return path.with_suffix(f".{number}{path.suffix}")
+
+
+def _newest_whole(path: Path) -> Path | None:
+    """Return the newest undamaged file before a checkpoint, or None if there is none."""
+    number = 1
+    while (older := _older(path, number)).is_file():
+        if _is_whole(older):
+            return older
+        number += 1
+    return None
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Give a file a second name, replacing the file that has that name now."""
+    with atomic_path(to) as part:
+        try:
+            os.link(path, part)
+        except OSError:  # a file system without hard links
+            part.write_bytes(path.read_bytes())
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether every part of a file matches its checksum, which PyTorch does not verify."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (
+        *(OSError, EOFError, LookupError, RuntimeError, ValueError, OverflowError),
+        *(zipfile.BadZipFile, struct.error, zlib.error),
+    ):
+        return False
+
+
+def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
+    if not path.is_file():
+        inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
+        raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
+    # torch.load would mistake anything else for one of its own old formats, and fail in unpredictable ways.
+    if not _is_whole(path):
+        raise DamagedError(f"{path}: not a checkpoint, or cut short.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                raise UserError(f"{path}: not a checkpoint: it is compressed, and {LAST} and {BEST} never are.")
+        state = torch.load(path, map_location=device or "cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # its message would advise loading it anyway
+        raise UserError(f"{path}: not a checkpoint: it holds more than plain values and tensors.") from error
+    except (RuntimeError, EOFError, LookupError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
+    if not isinstance(state, dict) or "model" not in state:
+        raise UserError(f"{path}: not a checkpoint of a run.")
+    found = state.pop("format", None)
+    if found != FORMAT:
+        version = "version 0.4 or older" if found is None else f"format {found}"
+        raise UserError(
+            f"{path}: a checkpoint of {version}, but this version needs format {FORMAT}. "
+            "Allowed: the version that wrote it, or a new run."
+        )
+    if state.keys() != {field.name for field in fields(kind)}:
+        raise UserError(f"{path}: not what a {LAST if kind is FitState else BEST} holds.")
+    _check_types(state, path)
+    return kind(**state)
+
+
+def _check_types(state: Mapping[str, Any], path: Path) -> None:
+    """Check the types of everything that the writer of a file could choose, so that no tool fails on them.
+
+    Raises:
+        UserError: a type is wrong, or a tensor is larger than its file because it repeats its numbers.
+    """
+    names = state.get("classes", ())
+    tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
+    plain = (
+        all(isinstance(kept, dict) for kept in (*tensors, state.get("row", {})))
+        and isinstance(names, tuple | list)
+        and all(isinstance(name, str) for name in (*names, state.get("task", ""), *state.get("row", {})))
+        and all(isinstance(value, int | float) for value in state.get("row", {}).values())
+    )
+    values = [value for kept in tensors for value in kept.values()] if plain else []
+    if not plain or not all(isinstance(value, Tensor) for value in values):
+        raise UserError(f"{path}: holds other types than a checkpoint does.")
+    if any(value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes() for value in values):
+        raise UserError(f"{path}: holds a tensor that is larger than its file.")
+
+
+def random_state() -> dict[str, Any]:
+    """Return the states of PyTorch's generators."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Restore what `random_state` returned."""
+    # Generators take their states from the host, wherever the checkpoint's tensors were put.
+    torch.set_rng_state(state["cpu"].cpu())
+    # A run that is resumed on a machine with a different number of GPUs cannot reproduce their dropout masks.
+    if len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([value.cpu() for value in state["cuda"]])
+
+
+def on_host(state: FitState) -> FitState:
+    """Return a copy of a state in the host's memory, where training does not change it."""
+    return FitState(**{name: _on_host(value) for name, value in vars(state).items()})
+
+
+def _on_host(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        copied = copy(value)  # with the attributes of a module's state
+        copied.update((key, _on_host(one)) for key, one in value.items())
+        return copied
+    if isinstance(value, list | tuple):
+        return type(value)(map(_on_host, value))
+    return deepcopy(value)
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of a model's gradients, by the names of their parameters."""
+    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def set_gradients(model: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+    """Restore what `gradients_of` returned; other parameters get none."""
+    for name, parameter in model.named_parameters():
+        gradient = gradients.get(name)
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)

@@ -1,0 +1,264 @@
+"""CUDA graphs: the GPU's work for a batch is recorded once and then started by a single call.
+
+A network of a few hundred small kernels keeps Python busier than the GPU. Recording does not change the results:
+batches before it are ordinary steps, recording itself executes nothing, and every batch after it is a replay.
+"""
+
+import logging
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from augment.support.errors import first_line
+
+# Results of a piece of work.
+Tensors = tuple[Tensor, ...]
+Work = Callable[..., Tensors]
+
+# Number of batches of a shape that run eagerly before it is recorded. Meanwhile, cuDNN chooses algorithms, cuBLAS
+# allocates workspaces, torch.compile compiles, and the optimizer creates its state.
+WARM_UP = 3
+
+log = logging.getLogger(__name__)
+
+
+class UncapturableError(Exception):
+    """Work cannot be recorded; the message says why."""
+
+
+class Runner:
+    """Runs the learner's pieces of work, functions from tensors to tensors, immediately, as PyTorch does by default.
+
+    Attributes:
+        captures: whether pieces are recorded. If so, gradients keep their memory and are zeroed instead of dropped,
+            results have no autograd history, and anything that should outlive the next batch has to be cloned.
+    """
+
+    captures: ClassVar[bool] = False
+
+    def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
+        """Run a piece of work; the results are new objects each time."""
+        return work(*inputs)
+
+    def enter(self, kind: str, model: nn.Module) -> None:
+        """Begin a pass: if the model has changed, discard the pass's recordings and, in training, the step's."""
+
+    def forget(self, kind: str | None = None) -> None:
+        """Discard the recordings of a kind, or all recordings."""
+
+
+class Backend(Protocol):
+    """Records work on a device."""
+
+    def aside(self, work: Callable[[], Tensors]) -> Tensors:
+        """Run work now, on the stream that records."""
+        ...
+
+    def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
+        """Record work without executing it; return a function that replays it, and the results that it writes to.
+
+        Args:
+            work: the work to record.
+            memory: name of a pool; a replay may overwrite the results of others in the same pool, and of no others.
+
+        Raises:
+            UncapturableError: the work cannot be recorded; nothing has changed.
+        """
+        ...
+
+    def wait(self) -> None:
+        """Wait for running replays, before recordings are discarded."""
+
+
+@dataclass(eq=False)
+class _Shape:
+    """The recording of one kind of work with inputs of one shape, if there is one yet."""
+
+    seen: int = 0
+    replay: Callable[[], None] | None = None
+    inputs: Tensors = ()
+    results: Tensors = ()
+
+
+class Graphs(Runner):
+    """Records each kind of work once for each shape of its inputs, and replays it from then on.
+
+    A kind that cannot be recorded runs eagerly, and one line in the log says why.
+
+    Args:
+        backend: the backend that records.
+        warm_up: number of times that a shape runs eagerly first.
+    """
+
+    captures: ClassVar[bool] = True
+
+    def __init__(self, backend: Backend, warm_up: int = WARM_UP) -> None:
+        self._backend = backend
+        self._warm_up = warm_up
+        self._shapes: dict[tuple[str, Hashable], _Shape] = {}
+        self._models: dict[str, Hashable] = {}
+        self._refused: set[str] = set()
+
+    def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
+        """Run a piece of work: eagerly, recorded, or replayed."""
+        shape = self._shapes.setdefault((kind, _signature(inputs)), _Shape())
+        if shape.replay is None and not self._recorded(kind, work, inputs, shape):
+            shape.seen += 1
+            return self._backend.aside(lambda: _detached(work(*inputs)))
+        for own, given in zip(shape.inputs, inputs, strict=True):
+            own.copy_(given, non_blocking=True)
+        assert shape.replay is not None
+        shape.replay()
+        return _detached(shape.results)
+
+    def enter(self, kind: str, model: nn.Module) -> None:
+        """Discard recordings made with other weights, other frozen weights, or layers in another mode."""
+        model_now = _identity(model)
+        if self._models.get(kind) != model_now:
+            if kind in self._models:
+                self.forget(kind)
+                if kind == "train":
+                    self.forget("step")
+            self._models[kind] = model_now
+
+    def forget(self, kind: str | None = None) -> None:
+        """Discard the recordings of a kind, or all recordings; the next batches warm up again."""
+        keys = [key for key in self._shapes if kind in (None, key[0])]
+        if any(self._shapes[key].replay for key in keys):
+            self._backend.wait()
+        for key in keys:
+            del self._shapes[key]
+
+    def _recorded(self, kind: str, work: Work, inputs: Tensors, shape: _Shape) -> bool:
+        """Record work if it is due; return whether it is recorded now."""
+        if shape.seen < self._warm_up or kind in self._refused:
+            return False
+        # Keep the given strides, so that images stay in channels_last memory.
+        own = tuple(torch.empty_like(value).copy_(value) for value in inputs)
+        # Passes share a pool, as no two of them belong to the same batch. The step runs between a pass and its readers.
+        memory = "step" if kind == "step" else "pass"
+        try:
+            replay, results = self._backend.record(lambda: _detached(work(*own)), memory)
+        except UncapturableError as error:
+            log.warning("fit.graph: %s is run without a CUDA graph: %s", kind, error)
+            self._refused.add(kind)
+            # Earlier recordings draw random numbers from a generator that is no longer in use.
+            self.forget()
+            return False
+        shape.replay, shape.inputs, shape.results = replay, own, results
+        return True
+
+
+def _signature(inputs: Tensors) -> Hashable:
+    shapes = tuple((value.shape, value.stride(), value.dtype, value.device) for value in inputs)
+    return shapes, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def _identity(model: nn.Module) -> Hashable:
+    """Return what a recorded pass depends on in a model: the addresses of its tensors, and the mode of each layer."""
+    tensors = tuple((p.data_ptr(), p.requires_grad) for p in model.parameters())
+    buffers = tuple(buffer.data_ptr() for buffer in model.buffers())
+    return tensors, buffers, tuple((id(module), module.training) for module in model.modules())
+
+
+def _detached(results: Tensors) -> Tensors:
+    # New objects, by which callbacks distinguish batches; without the history, whose nodes belong to a stream.
+    return tuple(value.detach() for value in results)
+
+
+class CudaBackend:
+    """Records with `torch.cuda.graph`, on a stream of its own, into memory pools.
+
+    In a pool, the results of a graph are safe from graphs that are recorded later, but not from earlier ones: their
+    replays write to memory that was free when they were recorded.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._renew()
+
+    def aside(self, work: Callable[[], Tensors]) -> Tensors:
+        """Run work on the stream that records."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            results = work()
+        current.wait_stream(self._stream)
+        return results
+
+    def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
+        """Record work into the pool named `memory`.
+
+        Raises:
+            UncapturableError: the work does something that a graph cannot do, such as waiting for the GPU.
+        """
+        graph = torch.cuda.CUDAGraph()
+        if memory not in self._pools:
+            self._pools[memory] = torch.cuda.graph_pool_handle()
+        pool = self._pools[memory]
+        generator = torch.cuda.default_generators[self._index]
+        random = generator.clone_state()
+        try:
+            # The outer context restores the stream even if ending a failed recording fails. The mode lets DALI's
+            # threads allocate memory meanwhile.
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
+                results = work()
+        except Exception as error:  # a model may raise anything
+            reason = first_line(_first(error))
+            self._clean_up(pool, generator, random)
+            raise UncapturableError(reason) from None
+        return graph.replay, results
+
+    def wait(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize(self._device)
+
+    @property
+    def _index(self) -> int:
+        return torch.cuda.current_device() if self._device.index is None else self._device.index
+
+    def _renew(self) -> None:
+        # Higher priority than the pipelines, whose batches are prefetched.
+        self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
+        self._pools: dict[str, Any] = {}
+
+    def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
+        """Clean up after a failed recording: a memory pool, a generator and a stream that are still recording."""
+        with suppress(RuntimeError):  # unless it has ended
+            torch._C._cuda_endAllocateToPool(self._index, pool)
+        generator.graphsafe_set_state(random)
+        self._renew()
+        self.wait()
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the error that caused the others: ending a failed recording fails, too."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def make_runner(device: torch.device, *, graph: bool) -> Runner:
+    """Return the runner for the work of a batch on a device."""
+    return Graphs(CudaBackend(device)) if graph and device.type == "cuda" else Runner()
+
+
+def capturable(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer's step may be recorded.
+
+    It may if the step does the same to the same tensors each time, with the learning rate in a tensor. Of PyTorch's
+    optimizers, these are the ones with the option `capturable`, and SGD, whose fused kernel accepts such a rate. Others
+    declare it with the class attribute `capturable = True`; an option of that name is not enough: timm's optimizers
+    have it and still read values in Python.
+    """
+    if type(optimizer).__module__.startswith("torch.optim."):
+        return type(optimizer) is SGD or "capturable" in optimizer.defaults
+    return bool(getattr(type(optimizer), "capturable", False))

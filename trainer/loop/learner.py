@@ -1,0 +1,350 @@
+"""The training loop, as nested small methods; everything else that happens during training is a callback."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from augment.pipeline.loader import Batch
+from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
+from trainer.loop.checkpoint import FitState, gradients_of, random_state, set_gradients, set_random_state
+from trainer.loop.graphs import Runner, Tensors, make_runner
+from trainer.loop.guard import Guard
+from trainer.loop.protocols import BatchLoader
+from trainer.loop.settings import LoopSettings
+from trainer.loop.stepper import Stepper
+from trainer.tasks.losses import LossFunction
+from trainer.tasks.registry import DEFAULT, task_named
+from trainer.tasks.task import Task
+from trainer.tasks.tta import average
+
+C = TypeVar("C", bound=Callback)
+
+
+class Position(NamedTuple):
+    """Progress of a fit: the epoch, and how many of its training batches have been fetched."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+_START = Position()
+
+
+class Group(NamedTuple):
+    """The batches whose gradients make one step: the number of the first one in the epoch, from 0, and their count."""
+
+    first: int
+    batches: int
+
+
+class Learner:
+    """Trains a model. Each attribute is assigned in one method only, so that it is clear where it comes from.
+
+    Where work is recorded (`trainer.loop.graphs`), the next batch overwrites `output`, `loss` and the gradients: a
+    callback that keeps one clones it. `batch` is always the loader's own.
+
+    Args:
+        model: maps (N, 3, size, size) images to (N, classes) outputs; moved to the device, in channels_last memory.
+        train_loader: training batches.
+        val_loader: validation batches.
+        settings: settings of the loop; None: the defaults.
+        optimizer: makes the optimizer from the model, after the model was moved.
+        loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
+        val_loss_function: the loss function for validation; None: `loss_function`.
+        callbacks: see `trainer.loop.callback`.
+        runner: how a batch's work is run; None: as `settings` say, see `trainer.loop.graphs.make_runner`.
+        folder: where callbacks write; None: nowhere.
+        classes: names of classes, labels or numbers, for images and tables.
+        task: the task, which measures passes and averages views; None: classification.
+        run: the run that the fit is part of, for callbacks.
+
+    Raises:
+        UserError: a callback has an unknown event.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train_loader: BatchLoader,
+        val_loader: BatchLoader,
+        settings: LoopSettings | None = None,
+        *,
+        optimizer: Callable[[nn.Module], Optimizer],
+        loss_function: LossFunction = nn.functional.cross_entropy,
+        val_loss_function: LossFunction | None = None,
+        callbacks: Iterable[Callback] = (),
+        runner: Runner | None = None,
+        folder: Path | None = None,
+        classes: tuple[str, ...] = (),
+        task: Task[Any] | None = None,
+        run: RunDescription | None = None,
+    ) -> None:
+        self.settings = settings or LoopSettings()
+        self.callbacks = in_order(callbacks)
+        self.device = self.settings.torch_device()
+        self.model: nn.Module = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.settings.compile:
+            self.model.compile(dynamic=False)
+        self.optimizer = optimizer(self.model)
+        self.loss_function = loss_function
+        self.val_loss_function = val_loss_function or loss_function
+        self.train_loader = train_loader
+        self.val_loader = val_loader
+        self.folder = folder
+        self.classes = classes
+        self.task = task or task_named(DEFAULT)
+        self.run = run or RunDescription()
+        self._runner = runner or make_runner(self.device, graph=self.settings.graph)
+        self._guard = Guard(self.model, self.device) if self.settings.skip_nonfinite else None
+        self._stepper = Stepper(self.optimizer, self._runner, self._guard)
+        self._waiting: list[Callable[[Learner], None]] = []  # actions for the end of the batch
+        self._share = torch.ones((), device=self.device)  # a batch's share in the loss of its step
+
+    # --- the loop ---
+
+    def fit(self, start: Position = _START) -> None:
+        """Train from `start`, by default from the beginning, to the last epoch."""
+        self.error: BaseException | None = None
+        self._advance(start)
+        try:
+            self._notify("before_fit")
+            self._epochs()
+        except CancelFit:
+            pass
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self._notify_all("after_fit", self.callbacks)
+
+    def _epochs(self) -> None:
+        for epoch in range(self.position.epoch, self.epochs):
+            self._epoch(epoch)
+
+    def _epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        due = (epoch + 1) % self.settings.validate_every == 0 or epoch + 1 == self.epochs
+        passes = (self._train, self.validate) if due else (self._train,)
+        self._level("epoch", *passes, finish=lambda: self._advance(Position(epoch + 1)))
+
+    def _train(self) -> None:
+        self._mode(training=True)
+        self._level("train", self._train_batches)
+
+    def _train_batches(self) -> None:
+        self._runner.enter("train", self.model)
+        if self.accumulate > 1 and not self.position.batch:
+            self._stepper.drop_gradients()  # of the previous epoch's unfinished step
+        for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
+            self._advance(Position(self.epoch, index + 1))
+            step = (self._step,) if index + 1 == sum(self.group) else ()
+            self._batch(batch, self._pass, *step)
+            while self._waiting:
+                self._waiting.pop(0)(self)
+
+    def validate(self) -> None:
+        """Make one pass over the validation data; this works outside a fit, too."""
+        self._mode(training=False)
+        self._level("validate", self._validate_batches)
+
+    @torch.inference_mode()
+    def _validate_batches(self) -> None:
+        self._runner.enter("validate", self.model)
+        for _, batch in self._fetch(self.val_loader, self.batches(self.val_loader)):
+            self._batch(batch, self._pass)
+
+    def _batch(self, batch: Batch, *bodies: Callable[[], None]) -> None:
+        self.batch = batch
+        self._level("batch", *bodies)
+
+    def _pass(self) -> None:
+        kind, work = ("train", self._forward_backward) if self.training else ("validate", self._forward)
+        if self.training:
+            self._stepper.expect_gradients()
+            if self.accumulate > 1:
+                self._share.fill_(1 / self.group.batches)
+        self.output, self.loss, *rest = self._runner.run(kind, work, self.batch.images, self.batch.targets)
+        self.finite = rest[0] if rest else None  # () bool; None: nothing is skipped
+
+    def _forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        # The recording of one pass must not use what autocast cached in another.
+        cache = not self._runner.captures
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.bf16, cache_enabled=cache):
+            output = average(self.model, images, "none" if self.training else self.settings.tta, self.task)
+        loss_function = self.loss_function if self.training else self.val_loss_function
+        return output, loss_function(output.float(), targets)
+
+    def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
+        buffers = self._guard.buffers() if self._guard else []
+        output, loss = self._forward(images, targets)
+        scaled = loss * self._share if self.accumulate > 1 else loss
+        self._stepper.backward(scaled)
+        return (output, loss, self._guard.judge(loss, buffers)) if self._guard else (output, loss)
+
+    def _step(self) -> None:
+        self._level("step", self._stepper.step)
+
+    # --- building blocks of the loop ---
+
+    def _level(self, level: str, *bodies: Callable[[], None], finish: Callable[[], None] | None = None) -> None:
+        try:
+            self._notify(f"before_{level}")
+            for body in bodies:
+                body()
+        except CANCELS[level]:
+            pass
+        if finish:
+            finish()
+        self._notify(f"after_{level}")
+
+    def _notify(self, event: str) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(self)
+
+    def _notify_all(self, event: str, callbacks: tuple[Callback, ...]) -> None:
+        """Notify every callback, even if one before it fails; the errors are chained."""
+        if callbacks:
+            try:
+                getattr(callbacks[0], event)(self)
+            finally:
+                self._notify_all(event, callbacks[1:])
+
+    def _fetch(self, loader: BatchLoader, count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
+        """Yield a pass's batches with their numbers; `waited` is how long the last one took to come, in seconds."""
+        batches = iter(loader)
+        # The limit is checked first: no batch is fetched beyond it, and an epoch with nothing left fetches none.
+        for index in range(done, count):
+            asked = monotonic()
+            batch = next(batches, None)
+            self.waited = monotonic() - asked
+            if batch is None:
+                return
+            yield index, batch
+
+    def _mode(self, *, training: bool) -> None:
+        self.training = training
+        self.model.train(training)
+
+    def _advance(self, position: Position) -> None:
+        # Advances when a batch is fetched, so that it always agrees with the loader's own state.
+        self.position = position
+
+    # --- for callbacks ---
+
+    def batches(self, loader: BatchLoader) -> int:
+        """Return the number of batches in a pass over the loader, subject to the limit."""
+        return self._limited(len(loader))
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the number of training batches in an epoch, subject to the limit."""
+        return self._limited(self.train_loader.batches_in(epoch))
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs of the whole fit."""
+        return self.settings.epochs
+
+    @property
+    def accumulate(self) -> int:
+        """Number of batches whose mean gradient makes one step; an epoch's last step may have fewer."""
+        return self.settings.accumulate
+
+    @property
+    def total_steps(self) -> int:
+        """Number of training batches in the whole fit."""
+        return self._steps_before[self.epochs]
+
+    @property
+    def step(self) -> int:
+        """Number of the current training batch in the whole fit, from 0."""
+        epoch, batch = self.position
+        return self._steps_before[epoch] + batch - 1
+
+    @cached_property
+    def _steps_before(self) -> tuple[int, ...]:
+        """Number of training batches before each epoch, and finally of the whole fit."""
+        return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
+
+    def _limited(self, batches: int) -> int:
+        limit = self.settings.limit_batches
+        return batches if limit is None else min(limit, batches)
+
+    @property
+    def group(self) -> Group:
+        """The batches that make one step with the current training batch."""
+        first = (self.position.batch - 1) // self.accumulate * self.accumulate
+        return Group(first, min(self.accumulate, self.batches_in(self.position.epoch) - first))
+
+    def recapture(self) -> None:
+        """Discard recorded work after the model was changed within a pass: layers, trained parameters, modes.
+
+        Between passes, the learner detects changes by itself. Values that change in place never need this.
+        """
+        self._runner.forget()
+        for parameter in self.model.parameters():
+            if not parameter.requires_grad:
+                parameter.grad = None  # otherwise momentum and decay would still move it
+
+    def after_this_batch(self, action: Callable[["Learner"], None]) -> None:
+        """Call a function once the current training batch is over for all callbacks, if the pass continues."""
+        self._waiting.append(action)
+
+    def find(self, kind: type[C]) -> C:
+        """Return the first callback of a kind.
+
+        Raises:
+            LookupError: there is none.
+        """
+        for callback in self.callbacks:
+            if isinstance(callback, kind):
+                return callback
+        raise LookupError(f"the learner has no {kind.__name__}")
+
+    def evaluated_state(self) -> dict[str, Tensor]:
+        """Return the state of the model that validation scores: that of the first callback that has one, or its own."""
+        states = (callback.evaluated_state(self) for callback in self.callbacks)
+        return next((state for state in states if state is not None), self.model.state_dict())
+
+    # --- saving ---
+
+    def state(self) -> FitState:
+        """Return everything that a resumed fit needs to continue as if it had never stopped."""
+        return FitState(
+            position=(self.position.epoch, self.position.batch),
+            model=self.model.state_dict(),
+            optimizer=self._stepper.state_dict(),
+            gradients=gradients_of(self.model) if self._stepper.pending else {},
+            loader=self.train_loader.state_dict(),
+            callbacks={name: callback.state_dict() for name, callback in named(self.callbacks)},
+            random=random_state(),
+        )
+
+    def restore(self, state: FitState) -> Position:
+        """Restore what `state` returned; return the position to give to `fit`."""
+        self.model.load_state_dict(state.model)
+        self._stepper.load_state_dict(state.optimizer)
+        self.train_loader.load_state_dict(state.loader)
+        for name, callback in named(self.callbacks):
+            if name in state.callbacks:  # callbacks that the saved run did not have start without a state
+                callback.load_state_dict(state.callbacks[name])
+        set_random_state(state.random)
+        set_gradients(self.model, state.gradients)
+        self._stepper.pending = bool(state.gradients)
+        position = Position(*state.position)
+        if not 0 < position.batch < self.batches_in(position.epoch):
+            self.train_loader.end_pass()
+        return position
+
+    # --- printing ---
+
+    def show_loop(self) -> None:
+        """Print the loop with every callback at its events."""
+        sys.stdout.write(loop_text(self.callbacks) + "\n")

@@ -1,0 +1,39 @@
+"""The loader interface that a fit needs."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from augment.pipeline.loader import Batch
+from augment.recipe.plan import Plan
+
+
+class BatchLoader(Protocol):
+    """A loader of exact length that yields one epoch per pass; `augment.pipeline.loader.Loader` is one.
+
+    The methods for its state are only called on the train loader of a fit that is saved or resumed.
+    """
+
+    @property
+    def plan(self) -> Plan | None:
+        """What is done to the images; None: unknown."""
+        ...
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Batch]: ...
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the number of batches in an epoch."""
+        ...
+
+    def prepare(self) -> None:
+        """Get ready for the next pass in the background, if that takes time."""
+
+    def end_pass(self) -> None:
+        """Make the next pass start with the next epoch's first batch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the data."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Return to the position that `state_dict` returned."""

@@ -1,0 +1,122 @@
+"""The stages of progressive resizing: settings, and their share of the epochs."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from augment.params import Count, parse_settings, setting, settings
+from augment.recipe.steps import Aug
+from augment.support.errors import UserError
+from augment.support.text import amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSettings:
+    """Some epochs of a fit, with images of one size in batches of one size."""
+
+    epochs: int | None = setting(
+        Count(
+            optional=True, within=(1, 10**6), doc="epochs of this stage; null, in at most one stage: all that are left"
+        )
+    )
+    size: int | None = setting(
+        replace(settings(Aug)["size"], default=None, optional=True, doc="side of the square; null: aug.size")
+    )
+    batch_size: int | None = setting(
+        Count(optional=True, within=(1, 10**6), doc="images in a batch; null: fit.batch_size")
+    )
+    name: str = ""
+
+
+def parse_stages(given: object, key: str = "fit.stages") -> tuple[StageSettings, ...]:
+    """Check an ordered mapping of stages, `{name: {setting: value}}`; null counts as none.
+
+    Raises:
+        UserError: an unknown key, a value that is not allowed, or several stages that take what is left.
+    """
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of stages, as small: {{epochs: 5}}.")
+    if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
+        raise UserError(f"{key}.{twice[0]}: there twice, as text and as a number. Allowed: a name of its own each.")
+    if dotted := [name for name in given if "." in str(name)]:
+        raise UserError(f"{key}.{dotted[0]}: a stage's name has no dot. Allowed: any other name.")
+    stages = tuple(
+        replace(parse_settings(StageSettings, values, f"{key}.{name}"), name=str(name))
+        for name, values in given.items()
+    )
+    takers = [stage.name for stage in stages if stage.epochs is None]
+    if len(takers) > 1:
+        allowed = "at most one stage without epochs, which takes the rest"
+        raise UserError(f"{key}.{takers[1]}.epochs: null, as in {key}.{takers[0]}. Allowed: {allowed}.")
+    return stages
+
+
+def plain_stages(stages: Sequence[StageSettings]) -> dict[str, dict[str, Any]]:
+    """Return stages as plain values, with all settings, that `parse_stages` turns back into the same stages."""
+    return {stage.name: {name: getattr(stage, name) for name in settings(StageSettings)} for stage in stages}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitStage:
+    """A stage with all settings filled in.
+
+    Attributes:
+        name: the stage's name in the configuration.
+        start: its first epoch.
+        epochs: number of its epochs.
+        size: side of its images in pixels.
+        batch_size: images in its batches.
+    """
+
+    name: str
+    start: int
+    epochs: int
+    size: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return f"{self.size} px, batch {self.batch_size}"
+
+
+def complete_stages(
+    stages: Sequence[StageSettings], *, epochs: int, size: int, batch_size: int, key: str = "fit.stages"
+) -> tuple[FitStage, ...]:
+    """Fill in the settings that stages leave open.
+
+    Args:
+        stages: the stages of the whole fit, in order.
+        epochs: number of epochs of the whole fit.
+        size: side of the images in stages without a size of their own, in pixels.
+        batch_size: images in a batch in stages without a batch size of their own.
+        key: key path of the stages.
+
+    Raises:
+        UserError: the stages' epochs do not add up to those of the fit.
+    """
+    fixed = sum(stage.epochs or 0 for stage in stages)
+    rest = epochs - fixed
+    is_open = any(stage.epochs is None for stage in stages)
+    if rest and not is_open:
+        allowed = "the same number, or one stage without epochs, which takes the rest"
+        raise UserError(f"{key}: the stages have {amount(fixed, 'epoch')}, fit.epochs is {epochs}. Allowed: {allowed}.")
+    if rest < 1 and is_open:
+        name = next(stage.name for stage in stages if stage.epochs is None)
+        raise UserError(
+            f"{key}.{name}: no epoch is left for it, the others have {fixed} of {epochs}. "
+            f"Allowed: at least one; a larger fit.epochs, or fewer epochs before or after it."
+        )
+    lengths = [stage.epochs or rest for stage in stages]
+    starts = accumulate(lengths, initial=0)
+    return tuple(
+        FitStage(
+            name=stage.name,
+            start=start,
+            epochs=length,
+            size=stage.size or size,
+            batch_size=stage.batch_size or batch_size,
+        )
+        for stage, start, length in zip(stages, starts, lengths, strict=False)
+    )

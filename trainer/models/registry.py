@@ -1,0 +1,226 @@
+"""Models by name: the small network of the quick start, the xresnet family, and everything that timm has.
+
+The settings of a model build its network, and only then import PyTorch, which takes seconds.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from augment.params import Choice, Count, Flag, Number, Text, parse_named, setting
+from augment.support.errors import UserError, first_line, suggest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Channels = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Base of the models' settings."""
+
+    def build(self, classes: int, size: int) -> "nn.Module":
+        """Build the network: (N, 3, size, size) -> (N, classes)."""
+        raise NotImplementedError
+
+    def normalization(self) -> tuple[Channels, Channels] | None:
+        """Return mean and std, in 0..1, that the weights were trained with; None: no preference."""
+        return None
+
+    def untrained(self) -> "Model":
+        """Return the same model without weights to download."""
+        return self
+
+
+M = TypeVar("M", bound=type[Model])
+
+_MODELS: dict[str, type[Model]] = {}
+
+# Read-only view: name in the configuration -> model.
+MODELS: Mapping[str, type[Model]] = MappingProxyType(_MODELS)
+
+
+def model(kind: str) -> Callable[[M], M]:
+    """Register a model under its name in the configuration."""
+
+    def decorate(cls: M) -> M:
+        _MODELS[kind] = cls
+        return cls
+
+    return decorate
+
+
+def parse_model(given: object, key: str = "model") -> Model:
+    """Check the `model` section, `{kind: name, ...settings}`.
+
+    Raises:
+        UserError: an unknown kind or setting, or a value that is not allowed.
+    """
+    return parse_named(_MODELS, given, key, "kind")
+
+
+@model("cnn")
+@dataclass(frozen=True, kw_only=True)
+class Cnn(Model):
+    """Seven 3x3 convolutions, 0.47 million parameters: trains in minutes on two CPU cores."""
+
+    def build(self, classes: int, size: int) -> "nn.Module":
+        """Build it for images of any size."""
+        from torch import nn
+
+        widths, strides = (3, 16, 32, 64, 64, 64, 128, 256), (1, 2, 2, 2, 2, 2, 2)
+        layers: list[nn.Module] = []
+        for inputs, outputs, stride in zip(widths, widths[1:], strides, strict=False):
+            layers += [
+                nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+                nn.ReLU(inplace=True),
+                nn.BatchNorm2d(outputs),
+            ]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+@model("xresnet")
+@dataclass(frozen=True, kw_only=True)
+class Xresnet(Model):
+    """A residual network with the changes that win fastai's leaderboard, each of them a choice."""
+
+    depth: str = setting(
+        Choice(
+            default="50",
+            options=("18", "26", "34", "50"),
+            doc="layers; 26 and 50 have bottlenecks, 18 and 34 basic blocks",
+        )
+    )
+    width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor for the number of channels"))
+    groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))
+    base_width: int = setting(
+        Count(
+            default=64, within=(1, 1024), doc="channels of a group in the first stage; resnext50_32x4d: 32 groups of 4"
+        )
+    )
+    activation: str = setting(
+        Choice(default="relu", options=("relu", "silu", "mish", "gelu"), doc="activation after every batch norm")
+    )
+    attention: str = setting(
+        Choice(default="none", options=("none", "se", "eca"), doc="channel attention at the end of each block")
+    )
+    self_attention: bool = setting(Flag(default=False, doc="self-attention over all positions after the first stage"))
+    pool: str = setting(
+        Choice(
+            default="avg",
+            options=("avg", "max", "blur"),
+            doc="how shortcuts halve the image; blur: max, without aliasing",
+        )
+    )
+    stem_pool: bool = setting(Flag(default=True, doc="halve the image once more after the three convolutions"))
+    zero_init: bool = setting(Flag(default=True, doc="initialize every block as its shortcut"))
+    dropout: float = setting(Number(default=0.0, within=(0, 0.99), doc="dropout rate before the head"))
+
+    def build(self, classes: int, size: int) -> "nn.Module":
+        """Build it; any size will do.
+
+        Raises:
+            UserError: groups without bottlenecks.
+        """
+        from trainer.models.xresnet import LAYOUTS, XResNet
+
+        bottleneck = LAYOUTS[self.depth][0]
+        if not bottleneck and (self.groups, self.base_width) != (1, 64):
+            deep = ", ".join(depth for depth, (has, _) in LAYOUTS.items() if has)
+            raise UserError(
+                f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no "
+                f"bottlenecks, whose they are. Allowed: 1 and 64, or a depth of {deep}."
+            )
+        return XResNet(classes, **asdict(self))
+
+
+@model("timm")
+@dataclass(frozen=True, kw_only=True)
+class Timm(Model):
+    """A model of timm, by its name there."""
+
+    name: str = setting(Text(required=True, doc="a model of timm, such as resnet18 or convnext_tiny.fb_in22k"))
+    pretrained: bool = setting(Flag(default=False, doc="start from timm's weights, which are downloaded once"))
+
+    def build(self, classes: int, size: int) -> "nn.Module":
+        """Build it, with a new head for the classes.
+
+        Raises:
+            UserError: timm has no such model or weights, or they cannot be downloaded.
+        """
+        import timm
+
+        self._require_name(timm)
+        options: dict[str, Any] = {"num_classes": classes}
+        if timm.get_pretrained_cfg(self.name, allow_unregistered=True).fixed_input_size:
+            options["img_size"] = size
+        try:
+            network: nn.Module = timm.create_model(self.name, pretrained=self.pretrained, **options)
+        except (RuntimeError, OSError, ValueError) as error:
+            raise UserError(f"model.name={self.name}: {first_line(error)}") from error
+        return network
+
+    def normalization(self) -> tuple[Channels, Channels] | None:
+        """Return those of the pretrained weights."""
+        if not self.pretrained:
+            return None
+        import timm
+
+        self._require_name(timm)
+        config = timm.get_pretrained_cfg(self.name)
+        return tuple(config.mean), tuple(config.std)
+
+    def untrained(self) -> "Timm":
+        """Return the same model without weights to download."""
+        return replace(self, pretrained=False)
+
+    def _require_name(self, timm: Any) -> None:
+        known = timm.list_models()
+        architecture = self.name.split(".")[0]
+        if architecture not in known:
+            near = suggest(architecture, known).split(" Allowed:")[0]
+            raise UserError(
+                f"model.name: unknown model '{self.name}'.{near} "
+                f"Allowed: one of the {len(known)} names that timm.list_models() gives."
+            )
+        weights = timm.list_pretrained(f"{architecture}.*")
+        if self.pretrained and not weights:
+            raise UserError(f"model.pretrained: timm has no weights for '{self.name}'. Allowed: false.")
+        if "." in self.name and self.name not in weights:
+            raise UserError(f"model.name: unknown weights '{self.name}'.{suggest(self.name, weights)}")
+
+
+def count_parameters(network: "nn.Module") -> int:
+    """Return the number of trainable values."""
+    return sum(p.numel() for p in network.parameters() if p.requires_grad)
+
+
+def check_model(
+    settings: Model, classes: int, size: int, *, fed: int | None = None, key: str = "aug.size"
+) -> "nn.Module":
+    """Build the network on the device "meta", without weights, to detect mistakes early, and return it.
+
+    Args:
+        settings: the model's settings.
+        classes: number of classes.
+        size: side of the images that it is built for, in pixels.
+        fed: side of the images that it is fed; None: the same.
+        key: where that was given, for the message.
+
+    Raises:
+        UserError: see `Model.build`; or an image of that size does not fit through the network.
+    """
+    import torch
+
+    side = fed or size
+    with torch.device("meta"):
+        network = settings.untrained().build(classes, size).eval()
+        try:
+            network(torch.empty(1, 3, side, side))
+        except (RuntimeError, AssertionError, ValueError) as error:
+            raise UserError(
+                f"{key}={side}: the model cannot take images of that size ({first_line(error)})."
+            ) from error
+    return network

@@ -1,0 +1,234 @@
+"""The xresnet family: a residual network with the changes that win on small budgets, each optional.
+
+Sources: ResNet-D's stem and shortcuts, He et al. 2019 (Bag of Tricks); grouped convolutions, Xie et al. 2017; squeeze
+and excitation, Hu et al. 2018; ECA, Wang et al. 2020; anti-aliased pooling, Zhang 2019; the combination is fastai's.
+All shapes are fixed and no control flow depends on data: it can be compiled and captured as a graph.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# By depth: whether blocks are bottlenecks, and how many there are in each of the four stages.
+LAYOUTS = {
+    "18": (False, (2, 2, 2, 2)),
+    "26": (True, (2, 2, 2, 2)),
+    "34": (False, (3, 4, 6, 3)),
+    "50": (True, (3, 4, 6, 3)),
+}
+
+Make = Callable[[], nn.Module]
+ACTIVATIONS: dict[str, Make] = {
+    "relu": partial(nn.ReLU, inplace=True),
+    "silu": nn.SiLU,  # in place they would keep a copy of their input for the backward pass
+    "mish": nn.Mish,
+    "gelu": nn.GELU,
+}
+
+
+class BlurPool(nn.Module):
+    """Max pooling of 3x3, then a binomial filter of stride 2: halves any size without aliasing."""
+
+    kernel: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        line = torch.tensor([1.0, 2.0, 1.0]) / 4
+        self.register_buffer("kernel", torch.outer(line, line)[None, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Halve: (N, C, H, W) -> (N, C, ceil(H / 2), ceil(W / 2))."""
+        channels = x.shape[1]
+        padded = F.pad(F.max_pool2d(x, 3, stride=1, padding=1), (1, 1, 1, 1), mode="replicate")
+        return F.conv2d(padded, self.kernel.expand(channels, 1, 3, 3), stride=2, groups=channels)
+
+
+# Poolings that halve an image in the shortcuts; odd sides are rounded up, as by a convolution of stride 2.
+POOLS: dict[str, Make] = {
+    "avg": partial(nn.AvgPool2d, 2, ceil_mode=True, count_include_pad=False),
+    "max": partial(nn.MaxPool2d, 2, ceil_mode=True),
+    "blur": BlurPool,
+}
+
+
+class SqueezeExcite(nn.Module):
+    """Weighs channels by the means of all channels (squeeze and excitation)."""
+
+    def __init__(self, channels: int, activation: Make, reduction: int = 16) -> None:
+        super().__init__()
+        inner = 8 * math.ceil(channels / reduction / 8)
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, inner, 1), activation(), nn.Conv2d(inner, channels, 1), nn.Sigmoid()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Weigh: (N, C, H, W) to the same."""
+        weight: Tensor = self.layers(x.mean((2, 3), keepdim=True))
+        return x * weight
+
+
+class EfficientChannels(nn.Module):
+    """Weighs each channel by its mean and its neighbors' (ECA)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        width = int((math.log2(channels) + 1) / 2) | 1  # odd
+        self.conv = nn.Conv1d(1, 1, width, padding=width // 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Weigh: (N, C, H, W) to the same."""
+        weight: Tensor = self.conv(x.mean((2, 3))[:, None]).sigmoid()
+        return x * weight.transpose(1, 2)[..., None]
+
+
+class SelfAttention(nn.Module):
+    """Adds to every position a mix of all positions by similarity, without a softmax (Doria's simple attention).
+
+    Similarity is a mean over positions, so that it does not grow with the image; the added term starts at zero.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(channels, channels, 1, bias=False)
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix: (N, C, H, W) to the same."""
+        flat = x.flatten(2)
+        between = flat @ flat.transpose(1, 2) / flat.shape[2]  # (N, C, C): cheaper than positions x positions
+        mix: Tensor = between @ self.conv(flat)
+        return x + self.weight * mix.view(x.shape)
+
+
+def conv(inputs: int, outputs: int, side: int, stride: int = 1, groups: int = 1, gain: float = 1.0) -> nn.Sequential:
+    """Return a convolution and its batch norm, whose weights start at `gain`."""
+    norm = nn.BatchNorm2d(outputs)
+    nn.init.constant_(norm.weight, gain)
+    return nn.Sequential(nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, groups=groups, bias=False), norm)
+
+
+def _attention(name: str, channels: int, activation: Make) -> nn.Module:
+    if name == "se":
+        return SqueezeExcite(channels, activation)
+    return EfficientChannels(channels) if name == "eca" else nn.Identity()
+
+
+class Block(nn.Module):
+    """A residual block, basic or bottleneck; its shortcut pools before it changes the channels (ResNet-D)."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        middle: int,
+        stride: int,
+        *,
+        bottleneck: bool,
+        groups: int,
+        activation: Make,
+        attention: str,
+        pool: Make,
+        zero_init: bool,
+    ) -> None:
+        super().__init__()
+        if bottleneck:
+            layers = [conv(inputs, middle, 1), activation(), conv(middle, middle, 3, stride, groups), activation()]
+        else:
+            layers = [conv(inputs, middle, 3, stride), activation()]
+        layers.append(conv(middle, outputs, 1 if bottleneck else 3, gain=0.0 if zero_init else 1.0))
+        self.layers = nn.Sequential(*layers, _attention(attention, outputs, activation))
+        shortcut = ([pool()] if stride > 1 else []) + ([conv(inputs, outputs, 1)] if inputs != outputs else [])
+        self.shortcut = nn.Sequential(*shortcut)
+        self.activation = activation()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply: (N, inputs, H, W) -> (N, outputs, ceil(H / stride), ceil(W / stride))."""
+        out: Tensor = self.activation(self.layers(x) + self.shortcut(x))
+        return out
+
+
+class XResNet(nn.Sequential):
+    """Stem of three convolutions, four stages of blocks, global average pooling, linear head.
+
+    Args:
+        classes: number of classes that the head predicts.
+        depth: one of `LAYOUTS`.
+        width: factor of all channels.
+        groups: number of groups in the bottlenecks' 3x3 convolutions.
+        base_width: channels of a group in the first stage, before `width`; 64 in one group is a plain ResNet.
+        activation: one of `ACTIVATIONS`.
+        attention: the attention in every block: none, se or eca.
+        self_attention: whether the first stage ends with a `SelfAttention`.
+        pool: one of `POOLS`: how shortcuts halve; blur halves after the stem too.
+        stem_pool: whether the stem is followed by a pooling that halves.
+        zero_init: whether the last batch norm of each block starts at zero.
+        dropout: share of the features that is dropped before the head.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        *,
+        depth: str = "50",
+        width: float = 1.0,
+        groups: int = 1,
+        base_width: int = 64,
+        activation: str = "relu",
+        attention: str = "none",
+        self_attention: bool = False,
+        pool: str = "avg",
+        stem_pool: bool = True,
+        zero_init: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        bottleneck, counts = LAYOUTS[depth]
+        act, halve = ACTIVATIONS[activation], POOLS[pool]
+        stem = [3, *(_round(width * channels) for channels in (32, 32, 64))]
+        layers: list[nn.Module] = []
+        for i, stride in enumerate((2, 1, 1)):
+            layers += [conv(stem[i], stem[i + 1], 3, stride), act()]
+        if stem_pool:
+            layers.append(BlurPool() if pool == "blur" else nn.MaxPool2d(3, stride=2, padding=1))
+        channels = stem[-1]
+        for stage, count in enumerate(counts):
+            planes = width * 64 * 2**stage
+            outputs = _round(planes) * (4 if bottleneck else 1)
+            middle = groups * max(1, round(planes * base_width / 64)) if bottleneck else _round(planes)
+            for number in range(count):
+                block = Block(
+                    channels,
+                    outputs,
+                    middle,
+                    2 if stage > 0 and number == 0 else 1,
+                    bottleneck=bottleneck,
+                    groups=groups,
+                    activation=act,
+                    attention=attention,
+                    pool=halve,
+                    zero_init=zero_init,
+                )
+                layers.append(block)
+                channels = outputs
+            if self_attention and stage == 0:
+                layers.append(SelfAttention(channels))
+        for layer in layers:
+            _initialize(layer)
+        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), *([nn.Dropout(dropout)] if dropout else [])]
+        super().__init__(*layers, *head, nn.Linear(channels, classes))
+
+
+def _round(channels: float) -> int:
+    """Return the nearest multiple of 8, at least 8, for tensor cores."""
+    return max(8, 8 * round(channels / 8))
+
+
+def _initialize(layer: nn.Module) -> None:
+    for module in layer.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

@@ -1,0 +1,50 @@
+"""The layers of a network, in order from the stem to the head: for learning rates by depth, and for freezing."""
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import cast
+
+from torch import nn
+
+
+def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:
+    """Return for each parameter, by name, the number of its layer: 0 is the stem, the highest the head.
+
+    timm's models define their layers. The layers of any other network are its children in order; a norm belongs to the
+    layer before it.
+
+    Args:
+        network: the network.
+        coarse: count timm's stages instead of its blocks.
+    """
+    matcher = getattr(network, "group_matcher", None)
+    if callable(matcher):
+        from timm.models import group_parameters  # imported with the model
+
+        return cast(dict[str, int], group_parameters(network, matcher(coarse=coarse), reverse=True))
+    numbers: dict[str, int] = {}
+    layer = 0
+    for names in _children(network, "", deep=not coarse):
+        only_vectors = all(network.get_parameter(name).ndim <= 1 for name in names)
+        layer += bool(numbers) and not only_vectors
+        numbers |= dict.fromkeys(names, layer)
+    return numbers
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether the name of a parameter matches one of the patterns, such as `blocks.0.*`."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _children(module: nn.Module, prefix: str, *, deep: bool) -> Iterator[list[str]]:
+    """Yield the names of each child's parameters; children that only contain a row of others are expanded."""
+    own = [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)]
+    if own:
+        yield own
+    filled = [(name, child) for name, child in module.named_children() if any(True for _ in child.parameters())]
+    for name, child in filled:
+        wraps = not own and len(filled) == 1 and any(True for _ in child.children())
+        if wraps or (deep and isinstance(child, nn.Sequential | nn.ModuleList)):
+            yield from _children(child, f"{prefix}{name}.", deep=deep)
+        else:
+            yield [f"{prefix}{name}.{inner}" for inner, _ in child.named_parameters()]

@@ -1,0 +1,190 @@
+"""Optimizers by name: PyTorch's SGD and AdamW, Muon, everything that timm has, and Lookahead around any of them."""
+
+from collections.abc import Callable, Collection, Mapping
+from inspect import Parameter, signature
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from augment.params import Count, Number, Param
+from augment.support.errors import UserError, first_line, suggest
+from trainer.optim.layers import layer_of, matches
+from trainer.optim.muon import Muon, hidden_matrices
+from trainer.optim.settings import OptimizerSettings
+
+# Those that do not need timm, whose import takes seconds.
+_OURS: Mapping[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
+
+_LOOKAHEAD = "lookahead_"
+_LOOKAHEAD_OPTIONS: Mapping[str, Param[Any]] = {
+    "lookahead_alpha": Number(default=0.5, within=(0, 1), doc="share of the way that the slow weights move"),
+    "lookahead_k": Count(default=6, within=(1, 10**6), doc="steps between two updates of the slow weights"),
+}
+
+# Options of the implementation, which are chosen for the device and not restored from a checkpoint.
+IMPLEMENTATION = ("fused", "foreach", "capturable")
+
+
+def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer:
+    """Make the optimizer of a network, on the device where its parameters are.
+
+    Raises:
+        UserError: an unknown optimizer, one that needs a missing package, or a setting that it does not have.
+    """
+    name = settings.optimizer.removeprefix(_LOOKAHEAD)
+    make, preset = _find(name, settings.optimizer)
+    takes = signature(make).parameters
+    given = dict(settings.optimizer_options or {})
+    lookahead = {
+        key: param.parse(given.pop(key, param.default), f"fit.optimizer_options.{key}")
+        for key, param in _LOOKAHEAD_OPTIONS.items()
+        if settings.optimizer.startswith(_LOOKAHEAD)
+    }
+    arguments = {**preset, **_own_arguments(settings, takes), **_checked(given, takes, [*lookahead])}
+    cuda = any(p.is_cuda for p in network.parameters())
+    if make is torch.optim.SGD or make is torch.optim.AdamW:
+        arguments |= {"fused": True} if cuda else {"foreach": True}
+    if make is torch.optim.AdamW:
+        arguments["capturable"] = cuda
+    groups = parameter_groups(network, settings, orthogonal=hidden_matrices(network) if make is Muon else None)
+    try:
+        optimizer = make(groups, lr=settings.lr, **arguments)
+    except (ValueError, TypeError, AssertionError, ImportError, RuntimeError) as error:
+        raise UserError(f"fit.optimizer={settings.optimizer}: {first_line(error)}.") from error
+    optimizer.register_load_state_dict_pre_hook(_keep_implementation)
+    return _wrap(optimizer, lookahead) if lookahead else optimizer
+
+
+def parameter_groups(
+    network: nn.Module, settings: OptimizerSettings, orthogonal: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """Group the parameters of a network by weight decay and learning rate.
+
+    Args:
+        network: the network.
+        settings: the settings; only `weight_decay`, `decay_norms`, `layer_decay` and `lr` are used.
+        orthogonal: names of Muon's matrices; None: another optimizer.
+
+    Returns:
+        Groups with `weight_decay`, `lr` and `lr_scale`, the group's factor of the learning rate; for Muon also
+        `orthogonal`. Those nearest to the head come first, Muon's matrices before others.
+    """
+    spared: Collection[str] = getattr(network, "no_weight_decay", set)()
+    layers = layer_of(network) if settings.layer_decay is not None else {}
+    head = max(layers.values(), default=0)
+    groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
+    for name, param in network.named_parameters():
+        plain = param.ndim <= 1 or name.endswith(".bias") or matches(name, spared)
+        decay = 0.0 if plain and not settings.decay_norms else settings.weight_decay
+        scale = (settings.layer_decay or 1.0) ** (head - layers.get(name, head))
+        auxiliary = orthogonal is not None and name not in orthogonal
+        groups.setdefault((auxiliary, scale, decay), []).append(param)
+    return [
+        {"params": params, "weight_decay": decay, "lr": settings.lr * scale, "lr_scale": scale}
+        | ({} if orthogonal is None else {"orthogonal": not auxiliary})
+        for (auxiliary, scale, decay), params in sorted(
+            groups.items(), key=lambda item: (item[0][0], -item[0][1], -item[0][2])
+        )
+    ]
+
+
+def set_value(group: dict[str, Any], name: str, value: float) -> None:
+    """Set a scheduled value in a parameter group: in place if it is a tensor, which a recorded step reads.
+
+    The learning rate is multiplied by the group's `lr_scale`, if it has one; "momentum" is also the first of betas.
+    """
+    if name == "lr":
+        value *= group.get("lr_scale", 1.0)
+    if name == "momentum" and name not in group:
+        group["betas"] = (value, *group["betas"][1:])
+    elif isinstance(group.get(name), Tensor):
+        group[name].fill_(value)
+    else:
+        group[name] = value
+
+
+def has_momentum(optimizer: Optimizer) -> bool:
+    """Return whether `set_value` has a momentum to set."""
+    return all("momentum" in group or "betas" in group for group in optimizer.param_groups)
+
+
+def _find(name: str, given: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
+    """Return the optimizer's class or function, and the arguments that its name implies."""
+    if name in _OURS:
+        return _OURS[name], {}
+    from timm import optim
+
+    known = optim.list_optimizers()
+    if name not in known:
+        near = suggest(given, [*_OURS, *known, *(_LOOKAHEAD + n for n in (*_OURS, *known))]).split(" Allowed:")[0]
+        raise UserError(
+            f"fit.optimizer: unknown name '{given}'.{near} Allowed: {', '.join(_OURS)}, one of the {len(known)} names "
+            f"that timm.optim.list_optimizers() gives, and any of them after {_LOOKAHEAD}."
+        )
+    info = optim.get_optimizer_info(name)
+    if info.second_order:
+        raise UserError(f"fit.optimizer: {name} needs second derivatives, which the loop does not compute.")
+    try:
+        return optim.get_optimizer_class(name, bind_defaults=False), dict(info.defaults or {})
+    except (ImportError, AssertionError) as error:
+        raise UserError(f"fit.optimizer={given}: {first_line(error)}.") from error
+
+
+def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Return the settings with keys of their own, by the names of the optimizer's arguments."""
+    arguments: dict[str, Any] = {}
+    betas: tuple[float, ...] = takes["betas"].default if "betas" in takes else ()
+    if "momentum" in takes:
+        arguments["momentum"] = settings.momentum
+    elif betas:
+        betas = (settings.momentum, *betas[1:])
+    elif settings.momentum != OptimizerSettings.momentum:
+        raise UserError(f"fit.momentum={settings.momentum:g}: {settings.optimizer} has none.")
+    if settings.beta2 is not None and len(betas) > 1:
+        betas = (betas[0], settings.beta2, *betas[2:])
+    if betas:
+        arguments["betas"] = betas
+    for name in ("beta2", "eps", "nesterov"):
+        value = getattr(settings, name)
+        if value is None or (name == "beta2" and len(betas) > 1):
+            continue
+        if name not in takes:
+            raise UserError(f"fit.{name}={value}: {settings.optimizer} has no {name}. Allowed: null.")
+        arguments[name] = value
+    return arguments
+
+
+def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter], further: list[str]) -> dict[str, Any]:
+    """Return the options, if the optimizer takes them and they have no key of their own."""
+    elsewhere = {"lr": "lr", "weight_decay": "weight_decay", "momentum": "momentum", "eps": "eps"}
+    elsewhere |= {"beta2": "beta2", "nesterov": "nesterov", "betas": "momentum and fit.beta2"}
+    allowed = [
+        name
+        for name, parameter in takes.items()
+        if parameter.kind is not Parameter.VAR_KEYWORD and name not in (*elsewhere, *IMPLEMENTATION, "params")
+    ]
+    for name in given:
+        if name in takes and name in elsewhere:
+            raise UserError(f"fit.optimizer_options.{name}: has a key of its own. Allowed: fit.{elsewhere[name]}.")
+        if name not in allowed:
+            raise UserError(f"fit.optimizer_options.{name}: unknown key.{suggest(name, [*allowed, *further])}")
+    return dict(given)
+
+
+def _keep_implementation(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """Keep this device's implementation options when a state from another device is loaded."""
+    own = {key: optimizer.defaults[key] for key in IMPLEMENTATION if key in optimizer.defaults}
+    return {**state, "param_groups": [{**group, **own} for group in state["param_groups"]]}
+
+
+def _wrap(optimizer: Optimizer, options: Mapping[str, Any]) -> Optimizer:
+    """Wrap an optimizer in timm's Lookahead (Zhang et al. 2019), which counts its steps in Python."""
+    from timm.optim import Lookahead
+
+    wrapped = Lookahead(optimizer, alpha=options["lookahead_alpha"], k=options["lookahead_k"])
+    wrapped.defaults = {**optimizer.defaults}
+    # It passes states on to the wrapped optimizer, and has no hooks of its own.
+    wrapped.register_load_state_dict_post_hook = optimizer.register_load_state_dict_post_hook
+    return cast(Optimizer, wrapped)

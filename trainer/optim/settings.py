@@ -1,0 +1,105 @@
+"""Settings of the optimizer and of the schedules."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from augment.params import Choice, Flag, Number, OptionMap, Text, setting
+from augment.support.errors import UserError
+from trainer.optim.schedule import Schedule, constant, flat_cos, one_cycle
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """How the optimizer makes a step of the gradients; `trainer.optim.optimizers.make_optimizer` builds it."""
+
+    lr: float = setting(Number(default=0.02, within=(0, 1e6), above=0, doc="learning rate at the peak of the schedule"))
+    optimizer: str = setting(
+        Text(default="sgd", doc="sgd, adamw, muon or a name of timm.optim; lookahead_ before a name wraps it")
+    )
+    momentum: float = setting(
+        Number(default=0.9, within=(0, 0.9999), doc="momentum of SGD and Muon; beta1 of AdamW and similar optimizers")
+    )
+    beta2: float | None = setting(
+        Number(
+            optional=True,
+            within=(0, 0.999999),
+            doc="beta2 of AdamW and similar optimizers; null: the optimizer's default",
+        )
+    )
+    eps: float | None = setting(
+        Number(
+            optional=True,
+            within=(0, 1),
+            above=0,
+            doc="epsilon of AdamW and similar optimizers; null: the optimizer's default",
+        )
+    )
+    nesterov: bool | None = setting(
+        Flag(optional=True, doc="Nesterov momentum of SGD and Muon; null: the optimizer's default")
+    )
+    weight_decay: float = setting(Number(default=5e-4, within=(0, 10), doc="weight decay"))
+    decay_norms: bool = setting(Flag(default=False, doc="apply weight decay to norms and biases, too"))
+    layer_decay: float | None = setting(
+        Number(
+            optional=True,
+            within=(0, 1),
+            above=0,
+            doc=(
+                "for fine-tuning: ratio of each layer's learning rate to that of the next layer towards the head; "
+                "null: 1"
+            ),
+        )
+    )
+    optimizer_options: Mapping[str, Any] | None = setting(
+        OptionMap(optional=True, doc="further arguments of the optimizer")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings(OptimizerSettings):
+    """How learning rate and momentum, whose highest values are the optimizer's, change during the run."""
+
+    schedule: str = setting(
+        Choice(default="one_cycle", options=("one_cycle", "flat_cos", "constant"), doc="learning rate schedule")
+    )
+    warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
+    flat: float = setting(Number(default=0.75, within=(0, 1), doc="flat_cos: share of the run before lr falls"))
+    start_factor: float = setting(
+        Number(default=0.04, within=(0, 1), doc="one_cycle: ratio of the first lr to the highest")
+    )
+    momentum_low: float | None = setting(
+        Number(optional=True, within=(0, 0.9999), doc="one_cycle: momentum where lr is highest; null: constant")
+    )
+    end_factor: float = setting(
+        Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: ratio of the last lr to the highest")
+    )
+
+    def lr_schedule(self) -> Schedule:
+        """Return the schedule of the learning rate."""
+        start, end = self.lr * self.start_factor, self.lr * self.end_factor
+        if self.schedule == "one_cycle":
+            return one_cycle(self.lr, start=start, end=end, warmup=self.warmup)
+        if self.schedule == "flat_cos":
+            return flat_cos(self.lr, end=end, flat=self.flat)
+        return constant(self.lr)
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Return the schedules by the names of what they change.
+
+        Raises:
+            UserError: the momentum cannot change as asked.
+        """
+        schedules = {"lr": self.lr_schedule()}
+        if self.momentum_low is not None:
+            if self.schedule != "one_cycle":
+                raise UserError(
+                    f"fit.momentum_low={self.momentum_low:g}: only fit.schedule=one_cycle changes it. Allowed: null."
+                )
+            if self.momentum_low > self.momentum:
+                raise UserError(
+                    f"fit.momentum_low={self.momentum_low:g}: above fit.momentum. Allowed: up to {self.momentum:g}."
+                )
+            high, low = self.momentum, self.momentum_low
+            schedules["momentum"] = one_cycle(low, start=high, end=high, warmup=self.warmup)
+        return schedules

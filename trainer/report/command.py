@@ -1,0 +1,44 @@
+"""`python -m trainer report RUN_FOLDER`: write the report of a run again, from the files of its folder."""
+
+import sys
+from collections.abc import Sequence
+
+from augment.cli.parser import USAGE, Parser, readable_errors, writing
+from augment.cli.trust import add_trust_flag
+from augment.support.errors import UserError, describe_error
+from trainer.report.page import write_report
+from trainer.report.record import REPORT_FILE
+from trainer.run.config import config_file
+
+_EXAMPLES = """\
+  RUN_FOLDER ...                          write report.html of each folder again
+  RUN_FOLDER 'plugins=[my_callbacks]'     of a run with callbacks, models or sources of your own"""
+
+_OVERRIDES = ("plugins=", "aug.plugins=", "data=", "data.")  # others would make it the report of another run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = Parser("trainer report", "Write the reports of runs again.", _EXAMPLES, arguments="RUN_FOLDER ...")
+    add_trust_flag(parser)
+    with readable_errors():
+        options, folders, overrides = parser.split_paths(sys.argv[1:] if arguments is None else arguments)
+        if not folders:
+            sys.stdout.write(parser.format_help())
+            return USAGE
+        plus = [token.lstrip("+") for token in overrides]
+        for token in plus:
+            if not token.startswith(_OVERRIDES):
+                raise UserError(f"{token}: not allowed here. Allowed: folders of runs; their plugins and data.")
+        for folder in folders:
+            if not folder.is_dir():
+                raise UserError(f"{folder}: no such folder. Allowed: the folder of a run.")
+            config_file(folder)
+        for folder in folders:
+            with writing(f"{folder / REPORT_FILE}"):
+                try:
+                    file = write_report(folder, overrides=plus, trust=options.trust)
+                except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                    raise UserError(f"{folder}: its files do not fit together ({describe_error(error)}).") from error
+                sys.stdout.write(f"{file}\n")
+    return 0

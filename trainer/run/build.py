@@ -1,0 +1,203 @@
+"""Build the loaders and the learner of a configuration."""
+
+import gc
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from nvidia.dali import backend
+
+from augment.data.balance import loss_weights
+from augment.data.dataset import Split
+from augment.data.own.items import end_readers
+from augment.pipeline.graph import Placement
+from augment.pipeline.loader import Loader
+from augment.pipeline.placement import place
+from augment.recipe.plan import Plan, build_plan
+from augment.support.memory import return_freed_memory
+from augment.support.secrets import as_written
+from trainer.loop.callback import Callback, RunDescription
+from trainer.loop.learner import Learner
+from trainer.loop.resizing import StagedLoader
+from trainer.models.warm_up import warm_up
+from trainer.optim.optimizers import make_optimizer
+from trainer.run.config import Config
+from trainer.tasks.registry import task_named
+
+log = logging.getLogger(__name__)
+
+
+def make_loader(
+    config: Config, plan: Plan, split: Split, placement: Placement | None = None, *, classes: int | None = None
+) -> Loader:
+    """Make the loader of a split as configured.
+
+    Args:
+        config: the configuration.
+        plan: what is done to the images.
+        split: the images.
+        placement: where they are decoded; None: chosen for the split, without a trial of decoders.
+        classes: number of classes; None: that of the configured data.
+    """
+    device = config.fit.torch_device()
+    if placement is None:
+        placement = place(config.aug, split.files, device, threads=config.fit.cpu_threads(), trial=False)
+    return Loader(
+        plan,
+        split,
+        batch_size=config.fit.batch_size,
+        seed=config.seed,
+        device=device,
+        classes=len(config.dataset.classes) if classes is None else classes,
+        placement=placement,
+        threads=config.fit.cpu_threads(),
+        drop_last=config.fit.drop_last and plan.split == "train",
+        half=device.type == "cuda" and config.fit.bf16,
+    )
+
+
+def make_train_loader(config: Config, split: Split, placement: Placement | None = None) -> Loader | StagedLoader:
+    """Make the loader of the train split, with the configured stages."""
+    stages = config.fit.full_stages(config.aug.size)
+    if not stages:
+        return make_loader(config, build_plan(config.aug, "train"), split, placement)
+    loaders = []
+    for stage in stages:
+        plan = build_plan(replace(config.aug, size=stage.size), "train")
+        staged = replace(config, fit=replace(config.fit, batch_size=stage.batch_size))
+        loaders.append(make_loader(staged, plan, split, placement))
+    return StagedLoader(stages, loaders, config.fit.limit_batches)
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """The loaders of a run, with the same placement of decoding.
+
+    Attributes:
+        train: the loader of the train split.
+        val: the loader of the val split.
+    """
+
+    train: Loader | StagedLoader
+    val: Loader
+
+    def close(self) -> None:
+        """End the threads of their pipelines, including those that were only prepared."""
+        self.train.close()
+        self.val.close()
+
+
+def make_loaders(config: Config) -> Loaders:
+    """Make the loaders of a run and start building the first pipeline, unless the run is to be resumed."""
+    dataset, fresh = config.dataset, config.fit.resume is None
+    train = dataset.train
+    bad = {image.file for split in (train, dataset.val) for image in split.bad}
+    files = [file for file in (*train.files[: train.images], *dataset.val.files) if file not in bad]
+    # A resumed run keeps its decoder. Each trial may choose another one, which would decode to other pixels.
+    trial = fresh and not config.fit.deterministic
+    placement = place(config.aug, files, config.fit.torch_device(), threads=config.fit.cpu_threads(), trial=trial)
+    loaders = Loaders(
+        make_train_loader(config, train, placement),
+        make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
+    )
+    if fresh:
+        loaders.train.prepare()  # while the model is built
+    return loaders
+
+
+def make_learner(
+    config: Config,
+    loaders: Loaders,
+    folder: Path | None = None,
+    *,
+    callbacks: tuple[Callback, ...],
+    group: str | None = None,
+) -> Learner:
+    """Make the learner of a configuration; the model's initial weights depend only on the seed.
+
+    Args:
+        config: the configuration.
+        loaders: the run's loaders.
+        folder: where callbacks write; None: nowhere.
+        callbacks: all callbacks.
+        group: name of the sweep that the run is part of.
+    """
+    fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
+    if device.type == "cuda":
+        # PyTorch's own default is exact matrix products, but TF32 in convolutions.
+        torch.set_float32_matmul_precision("highest" if fit.precision == "fp32" else "high")
+        # Let cuDNN's heuristics choose algorithms: trying all of them for each shape took seconds and gained 1 %.
+        torch.backends.cudnn.benchmark = False
+    torch.manual_seed(config.seed)
+    network = config.model.build(len(dataset.classes), config.aug.size)
+    task = task_named(dataset.task)
+    if note := task.prepare(network, fit, dataset.train.targets, dataset.classes):
+        log.info(note)
+    weights = None
+    if config.data.balance == "weights":
+        weights = torch.tensor(loss_weights(dataset), dtype=torch.float32, device=device)
+    loss, val_loss = task.make_losses(fit, network, device, weights)
+    stages = fit.full_stages(config.aug.size)
+    learner = Learner(
+        network,
+        loaders.train,
+        loaders.val,
+        fit,
+        optimizer=partial(make_optimizer, fit),
+        loss_function=loss,
+        val_loss_function=val_loss,
+        callbacks=callbacks,
+        folder=folder,
+        classes=dataset.classes,
+        task=task,
+        run=RunDescription(as_written(config.resolved), group, stages),
+    )
+    if device.type == "cuda" and not fit.compile:
+        # Load the GPU's kernels while the loader makes its first batches.
+        warm_up(
+            learner.model,
+            partial(make_optimizer, fit),
+            batch_size=stages[0].batch_size if stages else fit.batch_size,
+            size=stages[0].size if stages else config.aug.size,
+            bf16=fit.bf16,
+        )
+    return learner
+
+
+@contextmanager
+def deterministic(on: bool) -> Iterator[None]:
+    """If `on`, make PyTorch use deterministic algorithms; operations that have none raise an error."""
+    if not on:
+        yield
+        return
+    # cuBLAS requires this, though PyTorch gives it a workspace for each stream anyway.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.deterministic = before[1]
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+
+
+def release_memory() -> None:
+    """Release the memory that libraries keep in pools after a run, so that a sweep fills neither GPU nor host."""
+    gc.collect()
+    end_readers()
+    backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]
+    if torch.cuda.is_available():
+        # PyTorch keeps a workspace, of 32 MiB on an H100, for each stream that ever multiplied matrices. Each run
+        # has a stream of its own.
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+    return_freed_memory()

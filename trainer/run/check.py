@@ -1,0 +1,98 @@
+"""Checks of a configuration that need the data and the model; all run before anything is written."""
+
+from collections.abc import Collection
+
+import torch
+from torch import nn
+
+from augment.support.errors import UserError
+from trainer.callbacks.freeze import keep_statistics
+from trainer.models.registry import check_model
+from trainer.optim.optimizers import has_momentum, make_optimizer
+from trainer.run.config import Config, Fit
+from trainer.tasks.registry import ALL_MONITORED, task_named
+from trainer.tasks.task import AUTO
+
+
+def check_config(config: Config) -> None:
+    """Check the device, data, model, callbacks and optimizer by trying them out.
+
+    Raises:
+        UserError: names the key path, what was given and what is allowed.
+    """
+    config.fit.torch_device()
+    dataset = config.dataset
+    classes = dataset.classes
+    allowed = (AUTO, *task_named(dataset.task).monitored)
+    for name, values in config.resolved["callbacks"].items():
+        monitor = values.get("monitor")
+        if monitor in ALL_MONITORED and monitor not in allowed:
+            raise UserError(
+                f"callbacks.{name}.monitor: {monitor} is not measured with targets of the kind {dataset.task}. "
+                f"Allowed: {', '.join(allowed)}."
+            )
+    size = config.aug.size
+    network = check_model(config.model, len(classes), size)
+    for stage in config.fit.full_stages(size):
+        if stage.size != size:
+            check_model(config.model, len(classes), size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
+    callbacks = [make() for make in config.callbacks]
+    for callback in callbacks:
+        callback.check(network)
+    frozen = {name for callback in callbacks for name in callback.frozen(network, config.fit.epochs - 1)}
+    check_last_batch(config.fit, network, len(dataset.train), size, frozen=frozen)
+    optimizer = make_optimizer(config.fit, network)
+    if "momentum" in config.fit.schedules() and not has_momentum(optimizer):
+        raise UserError(f"fit.momentum_low: {config.fit.optimizer} has no momentum. Allowed: null.")
+
+
+def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, frozen: Collection[str] = ()) -> None:
+    """Check that no training batch is a single image on which the model's batch norm cannot train.
+
+    No sample is left out silently: each is seen once an epoch unless `fit.drop_last` says otherwise.
+
+    Args:
+        fit: how to train.
+        network: the network on the device "meta", as `trainer.models.registry.check_model` returns it.
+        samples: number of samples in an epoch.
+        size: side of the images in pixels, for stages without a size of their own.
+        frozen: names of the parameters that are frozen to the end, whose batch norms keep their statistics.
+
+    Raises:
+        UserError: there is one; the message says how to avoid it.
+    """
+    fed = [(f"fit.stages.{stage.name}.batch_size", stage.batch_size, stage.size) for stage in fit.full_stages(size)]
+    for key, batch_size, side in fed or [("fit.batch_size", fit.batch_size, size)]:
+        full, rest = divmod(samples, batch_size)
+        reached = fit.limit_batches is None or fit.limit_batches > full
+        last = rest == 1 and reached and not (fit.drop_last and full)
+        if not (last or batch_size == 1) or trains_on_single(network, side, frozen):
+            continue
+        why = f"a single image, on which the model's batch norm cannot train at {side} px"
+        if samples == 1:
+            raise UserError(f"data: train holds {why}. Allowed: at least two.")
+        if batch_size == 1:
+            raise UserError(f"{key}=1: every batch is {why}. Allowed: at least 2.")
+        raise UserError(
+            f"{key}={batch_size}: of {samples:,} samples the last batch is {why}. Allowed: fit.drop_last=true, which "
+            "leaves one sample out of each epoch, another one every time; or another batch size."
+        )
+
+
+def trains_on_single(network: nn.Module, side: int, frozen: Collection[str] = ()) -> bool:
+    """Return whether a network can be trained on a single image: batch norm needs at least two values per channel.
+
+    Args:
+        network: the network on the device "meta".
+        side: side of the image in pixels.
+        frozen: names of the parameters that are frozen.
+    """
+    mode = network.training
+    try:
+        keep_statistics(network.train(), frozen)
+        network(torch.empty(1, 3, side, side, device="meta"))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        return "more than 1 value per channel" not in str(error)
+    finally:
+        network.train(mode)
+    return True

@@ -1,0 +1,98 @@
+"""Failures of a run that its user can fix: a problem with the folder, the GPU's memory or a setting."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from augment.support.errors import UserError, first_line
+from augment.support.files import shown
+from trainer.run.config import Config
+
+# Write errors that do not name the file.
+_OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+
+# Parts of the messages of DALI, cuDNN and cuBLAS, which have no error class for it.
+_OUT_OF_MEMORY = ("out of memory", "cudaErrorMemoryAllocation", "ALLOC_FAILED", "Can't allocate")
+
+
+def explain(error: BaseException, config: Config, folder: Path) -> UserError | None:
+    """Return an error that says what the user can do about a failure, or None for any other kind of failure.
+
+    Args:
+        error: the error that ended the run.
+        config: the run's configuration.
+        folder: the run's folder.
+    """
+    if isinstance(error, OSError):
+        return folder_error(error, folder)
+    if _fills_gpu(error, config):
+        return _too_large(error, config)
+    if config.fit.deterministic and "deterministic" in str(error):
+        return UserError(
+            f"fit.deterministic=true: {first_line(error)} Allowed: false, or a model or a loss without that operation."
+        )
+    return None
+
+
+@contextmanager
+def explain_memory(config: Config, *, training: bool) -> Iterator[None]:
+    """If a training or validation pass runs out of GPU memory, raise an error that says which settings to reduce.
+
+    Raises:
+        UserError: raised in place of the error of the library that reports it.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if _fills_gpu(error, config):
+            raise _too_large(error, config, training=training) from error
+        raise
+
+
+def folder_error(error: OSError, folder: Path) -> UserError | None:
+    """Return a one-sentence error if `error` came from writing to the run's folder, else None."""
+    name = shown(folder)
+    if error.errno == errno.ENOENT and (not folder.is_dir() or error.filename == str(folder)):
+        return UserError(f"{name}: the folder of the run was deleted while it ran.")
+    named = error.filename is not None and Path(str(error.filename)).resolve().is_relative_to(folder.resolve())
+    if not named and not (error.filename is None and error.errno in _OF_A_WRITE):
+        return None
+    return UserError(f"{name}: the run cannot write to its folder: {error.strerror}.")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error, from whichever library, means that the GPU ran out of memory."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+def _fills_gpu(error: BaseException, config: Config) -> bool:
+    return is_out_of_memory(error) and config.fit.torch_device().type == "cuda"
+
+
+def _too_large(error: BaseException, config: Config, *, training: bool = True) -> UserError:
+    fit, device = config.fit, config.fit.torch_device()
+    gpu = torch.cuda.get_device_properties(device)
+    stages = fit.full_stages(config.aug.size) if training else ()
+    fed = [(stage.batch_size, stage.size) for stage in stages] or [(fit.batch_size, config.aug.size)]
+    lower = [f"a smaller {'fit.stages.*' if stages else 'fit'}.batch_size"]
+    if training and not stages and fit.batch_size % 2 == 0:
+        lower[0] += (
+            f" (fit.batch_size={fit.batch_size // 2} fit.accumulate={2 * fit.accumulate} makes steps of as many images)"
+        )
+    if training:
+        lower.append(f"a smaller {'fit.stages.*' if stages else 'aug'}.size")
+    if not fit.bf16:
+        lower.append("fit.precision=bf16")
+    if config.aug.cache != "off":
+        lower.append("aug.cache=off")
+    lower.append("a smaller model" if training else "fit.device=cpu")
+    return UserError(
+        f"out of memory on the GPU ({gpu.name}, {gpu.total_memory / 2**30:.0f} GiB) with {config.model_name}, "
+        f"{' and '.join(f'batches of {n} images at {size} px' for n, size in fed)}, fit.precision={fit.precision}: "
+        f"{first_line(error)} Allowed: {', '.join(lower)}, or a GPU that nothing else uses."
+    )

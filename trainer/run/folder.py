@@ -1,0 +1,174 @@
+"""The folder of a run: it belongs to one run, and to one process at a time."""
+
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from augment.support.errors import UserError
+from augment.support.files import remove_parts, shown
+from trainer.callbacks.recorder import METRICS_FILE
+from trainer.loop.checkpoint import BEST, LAST
+from trainer.run.config import CONFIG_FILE
+from trainer.run.summary import SUMMARY_FILE
+
+# The system releases the lock when the process ends, however it ends; the file stays.
+LOCK_FILE = ".lock"
+
+# A folder with any of these files belongs to a run.
+_FILES = (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE, LAST, BEST)
+
+# Locks that this process holds: those reserved for runs that are about to start, by resolved folder, and all of them.
+_reserved: dict[Path, int] = {}
+_held: set[int] = set()
+
+log = logging.getLogger(__name__)
+
+
+def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", again: bool = False) -> None:
+    """Check that a run may start in a folder, and lock it until that run has ended or `release` is called.
+
+    Nothing but the lock is written. A folder that this process has already reserved is accepted.
+
+    Args:
+        folder: the run's folder; created if it is missing.
+        resumed: the folder of the run to resume, which may be the same one.
+        key: the setting that the folder was given by, for messages.
+        again: whether the folder may already hold a run, which then starts from the beginning.
+
+    Raises:
+        UserError: the folder holds another run, or cannot be written to.
+    """
+    path = folder.resolve()
+    if path in _reserved:
+        return
+    in_place = again or (resumed is not None and Path(resumed).resolve() == path)
+    if not in_place:
+        _refuse_used(folder, key)
+    lock = _lock(folder, key)
+    try:
+        if not in_place:
+            _refuse_used(folder, key, locked=True)  # another run may have used it meanwhile
+    except UserError:
+        _unlock(lock)
+        raise
+    _reserved[path] = lock
+
+
+def reserve_sweep(folder: Path) -> None:
+    """Check that a sweep's folder holds no jobs of an earlier sweep, and lock it until `release` is called.
+
+    Raises:
+        UserError: it holds some, is not writable, or is in use.
+    """
+    key = "hydra.sweep.dir"
+    jobs = sorted({file.parent.name for name in _FILES for file in folder.glob(f"*/{name}")})
+    if jobs:
+        raise UserError(
+            f"{key}={shown(folder)}: holds the jobs of another sweep ({', '.join(jobs[:3])}"
+            f"{', ...' if len(jobs) > 3 else ''}). Allowed: a folder of its own for each sweep."
+        )
+    reserve(folder, key=key)
+
+
+@contextmanager
+def owned(folder: Path, resumed: str | None = None, *, key: str = "folder") -> Iterator[None]:
+    """Hold a folder's lock during its run; call `reserve` first if that has not been done yet."""
+    reserve(folder, resumed, key=key)
+    lock = _reserved.pop(folder.resolve())
+    try:
+        yield
+    finally:
+        _unlock(lock)
+
+
+def release() -> None:
+    """Unlock the folders that were reserved for runs that did not start, and those of sweeps."""
+    while _reserved:
+        _unlock(_reserved.popitem()[1])
+
+
+def clean(folder: Path) -> None:
+    """Remove the unfinished writes that a killed run left in its folder, unless a run is writing to it."""
+    with suppress(OSError):  # it is in use, or cannot be written to
+        lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_parts(folder)
+        finally:
+            os.close(lock)
+
+
+def user_of(folder: Path) -> str | None:
+    """Return the process that is writing to a run's folder, as "process 17 on HOST"; None if there is none."""
+    file = folder / LOCK_FILE
+    try:
+        lock = os.open(file, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.read(lock, 1000).decode(errors="replace").strip() or "a process"
+    except OSError:  # a file system without locks
+        return None
+    finally:
+        os.close(lock)
+    return None
+
+
+def _refuse_used(folder: Path, key: str, *, locked: bool = False) -> None:
+    if not any((folder / name).exists() for name in _FILES):
+        return
+    if not locked and (user := user_of(folder)):
+        raise UserError(_in_use(folder, key, user))
+    allowed = "a folder of its own for each run"
+    if (folder / LAST).is_file():
+        allowed += f"; or fit.resume={shown(folder)} as well, which continues that run"
+    raise UserError(f"{key}={shown(folder)}: holds a run. Allowed: {allowed}.")
+
+
+def _lock(folder: Path, key: str) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise UserError(
+            f"{key}={shown(folder)}: cannot be written: {error.strerror}. Allowed: a folder that is writable."
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise UserError(_in_use(folder, key, user_of(folder) or "a process")) from None
+    except OSError as error:
+        log.warning("%s: not locked, as this file system has no locks: %s", shown(folder), error.strerror)
+    with suppress(OSError):  # the disk is full; only messages use the text
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    _held.add(lock)
+    return lock
+
+
+def _in_use(folder: Path, key: str, user: str) -> str:
+    return (
+        f"{key}={shown(folder)}: a run is writing to it ({user}). Allowed: another folder, or when that run has ended."
+    )
+
+
+def _unlock(lock: int) -> None:
+    _held.discard(lock)
+    os.close(lock)
+
+
+def _close_in_child() -> None:
+    """Close the locks that a worker process inherits; otherwise it would keep them after its parent has died."""
+    while _held:
+        os.close(_held.pop())
+    _reserved.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

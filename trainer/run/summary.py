@@ -1,0 +1,136 @@
+"""How a run ended."""
+
+import json
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from augment.support.errors import describe_error
+from augment.support.files import json_line, shown, write_atomically, write_json
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.early_stopping import reason_of
+from trainer.callbacks.interrupt import Interrupt
+from trainer.callbacks.recorder import Recorder
+from trainer.loop.checkpoint import LAST
+from trainer.loop.learner import Learner
+from trainer.tasks.registry import best_row, monitored, task_of
+from trainer.tasks.task import AUTO
+
+SUMMARY_FILE = "summary.json"
+
+# Status of a run that has not ended; if no process is working on it, it was killed.
+RUNNING = "running"
+
+# Size of a reserved summary in bytes; most summaries are shorter.
+_ROOM = 4096
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended.
+
+    Attributes:
+        status: finished, interrupted or failed.
+        folder: the run's folder.
+        epochs: number of finished epochs.
+        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. Its score on the validation
+            data is optimistic, because the epoch was selected by it.
+        last: row of the last epoch, which was not selected by its score; empty if there is none.
+        seconds: duration of this process's part of the run.
+        error: the error of a failed run; empty if there was none.
+        stopped: why a callback ended it before the last epoch; empty if none did.
+        monitor: the value that the best epoch was chosen by; empty: the task's own.
+        planned: number of planned epochs; 0: unknown.
+    """
+
+    status: str
+    folder: Path
+    epochs: int
+    best: dict[str, float]
+    last: dict[str, float]
+    seconds: float
+    error: str = ""
+    stopped: str = ""
+    monitor: str = ""
+    planned: int = 0
+
+    def write(self) -> None:
+        """Write summary.json; if the disk is full, overwrite the one that `reserve_summary` wrote.
+
+        Raises:
+            OSError: not even that is possible, because the folder is gone.
+        """
+        file, values = self.folder / SUMMARY_FILE, {**vars(self), "folder": str(self.folder)}
+        try:
+            write_json(file, values)
+        except OSError:
+            with file.open("r+b") as stream:
+                room = os.fstat(stream.fileno()).st_size
+                text = json_line(values)
+                if len(text) > room:
+                    text = json_line(values | {"best": {}, "last": {}})
+                stream.write(text.encode().ljust(room))
+
+    def __str__(self) -> str:
+        key = task_of([self.best, self.last]).monitor
+        best = self.best.get(key)
+        score = f"no {key}"
+        if best is not None:
+            epoch, chosen = int(self.best["epoch"]) + 1, self.monitor in ("", key)
+            score = f"best {key} {best:.4f} in epoch {epoch}" if chosen else f"{key} {best:.4f} in epoch {epoch}"
+            score += "" if chosen else f", the best by {self.monitor}"
+        final = f", last {self.last[key]:.4f}" if key in self.last else ""
+        early = f" (stopped early: {self.stopped})" if self.stopped else ""
+        took = f"{self.seconds:.0f} s, in {shown(self.folder)}"
+        fewer = f" of {self.planned}" if self.planned > self.epochs else ""
+        epochs = f"{self.epochs}{fewer} epoch{'' if (self.planned or self.epochs) == 1 else 's'}"
+        resumable = self.status == "interrupted" and (self.folder / LAST).is_file()
+        on = f"; fit.resume={shown(self.folder)} continues it" if resumable else ""
+        return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"
+
+
+def reserve_summary(folder: Path) -> None:
+    """Write a summary that says that the run has not ended, padded to make room for the one that will replace it."""
+    values = vars(Summary(RUNNING, folder, 0, {}, {}, 0.0)) | {"folder": str(folder)}
+    write_atomically(folder / SUMMARY_FILE, json_line(values).ljust(_ROOM))
+
+
+def read_summary(folder: Path) -> Summary | None:
+    """Return how a run ended; None if it has not, was killed, or its summary is unreadable."""
+    try:
+        found = json.loads((folder / SUMMARY_FILE).read_text())
+        if found["status"] == RUNNING:
+            return None
+        given: dict[str, Any] = {"epochs": 0, "best": {}, "last": {}}
+        given |= {field.name: found[field.name] for field in fields(Summary) if field.name in found}
+        return Summary(**given | {"folder": folder})
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
+    """Return how a fit ended.
+
+    Args:
+        learner: the learner after its fit, or in the after_fit of a callback.
+        folder: the run's folder.
+        seconds: seconds since the run began.
+    """
+    rows, error = learner.find(Recorder).rows, learner.error
+    pressed = any(isinstance(callback, Interrupt) and callback.pressed for callback in learner.callbacks)
+    checkpoint = next((c for c in learner.callbacks if isinstance(c, Checkpoint)), None)
+    monitor = monitored(checkpoint.monitor if checkpoint else AUTO, learner.task)
+    epoch = checkpoint.best_epoch if checkpoint else None
+    return Summary(
+        "failed" if error is not None else "interrupted" if pressed else "finished",
+        folder,
+        len(rows),
+        best=rows[epoch] if rows and epoch is not None else best_row(rows, monitor),
+        last=dict(rows[-1]) if rows else {},
+        seconds=seconds,
+        error="" if error is None else describe_error(error),
+        stopped=reason_of(learner.callbacks),
+        monitor=monitor,
+        planned=learner.epochs,
+    )

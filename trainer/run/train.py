@@ -1,0 +1,182 @@
+"""One run: from a checked configuration to a trained model in a folder of its own."""
+
+import logging
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import monotonic, time
+
+import torch
+from rich.console import Console
+
+from augment.data.balance import describe_balance
+from augment.data.sources import notices_of
+from augment.data.sources.notices import replay_notices
+from augment.recipe.plan import build_plan
+from augment.support.errors import UserError, describe_error
+from augment.support.files import remove_parts, shown, write_atomically, write_json
+from augment.support.memory import keep_freed_memory
+from augment.support.signals import StopSignals
+from augment.support.text import amount
+from trainer.callbacks.interrupt import Interrupt
+from trainer.callbacks.nonfinite import NonFinite
+from trainer.callbacks.prepare import Prepare
+from trainer.callbacks.recorder import NonFiniteLossError, Recorder
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import Callback
+from trainer.loop.checkpoint import LAST
+from trainer.loop.learner import Learner, Position
+from trainer.models.registry import count_parameters
+from trainer.optim.schedule import Schedule
+from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory
+from trainer.run.config import CONFIG_FILE, Config, config_text, write_left_out
+from trainer.run.environment import ENVIRONMENT_FILE, environment
+from trainer.run.failures import explain
+from trainer.run.folder import clean
+from trainer.run.resume import resume
+from trainer.run.summary import Summary, reserve_summary, summarize
+from trainer.tasks.registry import unused_settings
+
+PLAN_FILE = "plan.txt"
+
+log = logging.getLogger(__name__)
+
+
+def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
+    """Train as configured.
+
+    Args:
+        config: the checked configuration.
+        folder: the run's own folder; created if it is missing.
+        console: where to print; None: the terminal.
+        group: name of the sweep that the run is part of, for dashboards.
+
+    Returns:
+        How the run ended, as recorded in the folder's summary.json. A failure is recorded there, too, and raised
+        again. So is the KeyboardInterrupt of a signal that comes before the fit or for the second time, with a message
+        that says how to resume.
+    """
+    with StopSignals() as signals:
+        return _train(config, folder, console, group, signals)
+
+
+def _train(config: Config, folder: Path, console: Console | None, group: str | None, signals: StopSignals) -> Summary:
+    begun, now = monotonic(), time()
+    console = console or Console()
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_parts(folder)
+    if config.fit.resume is not None:
+        clean(Path(config.fit.resume))
+    if config.fit.torch_device().type == "cpu":
+        keep_freed_memory()
+    learner: Learner | None = None
+    loaders: Loaders | None = None
+    algorithms = ExitStack()
+    try:
+        signals.check()
+        algorithms.enter_context(deterministic(config.fit.deterministic))
+        reserve_summary(folder)
+        # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
+        replay_notices(notices_of(config.data), before=now)
+        plans = _write_description(config, folder)
+        write_left_out(folder, config.dataset)
+        loaders = make_loaders(config)
+        guards = [NonFinite()] if config.fit.skip_nonfinite else []
+        callbacks = (*loop_callbacks(config.fit.schedules()), *guards, *(make() for make in config.callbacks))
+        learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group)
+        console.print(plans, highlight=False)
+        _announce(config, learner, loaders, folder, console)
+        start = Position() if config.fit.resume is None else resume(learner, loaders, config)
+        signals.check()
+        signals.hold()  # the fit handles them; the work after it is short and should complete
+        learner.fit(start)
+        summary = summarize(learner, folder, monotonic() - begun)
+    except BaseException as error:
+        signals.hold()
+        epochs = len(learner.find(Recorder).rows) if learner is not None else 0
+        # If the disk is full, callbacks fail in after_fit, too: report the error that ended the fit.
+        cause = getattr(learner, "error", None) or error
+        pressed = isinstance(cause, KeyboardInterrupt)
+        failure = explain(cause, config, folder) or cause
+        ending = "finished" if _is_complete(learner) else "interrupted"
+        status, why = (ending, "") if pressed else ("failed", describe_error(failure))
+        with suppress(OSError):  # the message below says enough
+            folder.stat()  # fails if the folder was deleted, so that it is not created again
+            Summary(status, folder, epochs, {}, {}, monotonic() - begun, why).write()
+        if pressed:
+            cause.args = (_cut_short(learner, config.fit.resume, folder),)
+            log.info("%s", cause)
+            raise cause from None
+        if not isinstance(failure, UserError):
+            log.exception("the run failed", exc_info=failure)
+            raise failure from failure.__cause__
+        if (folder / LAST).is_file() and not isinstance(failure, NonFiniteLossError):
+            failure.args = (f"{failure} fit.resume={shown(folder)} continues from its last checkpoint.",)
+        log.error("the run failed: %s", failure)
+        raise failure from cause
+    else:
+        summary.write()
+    finally:
+        if loaders is not None:
+            loaders.close()
+        algorithms.close()
+        learner = None  # so that its memory is released, too
+        release_memory()
+    log.info("%s", summary)
+    return summary
+
+
+def loop_callbacks(schedules: dict[str, Schedule]) -> tuple[Callback, ...]:
+    """Return the callbacks that every run has, whatever the configuration."""
+    return Recorder(), ParamScheduler(schedules), Interrupt(), Prepare()
+
+
+def _write_description(config: Config, folder: Path) -> str:
+    """Write configuration, environment and plans into the folder; return the plans."""
+    plans = "\n".join(str(build_plan(config.aug, split)) for split in ("train", "val"))
+    write_atomically(folder / CONFIG_FILE, config_text(config))
+    write_json(folder / ENVIRONMENT_FILE, environment())
+    write_atomically(folder / PLAN_FILE, plans + "\n")
+    return plans
+
+
+def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:
+    """Print a description before the first epoch: stages, decoding, settings without effect, data and model."""
+    dataset = config.dataset
+    lines = []
+    if stages := learner.run.stages:
+        lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))
+    if reason := loaders.train.placement.reason:
+        lines.append(reason)
+    for note in unused_settings(config.fit, learner.task):
+        log.warning(note)
+        lines.append(note)
+    if balance := describe_balance(dataset, config.data.balance):
+        log.info(balance)
+        lines.append(balance)
+    if config.fit.resume is not None:
+        lines.append(f"resumes {config.fit.resume}")
+    device = torch.cuda.get_device_name(learner.device) if learner.device.type == "cuda" else "CPU"
+    lines.append(
+        f"{config.source_name}: "
+        f"{dataset.train.images:,} + {len(dataset.val):,} images, "
+        f"{learner.task.count(len(dataset.classes))}; "
+        f"{config.model_name}: "
+        f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {device}; {shown(folder)}"
+    )
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _is_complete(learner: Learner | None) -> bool:
+    """Return whether the last epoch has ended, so that there is nothing to resume."""
+    return hasattr(learner, "position") and learner is not None and learner.position.epoch >= learner.epochs
+
+
+def _cut_short(learner: Learner | None, resumed: str | None, folder: Path) -> str:
+    """Return a message that says how to resume a run that a signal stopped at once."""
+    if _is_complete(learner):
+        return "stopped after the last epoch; figures or the report may be missing"
+    when = "at once" if hasattr(learner, "error") else "before the first batch"
+    run = folder if (folder / LAST).is_file() else resumed
+    what = "nothing to resume" if run is None else f"fit.resume={shown(Path(run))} continues from its last checkpoint"
+    return f"stopped {when}; {what}"

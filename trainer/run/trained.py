@@ -1,0 +1,100 @@
+"""The best model of a run: loaded as configured, and fed as in validation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from augment.cli.trust import with_overrides
+from augment.data.dataset import Split
+from augment.recipe.plan import build_plan
+from augment.support.errors import UserError, first_line
+from trainer.callbacks.progress import PassBar
+from trainer.loop.callback import Callback
+from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.loop.learner import Learner
+from trainer.loop.settings import LoopSettings
+from trainer.optim.optimizers import make_optimizer
+from trainer.run.build import make_loader
+from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
+from trainer.run.failures import explain_memory
+from trainer.tasks.registry import task_named
+from trainer.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The best model of a run.
+
+    Attributes:
+        config: configuration of the run, with overrides.
+        classes: names of the model's outputs.
+        network: the model.
+        task: the task of the model.
+    """
+
+    config: Config
+    classes: tuple[str, ...]
+    network: nn.Module
+    task: Task[Any]
+
+    def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
+        """Make one pass over images, as validation does: with its plan, precision and test-time augmentation.
+
+        Args:
+            split: files that can be decoded; only the callbacks see their targets.
+            callbacks: callbacks that read the outputs.
+            description: text of the progress bar.
+
+        Raises:
+            UserError: the GPU ran out of memory.
+        """
+        fit, device = self.config.fit, self.config.fit.torch_device()
+        _, loss = self.task.make_losses(fit, self.network, device)
+        loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=len(self.classes))
+        with explain_memory(self.config, training=False), PassBar(description, len(loader)) as bar:
+            learner = Learner(
+                self.network,
+                loader,
+                loader,
+                LoopSettings(epochs=1, device=fit.device, precision=fit.precision, graph=False, tta=fit.tta),
+                optimizer=partial(make_optimizer, fit),
+                callbacks=[*callbacks, bar],
+                classes=self.classes,
+                task=self.task,
+                loss_function=loss,
+            )
+            learner.validate()
+
+
+def load_trained(
+    run: Path, overrides: Sequence[str] = (), *, tta: str | None = None, trust: bool = False, data: bool = True
+) -> Trained:
+    """Load the best model of a run. This does not need the data that it was trained on.
+
+    Args:
+        run: folder of the run.
+        overrides: `key=value` overrides of the run's configuration.
+        tta: test-time augmentation, a name of `trainer.tasks.tta.TTA`; None: that of the run.
+        trust: whether the folder may name code to import, see `augment.cli.trust`.
+        data: whether the caller will load the images of the run.
+
+    Raises:
+        UserError: no run, no checkpoint, an override that is not allowed, or another model than the checkpoint's.
+    """
+    given = [*overrides, *([] if tta is None else [f"fit.tta={tta}"])]
+    loaded = load_config(run) | {"callbacks": {}}  # those of the training may come from a plugin
+    config = parse_config(with_overrides(loaded, given, run / CONFIG_FILE, trust=trust, data=data))
+    best = load(run / BEST, BestModel)
+    classes = best.classes
+    network = config.model.untrained().build(len(classes), config.aug.size)
+    task = task_named(best.task)
+    task.restore(network, best.model)
+    try:
+        network.load_state_dict(best.model)
+    except RuntimeError as error:
+        raise UserError(f"{run / BEST}: not the weights of the configured model ({first_line(error)})") from error
+    return Trained(config, classes, network, task)

@@ -1,0 +1,206 @@
+"""What a task shows, as plain data: columns, tables, findings, figures; other rooms draw it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The measurements of one epoch, by their names in metrics.jsonl.
+MetricsRow = dict[str, float]
+
+
+class Column(NamedTuple):
+    """A value of a metrics row, as a column of the progress line and of the report's table of epochs.
+
+    Attributes:
+        key: key of the row.
+        title: heading of the column.
+        line: how the progress line formats the value; empty: the progress line leaves it out.
+        page: how the report formats it; empty: as the progress line.
+        smaller: whether a smaller value is better.
+    """
+
+    key: str
+    title: str
+    line: str = "{:.4f}"
+    page: str = ""
+    smaller: bool = False
+
+
+TRAIN_LOSS = Column("train_loss", "train loss", smaller=True)
+VAL_LOSS = Column("val_loss", "val loss", smaller=True)
+
+# Columns of every task, behind its own.
+PACE = (
+    Column("lr", "lr", "{:.2g}"),
+    Column("images_per_second", "img/s", "{:,.0f}"),
+    Column("waiting", "waiting", "", "{:.0%}"),
+    Column("gpu_memory_mib", "GPU MiB", "", "{:,.0f}"),
+    Column("seconds", "seconds", "{:.1f}"),
+)
+
+
+class Finding(NamedTuple):
+    """A sentence about a run, and whether it is a warning."""
+
+    text: str
+    warning: bool = False
+
+
+class WrongSample(NamedTuple):
+    """A sample that the model gets wrong.
+
+    Attributes:
+        position: position in the samples of the pass.
+        true: its target, in words.
+        predicted: what the model predicts.
+        confidence: the probability that the model gives to it; None where it gives none.
+    """
+
+    position: int
+    true: str
+    predicted: str
+    confidence: float | None = None
+
+
+class Bar(NamedTuple):
+    """A share in [0, 1], drawn as a bar; `interval` is its 95 % interval, if known."""
+
+    share: float
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A table whose second column is a bar.
+
+    Attributes:
+        title: heading of the table.
+        head: headings of name, bar and further columns.
+        rows: name, bar and further cells; best shown last.
+        note: a sentence below; may be empty.
+    """
+
+    kind: ClassVar[str] = "bars"
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, Bar, tuple[str, ...]]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        title: heading of the table; may be empty.
+        head: headings of the columns.
+        rows: the cells.
+        left: number of columns that are aligned to the left; all others hold numbers.
+    """
+
+    kind: ClassVar[str] = "table"
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    left: int = 1
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A confusion matrix, as a table of the report or as a figure.
+
+    Attributes:
+        counts: (C, C), rows are true classes, columns predicted ones.
+        names: names of the C classes.
+    """
+
+    kind: ClassVar[str] = "matrix"
+    counts: NDArray[np.int64]
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """A figure of a bar for each class or label.
+
+    Attributes:
+        quantity: what the bars show, in [0, 1], as "average precision".
+        units: plural of what a bar stands for, as "labels".
+        bars: name, number of images and value of each.
+        total: number of units, with those that have no value.
+    """
+
+    quantity: str
+    units: str
+    bars: Sequence[tuple[str, int, float]]
+    total: int
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A figure of predictions over targets, a panel for each number.
+
+    Attributes:
+        targets: (N, K), N at least 1.
+        outputs: (N, K).
+        names: names of the K numbers.
+    """
+
+    targets: NDArray[np.float32]
+    outputs: NDArray[np.float32]
+    names: Sequence[str]
+
+
+FigureData = Matrix | BarChart | Scatter
+
+
+@dataclass(frozen=True)
+class FigureImage:
+    """The task's figure, as an image in the report."""
+
+    kind: ClassVar[str] = "image"
+    title: str
+    alt: str
+
+
+Block = Bars | Table | Matrix | FigureImage
+
+
+class Section(NamedTuple):
+    """The report's section about single classes, labels or numbers: blocks side by side, and blocks below them."""
+
+    side_by_side: tuple[Block, ...] = ()
+    below: tuple[Block, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a pass over images.
+
+    Attributes:
+        images: number of images.
+        values: scores by their names in evaluation.json; None where there is no number.
+        per_class: scores of each class, label or number, by its name.
+        table: these scores, for a terminal.
+        sentence: the scores in one line.
+        figure: the figure of the task, if it has one.
+        tta: test-time augmentation.
+    """
+
+    images: int
+    values: Mapping[str, Any]
+    per_class: Mapping[str, Any]
+    table: Table
+    sentence: str
+    figure: FigureData | None
+    tta: str = "none"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Write a share as percent; no share below 1 becomes 100 %."""
+    if share < 1 and round(100 * share, digits) == 100:
+        return f"{100 - 10.0**-digits:.{digits}f} %" if digits else "above 99 %"
+    return f"{100 * share:.{digits}f} %"

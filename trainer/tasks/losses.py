@@ -1,0 +1,75 @@
+"""Loss functions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from torch import Tensor
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    l1_loss,
+    mse_loss,
+    one_hot,
+)
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+# Name in the configuration -> loss of numbers, a mean over the batch and the numbers of each image.
+REGRESSION_LOSSES: Mapping[str, LossFunction] = MappingProxyType({"mse": mse_loss, "mae": l1_loss, "huber": huber_loss})
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross entropy, a mean over the batch.
+
+    Attributes:
+        smoothing: share of every target that is spread evenly over all classes (Szegedy et al. 2016,
+            arXiv:1512.00567), in [0, 1).
+        weights: (classes,) weights of the classes, on the device; None: 1. For class indices the mean is PyTorch's:
+            each image has the weight of its class, and the sum is divided by the sum of these weights. For shares
+            PyTorch divides by the number of images; here the mean is as for indices, as an index is the share 1.
+    """
+
+    smoothing: float = 0.0
+    weights: Tensor | None = field(default=None, compare=False)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss.
+
+        Args:
+            outputs: (N, classes).
+            targets: (N,) class indices, or (N, classes) shares.
+        """
+        if self.weights is None or (targets.ndim == 1 and not self.smoothing):
+            return cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing)
+        if targets.ndim == 1:
+            # With weights and smoothing PyTorch selects images by a mask, for which it waits for the GPU.
+            targets = one_hot(targets, outputs.shape[1]).to(outputs.dtype)
+        total = cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing, reduction="sum")
+        return total / (targets @ self.weights).sum()
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Cross entropy of each label on its own, present or absent, a mean over the batch and the labels.
+
+    Attributes:
+        smoothing: share of every target that is spread evenly over present and absent, in [0, 1).
+        weights: (labels,) weights of present labels, on the device; an absent label has weight 1. None: 1.
+    """
+
+    smoothing: float = 0.0
+    weights: Tensor | None = field(default=None, compare=False)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss.
+
+        Args:
+            outputs: (N, labels) logits.
+            targets: (N, labels) in [0, 1].
+        """
+        if self.smoothing:
+            targets = targets * (1 - self.smoothing) + self.smoothing / 2
+        return binary_cross_entropy_with_logits(outputs, targets, pos_weight=self.weights)

@@ -1,0 +1,1 @@
+"""The tools of `python -m trainer`: each module or package here is one."""

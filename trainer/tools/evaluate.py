@@ -1,0 +1,144 @@
+"""`python -m trainer evaluate RUN_FOLDER`: score a run's best model on its validation data or on another folder."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from augment.cli.parser import USAGE, Parser, one_of, readable_errors, table_console, writing
+from augment.cli.trust import add_trust_flag
+from augment.data.check import require_readable
+from augment.data.dataset import Split
+from augment.data.formats.folder import scan_split
+from augment.data.sources import load_dataset
+from augment.support.errors import UserError
+from augment.support.files import json_line, no_link, write_json
+from augment.support.secrets import masked
+from augment.support.text import printable
+from trainer.callbacks.recorder import Recorder
+from trainer.figures.outputs import plot_outputs
+from trainer.run.trained import Trained, load_trained
+from trainer.tasks.display import Evaluation
+from trainer.tasks.tta import TTA
+
+_EXAMPLES = """\
+  RUN                              on the run's own validation data
+  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*
+  RUN data=folder data.root=DIR    on another source's validation data
+  RUN --tta flip                   averaged over each image and its mirror image
+  RUN DIR fit.device=cpu fit.batch_size=256
+
+RUN is the folder of a run. The scores are written into it, as evaluation.json or evaluation-<name of DIR>.json, and as
+a line of evaluations.jsonl, which also keeps earlier evaluations."""
+
+HISTORY_FILE = "evaluations.jsonl"
+
+
+def evaluate(
+    run: Path,
+    folder: Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    tta: str | None = None,
+    trust: bool = False,
+) -> Evaluation:
+    """Score the best model of a run.
+
+    Args:
+        run: folder of the run.
+        folder: images to score it on, see `scan_split`; None: the run's validation data.
+        overrides: `key=value` that replace values of the run's configuration.
+        tta: test-time augmentation, a name of `trainer.tasks.tta.TTA`; None: that of the run.
+        trust: whether the folder of the run may name code to import, see `augment.cli.trust`.
+
+    Raises:
+        UserError: no run, no checkpoint, or images that cannot be used.
+    """
+    trained = load_trained(run, overrides, tta=tta, trust=trust, data=folder is None)
+    task, names = trained.task, trained.classes
+    if folder is not None and not task.reads_folders:
+        raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
+                        "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
+    if folder is None:
+        split = _own_split(trained)
+    else:
+        split = require_readable(scan_split(folder, names), "val", skip_bad=False)
+    recorder = Recorder()
+    trained.run_over(split, recorder, description="evaluating")
+    assert recorder.samples is not None
+    return replace(task.evaluate(recorder.val, recorder.samples, names), tta=trained.config.fit.tta)
+
+
+def _own_split(trained: Trained) -> Split:
+    dataset, classes = load_dataset(trained.config.data), trained.classes
+    if dataset.classes != classes:
+        pairs = zip(dataset.classes, classes, strict=False)
+        difference = next((f"'{a}' instead of '{b}'" for a, b in pairs if a != b), "their number")
+        raise UserError(
+            f"data: its classes are no longer those of the model ({len(dataset.classes)} instead of {len(classes)}, "
+            f"first difference: {difference})."
+        )
+    if dataset.task != trained.task.name:
+        raise UserError(f"data: its targets are of the kind {dataset.task}, those of the model {trained.task.name}.")
+    return dataset.val
+
+
+def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str]) -> None:
+    """Print the scores and write them into the folder of the run."""
+    console = table_console()
+    if scores.table.rows:
+        table = Table(*scores.table.head)
+        for row in scores.table.rows:
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        console.print(table)
+    if scores.table.title:
+        console.print(scores.table.title, highlight=False)
+    views = "" if scores.tta == "none" else f", tta {scores.tta}"
+    console.print(f"{scores.sentence}{views}", highlight=False, soft_wrap=True)
+    name = "evaluation" if folder is None else f"evaluation-{folder.resolve().name}"
+    values: dict[str, Any] = {
+        "data": None if folder is None else str(folder.resolve()),
+        "overrides": list(map(masked, overrides)),
+        "images": scores.images,
+        "tta": scores.tta,
+        **scores.values,
+    }
+    with writing(f"{run / name}.json"):
+        write_json(no_link(run / f"{name}.json"), values | {"per_class": scores.per_class})
+        with no_link(run / HISTORY_FILE).open("a", encoding="utf-8") as stream:
+            stream.write(json_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **values}))
+        if scores.figure is not None:
+            plot_outputs(scores.figure, no_link(run / f"{name}.png"))
+    files = ".json" if scores.figure is None else ".json, .png"
+    console.print(f"{run / name}{files}", highlight=False, soft_wrap=True)
+
+
+def _parser() -> Parser:
+    description = "Score the best model of a run on its validation data or on other images."
+    parser = Parser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
+    parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
+                        help="views of each image to average, by default those of the run")  # fmt: skip
+    add_trust_flag(parser)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with readable_errors():
+        parser = _parser()
+        if not given:
+            parser.print_help()
+            return USAGE
+        options, folders, overrides = parser.split_paths(given)
+        if not 1 <= len(folders) <= 2:
+            raise UserError(f"{len(folders)} folders are given. Allowed: the folder of a run, and one with images.")
+        run, folder = folders[0], folders[1] if len(folders) == 2 else None
+        scores = evaluate(run, folder, [token.lstrip("+") for token in overrides], tta=options.tta, trust=options.trust)
+        _report(scores, run, folder, overrides)
+    return 0

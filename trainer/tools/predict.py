@@ -1,0 +1,289 @@
+"""`python -m trainer predict RUN FILES_OR_FOLDERS...`: predict with a run's best model."""
+
+import csv
+import json
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+from torch import Tensor
+
+from augment.cli.parser import Parser, one_of, readable_errors, table_console, whole_number, writing
+from augment.cli.trust import add_trust_flag
+from augment.data.check import check_files
+from augment.data.dataset import Split
+from augment.data.formats.folder import find_images
+from augment.data.images import name_of
+from augment.support.errors import UserError
+from augment.support.files import near_file, write_atomically
+from augment.support.text import amount, printable, table_cell
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
+from trainer.run.trained import Trained, load_trained
+from trainer.tasks.tta import TTA
+
+_MAX_COLUMNS = 5  # of classes on the terminal; more than these share one column
+FAILED = 1  # exit code if some of the images cannot be used
+STDOUT = "-"
+
+_EXAMPLES = """\
+  RUN cat.jpg photos/              images, and folders of images at any depth
+  RUN photos/ --top 5 --csv FILE   a line for each image; - writes to the terminal
+  RUN photos/ --tta flip           averaged over each image and its mirror image
+  RUN photos/ fit.device=cpu fit.batch_size=256
+
+RUN is the folder of a run. Images that cannot be used, also those that turn bad meanwhile, are reported and skipped;
+the exit code is then 1, and 2 if none is left."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A model's prediction for an image.
+
+    Attributes:
+        file: the image.
+        classes: the most probable classes, or the labels, with their probabilities, in [0, 1], the highest first.
+        error: why the image cannot be used; then there is no prediction.
+        numbers: a value for each name, where the task does not predict classes or labels.
+        unit: what the classes are, "class" or "label".
+    """
+
+    file: Path
+    classes: tuple[tuple[str, float], ...] = ()
+    error: str = ""
+    numbers: tuple[tuple[str, float], ...] = ()
+    unit: str = "class"
+
+
+def predict(
+    run: Path,
+    files: Sequence[Path],
+    *,
+    top: int | None = None,
+    threshold: float | None = None,
+    tta: str | None = None,
+    overrides: Sequence[str] = (),
+    trust: bool = False,
+) -> list[Prediction]:
+    """Predict with the best model of a run; images are prepared exactly as in validation.
+
+    Args:
+        run: folder of the run.
+        files: images, and folders that are searched for images at any depth.
+        top: number of classes or labels to name for each image; None: 3 classes, or the labels above the threshold.
+        threshold: probability from which on a label is predicted; None: 0.5.
+        tta: test-time augmentation, a name of `trainer.tasks.tta.TTA`; None: that of the run.
+        overrides: `key=value` that replace values of the run's configuration.
+        trust: whether the folder of the run may name code to import, see `augment.cli.trust`.
+
+    Returns:
+        A prediction for each image in the order of `files`, those of a folder sorted by path.
+
+    Raises:
+        UserError: no run, no checkpoint, no such file, a folder without images, or no image that can be used.
+    """
+    trained, images = load_trained(run, overrides, tta=tta, trust=trust, data=False), list_images(files)
+    if threshold is not None and trained.task.threshold is None:
+        raise UserError("--threshold: this model does not predict labels. Allowed: models of data.multilabel=true.")
+    problems = {problem.file: problem.reason for problem in check_files(images)}
+    while True:
+        good = tuple(image for image in images if image not in problems)
+        if not good:
+            file, reason = next(iter(problems.items()))
+            one = len(images) == 1
+            none, first = ("the image cannot", "") if one else (f"none of {len(images)} images can", "; the first")
+            raise UserError(f"{none} be used{first}: {name_of(file)} {reason}")
+        try:
+            found = _predict(trained, good, top, threshold)
+            break
+        except UserError:
+            changed = check_files(good)
+            if not changed:
+                raise
+            problems |= {problem.file: problem.reason for problem in changed}
+    predicted = iter(found)
+    return [Prediction(image, error=problems[image]) if image in problems else next(predicted) for image in images]
+
+
+def list_images(paths: Sequence[Path]) -> list[Path]:
+    """Return the given files, and in place of each folder the images in it, in order.
+
+    Raises:
+        UserError: a path does not exist, or is a folder without images; or there are none at all.
+    """
+    images: list[Path] = []
+    for path in paths:
+        found = find_images(path) if path.is_dir() else [path]
+        if not found:
+            raise UserError(f"{path}: holds no images.")
+        if not path.exists():
+            raise UserError(f"{path}: there is no such file or folder.{near_file(path)}")
+        images += found
+    if not images:
+        raise UserError("no images are given. Allowed: files, and folders that hold images.")
+    return images
+
+
+class _Outputs(Callback):
+    """Keeps the highest probabilities for every image, or all its values, on the device until the pass is over."""
+
+    order: ClassVar[int] = 0
+
+    def __init__(self, top: int) -> None:
+        self._top = top
+        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def after_batch(self, learner: Learner) -> None:
+        """Add the batch."""
+        values = learner.task.activate(learner.output.float())
+        if learner.task.ranked:
+            values, units = values.topk(self._top, dim=1)
+        else:
+            values, units = values.clone(), torch.arange(values.shape[1], device=values.device).expand_as(values)
+        self._kept.append((learner.batch.indices, values, units))
+
+    def by_index(self) -> tuple[Tensor, Tensor]:
+        """Return values and the units that they are of, (N, top) each on the CPU, in the order of the split's files."""
+        indices, values, units = (torch.cat(kept).cpu() for kept in zip(*self._kept, strict=True))
+        order = indices.argsort()
+        return values[order], units[order]
+
+
+def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None) -> list[Prediction]:
+    names, task = trained.classes, trained.task
+    lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
+    count = task.top if top is None else top
+    outputs = _Outputs(len(names) if count is None else min(count, len(names)))
+    # The loader needs targets, but nothing reads them.
+    targets = (task.blank_target(len(names)),) * len(files)
+    trained.run_over(Split(files, targets), outputs, description="predicting")
+    predictions: list[Prediction] = []
+    for file, values, units in zip(files, *(kept.tolist() for kept in outputs.by_index()), strict=True):
+        pairs = tuple((names[unit], value) for unit, value in zip(units, values, strict=True))
+        if task.ranked:
+            shown = tuple(pair for pair in pairs if pair[1] >= lowest)
+            predictions.append(Prediction(file, shown, unit=task.unit))
+        else:
+            predictions.append(Prediction(file, numbers=pairs))
+    return predictions
+
+
+def as_json(predictions: Sequence[Prediction]) -> str:
+    """Write predictions as JSON, `[{"file": ..., "classes": [{"class": ..., "probability": ...}]}]`.
+
+    Where numbers are predicted it is `[{"file": ..., "numbers": {name: ...}}]`.
+    """
+    rows = []
+    for prediction in predictions:
+        classes = [{"class": name, "probability": share} for name, share in prediction.classes]
+        row = {"file": str(prediction.file)}
+        found = {"numbers": dict(prediction.numbers)} if prediction.numbers else {"classes": classes}
+        rows.append(row | ({"error": prediction.error} if prediction.error else found))
+    return json.dumps(rows, indent=2) + "\n"
+
+
+def as_csv(predictions: Sequence[Prediction]) -> str:
+    """Write predictions as CSV: file, error, class_1, probability_1, class_2, ...; or file, error and the numbers.
+
+    Names that a spreadsheet would run as formulas get an apostrophe, see `augment.support.text.table_cell`.
+    """
+    names = _number_names(predictions)
+    top = max(len(prediction.classes) for prediction in predictions)
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = [f"{name}_{rank}" for rank in range(1, top + 1) for name in ("class", "probability")]
+    writer.writerow(["file", "error", *columns, *map(table_cell, names)])
+    for prediction in predictions:
+        values = [value for name, share in prediction.classes for value in (table_cell(name), f"{share:.6g}")]
+        numbers = (f"{number:.6g}" for _, number in prediction.numbers)
+        writer.writerow([table_cell(prediction.file), table_cell(prediction.error), *values, *numbers])
+    return text.getvalue()
+
+
+def _number_names(predictions: Sequence[Prediction]) -> list[str]:
+    return next(([name for name, _ in p.numbers] for p in predictions if p.numbers), [])
+
+
+def _print(predictions: Sequence[Prediction], console: Console) -> None:
+    top = max(len(prediction.classes) for prediction in predictions)
+    unit = next((p.unit for p in predictions if p.classes), "class")
+    heads = [unit, *[""] * (top - 1)][: top if top <= _MAX_COLUMNS else 1]
+    table = Table("image", *heads, *(Column(Text(printable(name))) for name in _number_names(predictions)))
+    for prediction in predictions:
+        cells = [f"{printable(name)} {share:.1%}" for name, share in prediction.classes]
+        cells = cells if top <= _MAX_COLUMNS else [", ".join(cells)]
+        cells += [f"{number:.4g}" for _, number in prediction.numbers]
+        if not prediction.error:  # Text, as the console would read [words] as markup
+            table.add_row(Text(printable(str(prediction.file)), overflow="fold"), *map(Text, cells))
+    console.print(table)
+
+
+def _write(text: str, file: str, flag: str) -> None:
+    if file == STDOUT:
+        sys.stdout.write(text)
+        return
+    with writing(f"{flag} {file}"):
+        write_atomically(Path(file), text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: a number from 0 to 1")
+    return share
+
+
+def _parser() -> Parser:
+    description = "Predict with the best model of a run."
+    parser = Parser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
+    parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes to name, default 3")
+    parser.add_argument("--threshold", type=_share, metavar="P",
+                        help="name the labels of at least this probability, default 0.5")  # fmt: skip
+    parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
+                        help="views of each image to average, by default those of the run")  # fmt: skip
+    parser.add_argument("--csv", metavar="FILE", help="write CSV in place of a table; - writes to the terminal")
+    parser.add_argument("--json", metavar="FILE", help="write JSON in place of a table; - writes to the terminal")
+    add_trust_flag(parser)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    with readable_errors():
+        options, paths, overrides = _parser().split_paths(sys.argv[1:] if arguments is None else arguments)
+        if not paths:
+            raise UserError("no run is given. Allowed: the folder of a run, then images or folders of images.")
+        plus = [token.lstrip("+") for token in overrides]
+        predictions = predict(
+            paths[0],
+            paths[1:],
+            top=options.top,
+            threshold=options.threshold,
+            tta=options.tta,
+            overrides=plus,
+            trust=options.trust,
+        )
+        bad = [prediction for prediction in predictions if prediction.error]
+        for flag, file, text in (("--csv", options.csv, as_csv), ("--json", options.json, as_json)):
+            if file:
+                _write(text(predictions), file, flag)
+        if not options.csv and not options.json:
+            _print(predictions, table_console())
+        elif STDOUT not in (options.csv, options.json):
+            sys.stdout.write(f"{amount(len(predictions) - len(bad), 'image')}; {options.csv or options.json}\n")
+        for prediction in bad:
+            sys.stderr.write(printable(f"{prediction.file} {prediction.error}\n"))
+        if bad:
+            sys.stderr.write(f"error: {len(bad)} of {amount(len(predictions), 'image')} cannot be used.\n")
+    return FAILED if bad else 0

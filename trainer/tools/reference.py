@@ -1,0 +1,183 @@
+"""Update the generated parts of the README and docs/: tables, the recipe, the loop.
+
+They are derived from the declarations, as the text of --help is.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from augment.cli.compose import TOP
+from augment.cli.conf import CONF, CONFIG_DIR_FLAG, CONFIG_DIR_HELP, config_files
+from augment.cli.experiment import EXPERIMENT
+from augment.cli.parser import Parser, readable_errors
+from augment.cli.tools import list_own_files, list_tools
+from augment.data.sources import SOURCES, Source
+from augment.params import Choice, Param, settings
+from augment.recipe.op import COMMON, OPS
+from augment.recipe.steps import Aug
+from augment.support.yaml_files import read_yaml
+from trainer.callbacks.registry import known_callbacks, parse_callbacks
+from trainer.loop.callback import in_order, loop_text
+from trainer.loop.stages import StageSettings
+from trainer.models.registry import MODELS
+from trainer.optim.settings import OptimizerSettings
+from trainer.run.config import Fit
+from trainer.run.train import loop_callbacks
+
+ROOT = CONF.parent
+
+_USAGE = """\
+usage: python -m trainer [TOOL] [-m] [--cfg job] [+aug=NAME] [data=NAME] [model=NAME] [key=value ...]
+
+Without the name of a tool it trains. -m trains once for each combination of values that are separated by commas,
+fit.resume=RUN_FOLDER resumes a run, and --cfg job prints the configuration.
+"""
+
+
+def help_text(groups: Sequence[str]) -> str:
+    """Return the text of --help.
+
+    Args:
+        groups: config groups, the folders of conf/.
+    """
+    lines = [_USAGE]
+    for package in ("trainer", "augment"):
+        lines += [f"tools of python -m {package}", list_tools(package)]
+    lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", f"Groups of files in conf/: {', '.join(groups)}"]
+    lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
+    lines += [*_rows(TOP), ""]
+    optimizer = settings(OptimizerSettings)
+    lines += _section("fit", {name: param for name, param in settings(Fit).items() if name not in optimizer})
+    lines += _section("fit", optimizer, head="fit: the optimizer")
+    lines += _section(
+        "fit.stages.<stage>", settings(StageSettings), head="fit.stages.<stage>: sizes that change over epochs"
+    )
+    lines += _section("aug", settings(Aug))
+    shared = settings(Source)
+    lines += _section("data", shared, head="data: settings of every source")
+    for title, registry in (("data", SOURCES), ("model", MODELS), ("callbacks", known_callbacks())):
+        for name, cls in registry.items():
+            prefix = f"callbacks.{name}" if title == "callbacks" else title
+            own = {name: param for name, param in settings(cls).items() if shared.get(name) is not param}
+            lines += _section(prefix, own, head=f"{title}={name}  {_first_line(cls.__doc__)}")
+    lines += ["aug.train.<step>, aug.val.<step>: the ops", *_common_rows()]
+    for op in OPS.values():
+        lines.append(f"  {op.name} ({op.kind})  {_first_line(op.doc)}")
+        lines += [f"    {row}" for row in _rows(op.own_params)]
+    return "\n".join(lines) + "\n"
+
+
+def experiments() -> dict[str, str]:
+    """Return the experiments, each with the first sentence of its comment."""
+    return {name: _comment(file.read_text()) for name, file in config_files(EXPERIMENT).items()}
+
+
+def _comment(text: str) -> str:
+    comments = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
+    whole = " ".join(line for line in comments if not line.startswith("@package"))
+    return re.split(r"(?<=\.) (?=[A-Z])", whole)[0]
+
+
+def op_table() -> str:
+    """Return the table of ops in Markdown."""
+    lines = ["| op | kind | what it does | parameters with their defaults |", "|---|---|---|---|"]
+    for op in OPS.values():
+        params = [f"`{name}` {_markdown(param)}" for name, param in op.own_params.items()]
+        lines.append(f"| `{op.name}` | {op.kind} | {_first_line(op.doc)} | {'<br>'.join(params) or 'none'} |")
+    return "\n".join(lines) + "\n"
+
+
+def source_table() -> str:
+    """Return the table of sources in Markdown."""
+    shared = settings(Source)
+    lines = ["| `data=` | what it reads | needs | may have |", "|---|---|---|---|"]
+    for name, cls in SOURCES.items():
+        own = {key: param for key, param in settings(cls).items() if shared.get(key) is not param}
+        needed = ", ".join(f"`{key}`" for key, param in own.items() if param.required)
+        optional = ", ".join(f"`{key}`" for key, param in own.items() if not param.required)
+        doc = _first_line(cls.__doc__).replace("<", "&lt;")
+        lines.append(f"| `{name}` | {doc} | {needed} | {optional} |")
+    lines.append(f"| all of them | | | {', '.join(f'`{key}`' for key in shared)} |")
+    return "\n".join(lines) + "\n"
+
+
+def default_loop() -> str:
+    """Return the loop with the callbacks of the default configuration."""
+    configured = read_yaml(CONF / "callbacks" / "default.yaml")
+    callbacks = [make() for make in parse_callbacks(configured)]
+    return loop_text(in_order([*loop_callbacks({}), *callbacks]))
+
+
+def pages() -> list[Path]:
+    """Return the README and the pages of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def derived_parts() -> dict[str, str]:
+    """Return the generated parts of the pages by the name of their marks."""
+    recipe = (CONF / "aug" / "imagenette.yaml").read_text()
+    return {
+        "recipe": f"```yaml\n# conf/aug/imagenette.yaml\n{recipe}```\n",
+        "sources": source_table(),
+        "ops": op_table(),
+        "loop": f"```\n{default_loop()}\n```\n",
+    }
+
+
+def with_derived_parts(text: str) -> str:
+    """Return a page with its generated parts updated, each between <!-- name --> and <!-- /name -->."""
+    for name, part in derived_parts().items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        if begin in text:
+            before, rest = text.split(begin, 1)
+            text = before + begin + part + end + rest.split(end, 1)[1]
+    return text
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Update the generated parts of the README and docs/."""
+    with readable_errors():
+        Parser("trainer reference", __doc__, "  python -m trainer reference", arguments="").split(arguments)
+    for page in pages():
+        page.write_text(with_derived_parts(page.read_text()))
+    return 0
+
+
+def _section(prefix: str, params: Mapping[str, Param[Any]], head: str | None = None) -> list[str]:
+    return [head or prefix, *(f"  {prefix}.{row}" for row in _rows(params)), ""]
+
+
+def _rows(params: Mapping[str, Param[Any]]) -> Iterator[str]:
+    for name, param in params.items():
+        default = "required" if param.required else f"default {_default(param)}"
+        yield f"{name}: {param.doc} ({param.allowed()}; {default})"
+
+
+def _common_rows() -> Iterator[str]:
+    """Yield the parameters that all ops of a kind share; crops, which are applied to every image, have none."""
+    kinds = {kind: params for kind, params in COMMON.items() if params}
+    shared = {name: param for name, param in kinds["geometry"].items() if all(name in p for p in kinds.values())}
+    yield "  all of them except crops take"
+    yield from (f"    {row}" for row in _rows(shared))
+    for kind, params in kinds.items():
+        if rest := {name: param for name, param in params.items() if name not in shared}:
+            yield f"  those of kind {kind} also take"
+            yield from (f"    {row}" for row in _rows(rest))
+
+
+def _markdown(param: Param[Any]) -> str:
+    """Return default and doc of a parameter, and its allowed values where these are a few names."""
+    names = f"; {param.allowed()}" if isinstance(param, Choice) else ""
+    return f"({_default(param)}) {param.doc}{names}"
+
+
+def _default(param: Param[Any]) -> str:
+    if param.default is None:
+        return "null"
+    return "[]" if param.default == () else param.show(param.default)
+
+
+def _first_line(doc: str | None) -> str:
+    return re.sub(r"\s+", " ", (doc or "").split("\n\n")[0]).strip()
