@@ -1,27 +1,58 @@
-"""Fixtures for every test: a handful of small pictures, and the devices that augmentation runs on."""
+"""Fixtures for every test: a handful of small images, and the devices that augmentation runs on."""
 
+import fcntl
+import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFilter
+from decoded import MemoryImage, decoded, for_device
+from photos import SIZES, SQUARE, draw_photo
+from PIL import Image
 from rich.console import Console
 
-from augment.dataset import Split
-from augment.registry import _OPS
+from augment.data.dataset import Split
+from augment.recipe.op import _OPS
+
+# One thread for PyTorch's CPU kernels, also in processes that tests start: results depend on the number of threads, and
+# several test processes that share the cores are ten times slower with more.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 # What tests share checks too, and is to say what it found as they do.
 pytest.register_assert_rewrite("op_checks", "passes", "pipelines", "rendering")
 
-# (width, height): both orientations, squares, narrow strips, odd sides.
-SIZES = ((48, 32), (32, 48), (40, 40), (90, 24), (20, 70), (33, 57), (64, 64))
 
-SQUARE = 32  # px, the side of `squares`
+@pytest.fixture(autouse=True)
+def _turn_on_the_gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let GPU tests of several processes run side by side, but those marked `alone` by themselves."""
+    if not request.node.get_closest_marker("gpu") or not torch.cuda.is_available():
+        yield
+        return
+    # The parent is common to all processes of a run.
+    with (tmp_path_factory.getbasetemp().parent / "gpu.lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Replace what is not UTF-8 in captured output, which could not be sent between the processes of a run."""
+    report = yield
+    report.sections = [(title, text.encode(errors="replace").decode()) for title, text in report.sections]
+    return report
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the fault harness unless -m names it."""
+    if "faults" not in config.option.markexpr:
+        faults = [item for item in items if item.get_closest_marker("faults")]
+        config.hook.pytest_deselected(items=faults)
+        items[:] = [item for item in items if item not in set(faults)]
 
 
 @pytest.fixture(
@@ -39,25 +70,8 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
-def draw_photo(width: int, height: int, seed: int) -> NDArray[np.uint8]:
-    """Draw discs of several colors on a colored ground, blurred with sigma 2 px: (height, width, 3), RGB in 70..190.
-
-    Like a photo it is smooth but for a few soft edges, it looks different in every mirror image, and mild color
-    changes do not clip it.
-    """
-    rng = np.random.default_rng(seed)
-    image = Image.new("RGB", (width, height), tuple(rng.integers(70, 190, 3).tolist()))
-    draw = ImageDraw.Draw(image)
-    for _ in range(12):
-        x, y = int(rng.integers(width)), int(rng.integers(height))
-        radius = 3 + int(rng.integers(max(1, min(width, height) // 3)))
-        color = tuple(rng.integers(70, 190, 3).tolist())
-        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
-    return np.asarray(image.filter(ImageFilter.GaussianBlur(2)))
-
-
 @pytest.fixture(scope="session")
-def squares(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+def square_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     """24 PNGs, which no decoder and no resize to their own size changes, of levels 20..235."""
     folder = tmp_path_factory.mktemp("squares")
     files = tuple(folder / f"{seed}.png" for seed in range(24))
@@ -69,8 +83,14 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
 
 
 @pytest.fixture(scope="session")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """One pixel, strips in both directions, an odd rectangle, a gray picture and a black one."""
+def squares(square_files: tuple[Path, ...]) -> tuple[MemoryImage, ...]:
+    """The images of `square_files`, decoded."""
+    return decoded(square_files)
+
+
+@pytest.fixture(scope="session")
+def shape_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """One pixel, strips in both directions, an odd rectangle, a gray image and a black one."""
     folder = tmp_path_factory.mktemp("shapes")
     files = []
     for width, height in ((1, 1), (1, 200), (200, 1), (33, 57)):
@@ -83,13 +103,25 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Split:
+def shapes(shape_files: tuple[Path, ...]) -> tuple[MemoryImage, ...]:
+    """The images of `shape_files`, decoded."""
+    return decoded(shape_files)
+
+
+@pytest.fixture(scope="session")
+def image_files(tmp_path_factory: pytest.TempPathFactory) -> Split:
     """Seven JPEGs of varied size and aspect, of three classes in mixed order."""
-    folder = tmp_path_factory.mktemp("pictures")
+    folder = tmp_path_factory.mktemp("images")
     files = tuple(folder / f"{width}x{height}.jpg" for width, height in SIZES)
     for seed, (file, (width, height)) in enumerate(zip(files, SIZES, strict=True)):
         Image.fromarray(draw_photo(width, height, seed)).save(file, quality=90)
     return Split(files, targets=(2, 0, 1, 1, 2, 0, 2))
+
+
+@pytest.fixture
+def varied(image_files: Split, device: torch.device) -> Split:
+    """The seven images of `image_files`, decoded where the device is a GPU."""
+    return Split(for_device(image_files.files, device), image_files.targets)
 
 
 @pytest.fixture(scope="session")
@@ -103,8 +135,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
 
 
 @pytest.fixture(scope="session")
-def grays(tmp_path_factory: pytest.TempPathFactory) -> Split:
-    """Plain gray PNGs: the level of a picture tells its index, and its target is neither."""
+def gray_files(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    """Plain gray PNGs: the level of an image tells its index, and its target is neither."""
     from passes import FILES, SIZE, level
 
     folder = tmp_path_factory.mktemp("grays")
@@ -114,12 +146,18 @@ def grays(tmp_path_factory: pytest.TempPathFactory) -> Split:
     return Split(files, tuple(7 * index % 5 for index in range(FILES)))
 
 
+@pytest.fixture
+def grays(gray_files: Split, device: torch.device) -> Split:
+    """The images of `gray_files`, decoded where the device is a GPU."""
+    return Split(for_device(gray_files.files, device), gray_files.targets)
+
+
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of three epochs on red, green and blue pictures, whose own pictures are gone since."""
-    from augment.compose import compose
-    from trainer.config import parse_config
-    from trainer.run import train
+    """The folder of a run of three epochs on red, green and blue images, whose own images are gone since."""
+    from augment.cli.compose import compose
+    from trainer.run.config import parse_config
+    from trainer.run.train import train
 
     root = tmp_path_factory.mktemp("run")
     for split in ("train", "val"):

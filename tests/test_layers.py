@@ -1,57 +1,180 @@
-"""Layers: in order from the stem to the head, each parameter in one."""
+"""The rooms of the house: what may import what, and that nothing lies loose."""
 
-import timm
-from fakes import tiny_model
-from torch import nn
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
-from trainer.layers import layer_of, matches
-from trainer.models import Cnn
+import pytest
 
+ROOT = Path(__file__).parents[1]
+MAX_LINES = 350
 
-class Split(nn.Module):
-    """As many networks are: a body in a row, and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.Conv2d(4, 4, 1)))
-        self.classifier = nn.Linear(4, 2)
-
-
-def test_a_norm_belongs_to_the_layer_before_it() -> None:
-    assert layer_of(tiny_model()) == {"0.weight": 0, "1.weight": 0, "1.bias": 0, "6.weight": 1}
-    layers = layer_of(Cnn().build(10, 32))
-    assert (layers["0.weight"], layers["2.bias"], layers["3.weight"], layers["23.weight"]) == (0, 0, 1, 7)
-    assert sorted(set(layers.values())) == list(range(8))
-
-
-def test_what_holds_others_in_a_row_is_looked_into() -> None:
-    fine = {"features.0": 0, "features.1": 0, "features.2.0": 1, "classifier": 2}
-    assert {name.rpartition(".")[0]: number for name, number in layer_of(Split()).items()} == fine
-    coarse = {"features.0": 0, "features.1": 0, "features.2.0": 0, "classifier": 1}
-    assert {name.rpartition(".")[0]: number for name, number in layer_of(Split(), coarse=True).items()} == coarse
-    wrapped = nn.ModuleDict({"model": Split()})
-    assert [*layer_of(wrapped, coarse=True).values()] == [*layer_of(Split(), coarse=True).values()]
-    assert [*layer_of(wrapped)] == [name for name, _ in wrapped.named_parameters()]
+# From top to bottom. A module imports from its own room and from rooms below; rooms of one row never import each other.
+ROOMS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "augment": (("tools",), ("cli", "pipeline"), ("recipe", "data"), ("params", "drawing"), ("support",)),
+    "trainer": (
+        ("cli",),
+        ("tools", "report", "sweeps"),
+        ("run",),
+        ("callbacks",),
+        ("loop", "figures"),
+        ("optim", "models", "tasks"),
+    ),
+}
+FACE = ("__init__", "__main__")  # the only modules at the top of a package; they may import from every room
 
 
-def test_a_model_of_timm_says_it_itself() -> None:
-    network = timm.create_model("resnet18", num_classes=3)
-    fine, coarse = layer_of(network), layer_of(network, coarse=True)
-    assert {*fine} == {*coarse} == {name for name, _ in network.named_parameters()}
-    assert (fine["conv1.weight"], fine["layer1.1.conv1.weight"], fine["fc.weight"]) == (0, 2, 9)
-    assert (coarse["conv1.weight"], coarse["layer1.1.conv1.weight"], coarse["fc.weight"]) == (0, 1, 5)
+def sources(root: Path) -> dict[str, str]:
+    """Return the source of each module by its full name; a package has the name of its folder plus `.__init__`."""
+    files = sorted(file for package in ROOMS for file in (root / package).rglob("*.py"))
+    return {".".join(file.relative_to(root).with_suffix("").parts): file.read_text() for file in files}
 
 
-def test_a_shared_weight_is_in_one_layer() -> None:
-    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
-    network[1].weight = network[0].weight
-    layers = layer_of(network)
-    numbers = [layers[name] for name, _ in network.named_parameters()]
-    assert numbers == sorted(numbers)
-    assert layers["2.weight"] == max(layers.values())
+@cache
+def imports(source: str) -> frozenset[str]:
+    """Return what a module imports, also within functions, but not what only a type checker sees."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(found)
 
 
-def test_patterns() -> None:
-    assert matches("layer1.0.weight", ["fc.*", "layer1.*"])
-    assert not matches("layer10.0.weight", ["layer1.*"])
-    assert not matches("fc.weight", [])
+def edges(modules: dict[str, str]) -> dict[str, set[str]]:
+    """Return for each module the modules of the project that it imports."""
+
+    def resolve(name: str) -> str | None:
+        for candidate in (name, name.rpartition(".")[0]):
+            for module in (candidate, f"{candidate}.__init__"):
+                if module in modules:
+                    return module
+        return None
+
+    return {
+        name: {found for target in imports(source) if (found := resolve(target)) and found != name}
+        for name, source in modules.items()
+    }
+
+
+def violations(modules: dict[str, str]) -> list[str]:
+    """Return every breach of the rules, a sentence each."""
+    found = []
+    for name, source in modules.items():
+        package, room = name.split(".")[:2]
+        if name.count(".") == 1 and room not in FACE:
+            found.append(f"{name} lies loose")
+        elif room not in FACE and not any(room in row for row in ROOMS[package]):
+            found.append(f"{name} is in no known room")
+        if len(source.splitlines()) > MAX_LINES:
+            found.append(f"{name} has more than {MAX_LINES} lines")
+    graph = edges(modules)
+    for name, targets in graph.items():
+        found += [f"{name} imports {target}" for target in sorted(targets) if not allowed(name, target)]
+    return found + [f"{name} imports itself through {path}" for name, path in cycles(graph)]
+
+
+def allowed(name: str, target: str) -> bool:
+    """Whether a module may import another."""
+    (package, room), (other, target_room) = name.split(".")[:2], target.split(".")[:2]
+    if package != other:
+        return package == "trainer" and target_room != "tools"
+    if room in FACE or room == target_room:
+        return True
+    height = {known: -row for row, rooms in enumerate(ROOMS[package]) for known in rooms}
+    return target_room in height and height.get(room, 0) > height[target_room]
+
+
+def cycles(graph: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
+    """Yield each module that reaches itself, with the module that it reaches itself through."""
+    for start in graph:
+        reached: set[str] = set()
+        waiting = sorted(graph[start])
+        while waiting:
+            module = waiting.pop()
+            if module not in reached:
+                reached.add(module)
+                waiting += graph[module]
+        if start in reached:
+            yield start, next(module for module in sorted(graph[start]) if start in graph[module] or module in reached)
+
+
+def test_rooms_and_layers() -> None:
+    assert violations(sources(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "breach"),
+    [
+        ("augment.loose", "", "augment.loose lies loose"),
+        ("trainer.attic.box", "", "trainer.attic.box is in no known room"),
+        ("augment.support.long", "\n" * 351, "augment.support.long has more than 350 lines"),
+        ("augment.support.up", "import augment.data.dataset", "augment.support.up imports augment.data.dataset"),
+        (
+            "augment.recipe.beside",
+            "def f():\n    from augment.data import dataset",
+            "augment.recipe.beside imports augment.data.dataset",
+        ),
+        (
+            "augment.tools.across",
+            "from trainer.loop import learner",
+            "augment.tools.across imports trainer.loop.learner",
+        ),
+        (
+            "trainer.tools.across",
+            "from augment.tools.plan import main",
+            "trainer.tools.across imports augment.tools.plan",
+        ),
+        (
+            "trainer.report.beside",
+            "import trainer.sweeps.table",
+            "trainer.report.beside imports trainer.sweeps.table",
+        ),
+        (
+            "trainer.optim.one",
+            "import trainer.optim.two",
+            "trainer.optim.one imports itself through trainer.optim.two",
+        ),
+    ],
+)
+def test_a_breach_is_found(name: str, source: str, breach: str) -> None:
+    modules = sources(ROOT) | {name: source, "trainer.optim.two": "import trainer.optim.one"}
+    if name != "trainer.optim.one":
+        del modules["trainer.optim.two"]
+    assert breach in violations(modules)
+
+
+def test_type_checking_blocks_are_skipped() -> None:
+    source = (
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import trainer.loop.learner\nelse:\n    import os"
+    )
+    assert imports(source) == {"typing.TYPE_CHECKING", "os"}
+
+
+def test_dali_stays_in_its_rooms() -> None:
+    """Tools compare with pipelines of their own; `data` asks the decoder for verdicts in one module."""
+    found = {name for name, source in sources(ROOT).items() if any(i.startswith("nvidia.") for i in imports(source))}
+    allowed = ("augment.pipeline.", "augment.tools.", "augment.data.decoding", "trainer.run.build")
+    assert {name for name in found if not name.startswith(allowed)} == set()
+
+
+def test_the_top_level_holds_nothing_else() -> None:
+    known = {"pyproject.toml", "README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE"}
+    known |= {"conf", "trainer", "augment", "tests", "docs", "outputs"}
+    there = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
+    assert there - known <= {"build", "dali_trainer.egg-info"}, "these are left behind by pip"
+
+
+def test_tests_mirror_the_rooms() -> None:
+    rooms = {f"{package}/{room}" for package, rows in ROOMS.items() for row in rows for room in row}
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        place = file.relative_to(ROOT / "tests").parent.parts[:2]
+        assert place in ((), ("faults",)) or "/".join(place) in rooms, file

@@ -1,0 +1,122 @@
+"""Config files of the user's own: `conf` where the user stands, and the folder of --config-dir."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from augment.cli.compose import compose, compose_recipe, split_sweep
+from augment.cli.conf import CONF, config_files, config_folders, default_groups, group_names, own_files, set_config_dir
+from augment.cli.overrides import normalize
+from augment.support.errors import UserError
+from augment.tools.plan import main as plan
+
+MINE = "size: 40\ntrain: {rotate: {}}\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Stand in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    set_config_dir(None)
+
+
+def write(file: Path, text: str = MINE) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def test_the_project_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert config_folders() == [CONF]
+    assert own_files() == []
+    monkeypatch.chdir(CONF.parent)
+    assert config_folders() == [CONF]
+    assert set(group_names()) == {"aug", "callbacks", "data", "experiment", "fit", "model"}
+    assert default_groups() == {
+        "data": "sample",
+        "model": "cnn",
+        "aug": None,
+        "fit": "default",
+        "callbacks": "default",
+        "experiment": None,
+    }
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_files_of_every_group_are_chosen_by_name(here: Path, flag: bool) -> None:
+    folder = here / ("elsewhere" if flag else "conf")
+    write(folder / "aug" / "mine.yaml")
+    write(folder / "aug" / "child.yaml", "defaults: [imagenette, _self_]\nsize: 48\n")
+    write(folder / "data" / "ours.yaml", "source: folder\nroot: x\n")
+    write(folder / "model" / "small.yaml", "kind: cnn\n")
+    write(
+        folder / "experiment" / "all.yaml",
+        "# @package _global_\ndefaults:\n  - override /aug: mine\n  - override /data: ours\nseed: 7\n",
+    )
+    if flag:
+        set_config_dir("elsewhere")
+    config = compose(["+aug=mine", "data=ours", "model=small", "aug.size=44"])
+    assert (config["aug"]["size"], config["data"], config["model"]) == (
+        *(44, {"source": "folder", "root": "x"}, {"kind": "cnn"}),
+    )
+    assert compose_recipe(["+aug=child"]).aug.train == compose_recipe(["+aug=imagenette"]).aug.train
+    config = compose(["+experiment=all"])
+    assert (config["aug"]["size"], config["data"]["root"], config["seed"]) == (40, "x", 7)
+    assert own_files() == ["aug=child", "aug=mine", "data=ours", "experiment=all", "model=small"]
+    jobs = split_sweep(normalize(["aug=glob(m*)", "seed=0,1"]))
+    assert jobs == [["aug=mine", "++seed=0"], ["aug=mine", "++seed=1"]]
+
+
+def test_what_an_experiment_of_ones_own_sets_is_checked(here: Path) -> None:
+    write(here / "conf" / "experiment" / "own.yaml", "# @package _global_\naug: {size: 50}\n")
+    write(here / "conf" / "aug" / "mine.yaml")
+    with pytest.raises(UserError, match=r"^aug=mine: has aug\.size=40, and the experiment own sets aug\.size=50\."):
+        compose(["+experiment=own", "+aug=mine"])
+
+
+def test_a_name_in_two_folders_is_an_error_that_names_both(here: Path) -> None:
+    mine = write(here / "conf" / "aug" / "strong.yaml")
+    message = f"aug=strong: both {CONF / 'aug' / 'strong.yaml'} and {mine}. Allowed: one file of a name."
+    for choice in ("strong", "imagenette"):
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+            compose([f"+aug={choice}"])
+    shutil.copy(CONF / "aug" / "strong.yaml", mine)  # the same file says the same
+    assert compose(["+aug=strong"])["aug"]["size"] != 40
+    write(here / "conf" / "aug" / "mine.yaml")
+    other = write(here / "other" / "aug" / "mine.yaml", "size: 41\n")
+    set_config_dir("other")
+    with pytest.raises(UserError, match=re.escape(f"both {here / 'conf' / 'aug' / 'mine.yaml'} and {other}")):
+        config_files("aug")
+
+
+def test_a_wrong_name_is_compared_with_ones_own(here: Path) -> None:
+    write(here / "conf" / "aug" / "mine.yaml")
+    with pytest.raises(UserError, match=r"^aug: unknown name 'mine2'\. Did you mean 'mine'\?"):
+        compose(["+aug=mine2"])
+    with pytest.raises(UserError, match=r"^'mine' is no override\. Did you mean '\+aug=mine'\?"):
+        compose(["mine"])
+
+
+def test_a_tool_takes_a_folder_for_one_call(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(here / "other" / "aug" / "mine.yaml")
+    assert plan(["--config-dir", "other", "+aug=mine", "--against", "mine"]) == 0
+    assert "same steps" in capsys.readouterr().out
+    for arguments in (["+aug=mine"], ["+aug=mine", "--config-dir", "none"]):
+        with pytest.raises(SystemExit) as stopped:
+            plan(arguments)
+        assert stopped.value.code == 2
+    assert "--config-dir none: there is no such folder." in capsys.readouterr().err
+
+
+def test_a_running_program_of_hydra_keeps_its_own() -> None:
+    GlobalHydra.instance().clear()
+    running = object()
+    GlobalHydra.instance().hydra = running  # type: ignore[assignment]
+    compose(["+aug=none"])
+    assert GlobalHydra.instance().hydra is running
+    GlobalHydra.instance().clear()

@@ -1,0 +1,176 @@
+"""Experiments: what they choose and set, who wins over them, and the rows of the article of 2019."""
+
+import re
+
+import pytest
+
+from augment.cli.compose import compose, compose_jobs, compose_recipe, split_sweep
+from augment.cli.conf import CONF
+from augment.cli.overrides import normalize
+from augment.recipe.plan import build_plan
+from augment.support.errors import UserError
+
+EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "token", ["experiment=imagenette_5", "+experiment=imagenette_5", "experiment=imagenette_5.yaml"]
+)
+def test_an_experiment_chooses_files_and_sets_keys(token: str) -> None:
+    config = compose([token])
+    assert set(config) == {"data", "model", "aug", "fit", "callbacks"}
+    assert config["data"] == {"source": "imagenette", "variant": 320}
+    assert config["model"] == compose(["model=xresnet34"])["model"]
+    assert config["aug"] == compose(["aug=leaderboard"])["aug"]
+    assert config["fit"]["epochs"] == 5
+
+
+def test_experiments_inherit() -> None:
+    short, long, woof = (compose([f"+experiment={name}"]) for name in ("imagenette_5", "imagenette_80", "imagewoof_80"))
+    assert (short["fit"]["epochs"], long["fit"]["epochs"]) == (5, 80)
+    assert {name for name in short if long[name] != short[name]} == {"fit", "aug", "model"}
+    changed = {name for name in long["fit"] if long["fit"][name] != short["fit"].get(name)}
+    assert changed == {"epochs", "batch_size", "stages"}
+    assert {**woof, "data": long["data"]} == long
+    assert woof["data"]["source"] == "imagewoof"
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "validated"),
+    [("imagenette_5", [], 128), ("imagenette_fast", [96, 128], 160), ("imagenette_20", [128], 160),
+     ("imagenette_80", [128], 160), ("imagewoof_20", [128], 160)],
+)  # fmt: skip
+def test_experiments_have_the_sizes_that_the_readme_has(name: str, trained: list[int], validated: int) -> None:
+    config = compose([f"+experiment={name}"])
+    assert [stage["size"] for stage in config["fit"].get("stages", {}).values()] == trained
+    assert config["aug"]["size"] == validated
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_command_line_wins_over_the_experiment(first: bool) -> None:
+    given = ["+aug=strong", "data=folder", "data.root=d", "model=cnn", "fit.lr=7", "aug.size=64", "aug.train.flip.p=1"]
+    config = compose([*given, "+experiment=imagenette_5"] if first else ["+experiment=imagenette_5", *given])
+    strong = compose(["+aug=strong", "aug.size=64", "aug.train.flip.p=1"])["aug"]
+    assert config["aug"] == strong
+    assert list(config["aug"]["train"]) == list(strong["train"])
+    assert (config["data"], config["model"]) == ({"source": "folder", "root": "d"}, {"kind": "cnn"})
+    assert (config["fit"]["lr"], config["fit"]["epochs"]) == (7, 5)
+
+
+def test_what_an_experiment_chooses_may_be_taken_away() -> None:
+    assert "aug" not in compose(["+experiment=imagenette_5", "~aug"])
+
+
+def test_callbacks_are_added_to_those_of_an_experiment() -> None:
+    assert "wandb" in compose(["+experiment=imagenette_5", "callbacks=[default,wandb]"])["callbacks"]
+
+
+def test_a_file_whose_values_the_experiment_would_overrule_is_refused() -> None:
+    message = "fit=article: has fit.epochs=8, and the experiment imagewoof_5 sets fit.epochs=5. Allowed: fit.epochs=..."
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        compose(["fit=article", "+experiment=imagewoof_5"])
+    with pytest.raises(UserError, match=r"^fit=article: has fit\.batch_size|^fit=article: has fit\.lr"):
+        compose(["fit=article", "+experiment=imagewoof_5", "fit.epochs=8"])
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        (
+            "experiment=imagenete_5",
+            "experiment: unknown name 'imagenete_5'. Did you mean 'imagenette_5'? Allowed: article",
+        ),
+        ("imagenete_5", "'imagenete_5' is no override. Did you mean '+experiment=imagenette_5'?"),
+        ("+experiment={fit: 3}", "experiment: unknown key."),
+        ("experiment=glob(image*)", "experiment=glob(image*): several values make a sweep"),
+    ],
+)
+def test_mistakes_with_experiments(token: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        compose([token])
+
+
+def test_an_experiment_is_chosen_once() -> None:
+    with pytest.raises(UserError, match=r"^experiment: chosen twice, finetune and article_2019\."):
+        compose(["+experiment=finetune", "experiment=article_2019"])
+
+
+def test_jobs_of_a_sweep() -> None:
+    jobs = split_sweep(normalize(["+experiment=imagenette_5", "fit.lr=0.1,0.2", "seed=range(0,3)"]))
+    assert jobs == [
+        ["experiment=imagenette_5", f"++fit.lr={lr}", f"++seed={seed}"] for lr in ("0.1", "0.2") for seed in range(3)
+    ]
+    assert [(job["fit"]["lr"], job["seed"]) for job in compose_jobs(jobs)][:4] == [
+        (0.1, 0),
+        (0.1, 1),
+        (0.1, 2),
+        (0.2, 0),
+    ]
+
+
+def test_a_glob_stands_for_the_files_of_a_group() -> None:
+    jobs = split_sweep(normalize(["+experiment=glob(*)", "seed=1"]))
+    assert jobs == [[f"experiment={name}", "++seed=1"] for name in EXPERIMENTS]
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ("experiment=glob(imagination*)", "experiment: glob(imagination*) matches no file. Allowed: article_2019,"),
+        ("fit.lr=glob(0*)", "fit.lr: glob(0*) matches no file. Allowed: globs of files of conf/ only."),
+    ],
+)
+def test_a_glob_that_matches_nothing(token: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        split_sweep(normalize([token]))
+
+
+# --- the article of 2019 ---
+
+ROWS = {
+    # Row of the article's table: how many fixed warps, and whether it turns the image and mirrors it vertically.
+    "_baseline": (0, False, False),
+    "_warps_1": (1, False, False),
+    "_warps_2": (2, False, False),
+    "_warps_5": (5, False, False),
+    "_warps_7": (7, False, False),
+    "_warps_11": (11, False, False),
+    "_rotate": (7, True, False),
+    "": (7, True, True),
+}
+
+
+def test_every_row_of_the_article_is_here() -> None:
+    rows = {file.stem.removeprefix("imagenette_2019") for file in (CONF / "aug").glob("imagenette_2019*.yaml")}
+    assert rows == {*ROWS, "_random_warp"}
+    jobs = split_sweep(normalize(["+experiment=article_2019", "aug=glob(imagenette_2019*)", "seed=range(10)"]))
+    assert len(jobs) == 10 * len(rows)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_steps_of_a_row_of_the_article(row: str) -> None:
+    warps, rotates, flips = ROWS[row]
+    aug = compose_recipe([f"aug=imagenette_2019{row}"]).aug
+    expected = {
+        **({"vertical_flip": 0.1} if flips else {}),
+        **{f"warp_{number}": 0.025 for number in range(1, warps + 1)},
+        **({"rotate": 0.075} if rotates else {}),
+        "mirror": 0.5,
+    }
+    train, val = build_plan(aug, "train"), build_plan(aug, "val")
+    assert {step.key: step.p for step in train.steps} == expected
+    assert [step.key for step in train.steps] == list(expected)
+    assert len(train.stages) == 1
+    assert all(step.drawn_once for step in train.steps if step.op.name == "warp")
+    assert train.stages[0].border == (("constant", 0) if warps else ("reflect_101", 0))
+    assert (train.crop.params["area_range"], train.crop.params["aspect_range"]) == ((0.08, 1.0), (0.75, 1.333))
+    assert (val.crop.op.name, val.crop.params["side"], val.steps) == ("resize", "both", ())
+    assert train.mean == val.mean == (0.4879, 0.4740, 0.4307)
+    assert train.std == val.std == (0.2814, 0.2831, 0.3079)
+
+
+def test_the_random_warp_is_applied_as_often_as_any_of_the_fixed_ones() -> None:
+    warp, mirror = build_plan(compose_recipe(["aug=imagenette_2019_random_warp"]).aug, "train").steps
+    assert (warp.op.name, warp.drawn_once, warp.params["border"]) == ("warp", False, "reflect_101")
+    assert warp.p == pytest.approx(1 - (1 - 0.025) ** 7, abs=5e-4)
+    assert (mirror.key, mirror.p) == ("mirror", 0.5)

@@ -1,0 +1,215 @@
+"""The image set that the project draws itself: identical every time, complete or absent."""
+
+import signal
+import subprocess
+import sys
+import time
+from hashlib import sha256
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from augment.data.drawn import sample
+from augment.data.drawn.sample import draw, make_sample
+from augment.data.drawn.things import CLASSES, THINGS
+from augment.support.errors import UserError
+
+ROOT = Path(sample.__file__).parents[1]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.jpg"))}
+
+
+def small(root: Path) -> Path:
+    return make_sample(root, train_per_class=2, val_per_class=1)
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the drawing by a gray square where only the files matter."""
+    monkeypatch.setattr(sample, "draw", lambda name, split, index: Image.new("RGB", (8, 8), "gray"))
+
+
+def test_ten_classes_in_alphabetical_order_as_a_folder_lists_them() -> None:
+    assert len(CLASSES) == 10
+    assert list(CLASSES) == sorted(set(CLASSES))
+
+
+def test_two_builds_are_identical(tmp_path: Path) -> None:
+    one, two = (make_sample(tmp_path / root, train_per_class=1, val_per_class=1) for root in "ab")
+    assert contents(one) == contents(two)
+
+
+def test_more_images_do_not_change_the_first_ones(tmp_path: Path) -> None:
+    few = contents(make_sample(tmp_path, train_per_class=1, val_per_class=1))
+    more = contents(small(tmp_path))
+    assert few.items() <= more.items()
+
+
+def test_an_image_does_not_depend_on_what_was_drawn_before() -> None:
+    first = draw("fish", "train", 3)
+    draw("car", "val", 0)
+    np.random.default_rng().random()
+    assert first.tobytes() == draw("fish", "train", 3).tobytes()
+
+
+def test_layout_and_counts(tmp_path: Path) -> None:
+    folder = make_sample(tmp_path / "new" / "root", train_per_class=2, val_per_class=1)
+    assert folder.parent == tmp_path / "new" / "root"
+    expected = {f"train/{name}/{index:03d}.jpg" for name in CLASSES for index in range(2)}
+    assert set(contents(folder)) == expected | {f"val/{name}/000.jpg" for name in CLASSES}
+    assert {path.name for path in folder.iterdir()} == {"train", "val"}
+
+
+def test_files_are_the_drawn_images_as_rgb_jpeg(tmp_path: Path) -> None:
+    with Image.open(small(tmp_path) / "val" / "tree" / "000.jpg") as image:
+        assert (image.format, image.mode) == ("JPEG", "RGB")
+        drawn = draw("tree", "val", 0)
+        assert image.size == drawn.size
+        assert np.abs(np.asarray(image, float) - np.asarray(drawn, float)).mean() < 6  # JPEG of a noisy image
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_usual_set_is_measurable_and_named_by_its_version(tmp_path: Path) -> None:
+    folder = make_sample(tmp_path)
+    assert folder.name.startswith(f"sample-v{sample.VERSION}")
+    assert len(list(folder.glob("val/*/*.jpg"))) >= 500  # below, a point of accuracy is less than five images
+    assert len(list(folder.glob("train/*/*.jpg"))) == sample.TRAIN_PER_CLASS * 10
+
+
+def test_sizes_and_aspects_vary_within_their_ranges() -> None:
+    sizes = np.array([draw(name, "train", index).size for name in CLASSES for index in range(4)])
+    aspect = sizes[:, 0] / sizes[:, 1]
+    assert 96 <= sizes.min() < 115
+    assert 175 < sizes.max() <= 224
+    assert 0.69 < aspect.min() < 0.85  # the sides are whole pixels
+    assert 1.2 < aspect.max() < 1.41
+
+
+def test_no_two_images_are_equal() -> None:
+    image_files = [draw(name, split, index) for split in ("train", "val") for name in CLASSES for index in range(2)]
+    assert len({sha256(image.tobytes()).digest() for image in image_files}) == len(image_files)
+
+
+def test_every_class_draws_a_different_thing() -> None:
+    def silhouette(name: str) -> NDArray[np.float64]:
+        """The mean of four things, (128, 128), each upright and white on black."""
+        images = [Image.new("L", (128, 128)) for _ in range(4)]
+        for seed, image in enumerate(images):
+            for _, points in THINGS[name](np.random.default_rng(seed)):
+                ImageDraw.Draw(image).polygon((50 * points + 64).ravel().tolist(), fill=255)
+        return np.asarray(sum(np.asarray(image) / 255 for image in images)) / len(images)
+
+    silhouettes = {name: silhouette(name) for name in CLASSES}
+    for name, own in silhouettes.items():
+        assert 0.05 < own.mean() < 0.6, name
+    for one, other in combinations(CLASSES, 2):
+        assert np.abs(silhouettes[one] - silhouettes[other]).mean() > 0.05, f"{one} looks like {other}"
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_second_call_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = small(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    monkeypatch.setattr(sample, "draw", None)
+    assert small(tmp_path) == first
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.usefixtures("plain")
+def test_another_version_or_size_is_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = small(tmp_path)
+    other_size = make_sample(tmp_path, train_per_class=1, val_per_class=1)
+    monkeypatch.setattr(sample, "VERSION", sample.VERSION + 1)
+    assert len({first, other_size, small(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interrupted_build_leaves_nothing_and_draws_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    drawn = []
+
+    def break_off(name: str, split: str, index: int) -> Image.Image:
+        drawn.append(name)
+        if len(drawn) == 5:
+            raise error
+        return Image.new("RGB", (8, 8))
+
+    monkeypatch.setattr(sample, "draw", break_off)
+    with pytest.raises(error):
+        make_sample(tmp_path, train_per_class=100, val_per_class=100)
+    assert list(tmp_path.iterdir()) == []
+    assert len(drawn) < 2000
+
+
+def test_ctrl_c_leaves_nothing_and_draws_no_further(tmp_path: Path) -> None:
+    code = """
+import signal, sys
+from pathlib import Path
+from augment.data.drawn import sample
+
+drawn = []
+draw = sample.draw
+sample.draw = lambda *place: drawn.append(place) or draw(*place)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by inheritance where pytest runs in the background
+try:
+    sample.make_sample(Path(sys.argv[1]), train_per_class=200, val_per_class=0)
+except KeyboardInterrupt:
+    print(len(drawn))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while run.poll() is None and not any(tmp_path.rglob("*.jpg")):
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)
+    drawn, errors = run.communicate()
+    assert 0 < int(drawn) < 2000, errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_second_process_to_finish_keeps_the_set_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overtaken(name: str, split: str, index: int) -> Image.Image:
+        monkeypatch.setattr(sample, "draw", lambda *_: Image.new("RGB", (8, 8), "white"))
+        small(tmp_path)  # another run starts and finishes meanwhile
+        return Image.new("RGB", (8, 8), "black")
+
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr(sample, "draw", overtaken)
+    folder = small(tmp_path)
+    assert list(tmp_path.iterdir()) == [folder]
+    with Image.open(folder / "train" / CLASSES[0] / "000.jpg") as image:
+        assert image.getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_two_processes_at_once_both_get_the_whole_set(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from augment.data.drawn.sample import make_sample;"
+        "print(make_sample(Path(sys.argv[1]), train_per_class=1, val_per_class=1))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    pipe = subprocess.PIPE
+    runs = [subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+    answers = [run.communicate() for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], answers
+    (folder,) = tmp_path.iterdir()
+    assert [Path(out.strip()) for out, _ in answers] == [folder, folder]
+    assert len(contents(folder)) == 20
+
+
+def test_other_users_can_read_the_set(tmp_path: Path) -> None:
+    (tmp_path / "usual").mkdir()
+    assert small(tmp_path).stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/deeper/sample-v.*Not a directory"):
+        make_sample(tmp_path / "file" / "deeper")

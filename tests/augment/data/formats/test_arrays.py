@@ -1,0 +1,112 @@
+"""Arrays of decoded images, and error messages about other arrays."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from augment.data.images import open_image, read_encoded
+from augment.data.sources import parse_data
+from augment.support.errors import UserError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
+
+
+def load(folder: Path, images: Any = PIXELS, targets: Any = (0, 1, 0), /, **settings: Any) -> Any:
+    np.save(folder / "x.npy", images)
+    np.save(folder / "y.npy", np.array(targets))
+    given = {"train": "x.npy", "train_targets": "y.npy", "val": "x.npy", "val_targets": "y.npy"}
+    files = {name: str(folder / file) for name, file in given.items()}
+    return parse_data({"source": "numpy", **files, **settings}).load()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_images_are_those_of_the_array(order: Any, tmp_path: Path) -> None:
+    dataset = load(tmp_path, np.array(PIXELS, order=order))
+    assert dataset.classes == ("0", "1")
+    assert dataset.train.targets == (0, 1, 0)
+    for ref, pixels in zip(dataset.train.files, PIXELS, strict=True):
+        np.testing.assert_array_equal(ref.read_pixels(), pixels)
+        with open_image(ref) as image:
+            np.testing.assert_array_equal(np.asarray(image), pixels)
+    assert [ref.name for ref in dataset.val.files] == ["x.npy[0]", "x.npy[1]", "x.npy[2]"]
+
+
+def test_encoding_arrays_is_lossless(tmp_path: Path) -> None:
+    image = load(tmp_path).train.files[1]
+    np.testing.assert_array_equal(np.asarray(Image.open(BytesIO(read_encoded(image)))), PIXELS[1])
+
+
+@pytest.mark.parametrize(
+    ("images", "targets", "message"),
+    [
+        (PIXELS[..., 0], (0, 1, 0), r"data\.train=.*x\.npy: is \(3, 5, 4\) uint8"),
+        (PIXELS.astype(np.float32), (0, 1, 0), r"is \(3, 5, 4, 3\) float32"),
+        (PIXELS[:0], (0, 1, 0), r"is \(0, 5, 4, 3\) uint8"),
+        (PIXELS, (0, 1), r"data\.train_targets=.*y\.npy: is \(2,\) int64.*\(3,\)"),
+        (PIXELS, np.zeros((3, 0)), r"y\.npy: is \(3, 0\) float64.*\(3,\), or several, \(3, K\)"),
+        (PIXELS, np.zeros((3, 1, 1)), r"y\.npy: is \(3, 1, 1\) float64"),
+        (PIXELS, np.array(["a", "b", "c"]), r"y\.npy: is \(3,\) <U1"),
+        (PIXELS, (0, -2, 0), r"^data\.train: x\.npy\[1\] has the label -2, which is out of range"),
+    ],
+)
+def test_arrays_of_other_shapes_or_types_are_refused(images: Any, targets: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        load(tmp_path, images, targets)
+
+
+def test_a_replaced_array_is_read_again(tmp_path: Path) -> None:
+    old = load(tmp_path).train.files[1]
+    np.testing.assert_array_equal(old.read_pixels(), PIXELS[1])
+    turned = np.array(PIXELS[::-1])
+    new = load(tmp_path, turned[:2], (0, 1)).train.files[1]
+    np.testing.assert_array_equal(new.read_pixels(), turned[1])
+    with pytest.raises(OSError, match="changed"):
+        old.read_pixels()
+
+
+def test_a_changed_array_is_an_error(tmp_path: Path) -> None:
+    image = load(tmp_path).train.files[1]
+    np.save(tmp_path / "x.npy", np.array(PIXELS)[:2])
+    with pytest.raises(OSError, match="changed"):
+        image.read_pixels()
+
+
+def test_labels_from_an_offset(tmp_path: Path) -> None:
+    load(tmp_path, PIXELS, (5, 7, 5))
+    files = {key: str(tmp_path / "x.npy") for key in ("train", "val")}
+    targets = {f"{key}_targets": str(tmp_path / "y.npy") for key in ("train", "val")}
+    dataset = parse_data({"source": "numpy", **files, **targets, "label_offset": 5}).load()
+    assert (dataset.classes, dataset.train.targets) == (("5", "6", "7"), (0, 2, 0))
+
+
+def test_missing_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
+    load(tmp_path)
+    settings = {"train_targets": str(tmp_path / "y.npy"), "val": str(tmp_path / "x.npy")}
+    settings |= {"source": "numpy", "val_targets": str(tmp_path / "y.npy")}
+    np.savez(tmp_path / "z.npz", PIXELS)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:200])
+    (tmp_path / "text.npy").write_text("no array")
+    for name, message in (
+        ("no.npy", r"there is no file .*no.npy. Did you mean .*[xy].npy\?"),
+        ("cut.npy", "is truncated or damaged"),
+        ("text.npy", r"is no \.npy file, as numpy.save writes it. It is text"),
+        ("z.npz", "It is a zip file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse_data({**settings, "train": str(tmp_path / name)}).load()
+
+
+def test_rows_of_numbers_and_of_labels(tmp_path: Path) -> None:
+    ages = load(tmp_path, PIXELS, [[20.5, 1], [30, 2], [40, 3]], targets=["age", "height"])
+    assert (ages.task, ages.classes) == ("regress", ("age", "height"))
+    assert ages.train.targets == ((20.5, 1.0), (30.0, 2.0), (40.0, 3.0))
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    flags = load(tmp_path, PIXELS, [[0, 1], [1, 1], [0, 0]], classes=str(tmp_path / "names.txt"), multilabel=True)
+    assert (flags.task, flags.classes) == ("multilabel", ("cat", "dog"))
+    assert flags.val.targets == ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+    with pytest.raises(UserError, match=r"^data\.task=regress: but data.multilabel=true"):
+        load(tmp_path, PIXELS, (0, 1, 0), task="regress", multilabel=True)

@@ -1,0 +1,189 @@
+"""Lists of images: lines, columns and error messages."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from augment.data.dataset import Dataset
+from augment.data.formats.filelist import read_list
+from augment.data.sources import FileList, load_dataset, parse_data
+from augment.support.errors import UserError
+
+
+@pytest.fixture
+def lists(tmp_path: Path, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with images a.png to d.png and "e f.png", in which lists are written."""
+    monkeypatch.chdir(tmp_path)  # below which the check of the files is kept
+    for name, photo in zip(("a.png", "b.png", "c.png", "d.png", "e f.png"), photos, strict=False):
+        (tmp_path / name).symlink_to(photo)
+    return tmp_path
+
+
+def load(folder: Path, train: str, val: str, *, ending: str = "txt", **settings: object) -> Dataset:
+    (folder / f"train.{ending}").write_text(train)
+    (folder / f"val.{ending}").write_text(val)
+    files = {name: str(folder / f"{name}.{ending}") for name in ("train", "val")}
+    source = parse_data({"source": "filelist", **files, **settings})
+    assert isinstance(source, FileList)
+    return source.load()
+
+
+def test_one_class_per_image(lists: Path) -> None:
+    """Quotes as in a shell; a comment begins where a word does; blank lines count for nothing but the number."""
+    found = load(lists, "# ours\na.png dog\n\nb.png cat # not sure\n'e f.png' C#\n", "c.png dog\nd.png C#\n")
+    assert (found.task, found.classes) == ("classify", ("C#", "cat", "dog"))
+    assert found.train.files == (lists / "a.png", lists / "b.png", lists / "e f.png")
+    assert (found.train.targets, found.val.targets) == ((2, 1, 0), (2, 0))
+
+
+def test_several_labels(lists: Path) -> None:
+    found = load(lists, "a.png dog cat\nb.png cat\n", "c.png dog\n")
+    assert (found.task, found.classes) == ("multilabel", ("cat", "dog"))
+    assert (found.train.targets, found.val.targets) == (((1.0, 1.0), (1.0, 0.0)), ((0.0, 1.0),))
+    none = load(lists, "a.png dog\nb.png\n", "c.png\n", multilabel=True)
+    assert (none.task, none.train.targets, none.val.targets) == ("multilabel", ((1.0,), (0.0,)), ((0.0,),))
+
+
+def test_numbers_for_classes(lists: Path) -> None:
+    found = load(lists, "a.png 1\nb.png 0\n", "c.png 1\n")
+    assert (found.task, found.classes, found.train.targets) == ("classify", ("0", "1"), (1, 0))
+
+
+def test_given_classes_determine_the_indices(lists: Path) -> None:
+    (lists / "names.txt").write_text("zebra\nant\n")
+    found = load(lists, "a.png ant\nb.png zebra\n", "c.png zebra\n", classes=str(lists / "names.txt"))
+    assert (found.classes, found.train.targets, found.val.targets) == (("zebra", "ant"), (1, 0), (0,))
+    found = load(lists, "a.png 2\nb.png 1\n", "c.png 1\n", classes=str(lists / "names.txt"), label_offset=1)
+    assert (found.classes, found.train.targets, found.val.targets) == (("zebra", "ant"), (1, 0), (0,))
+    (lists / "names.txt").write_text("1984\nant\n3\n")  # numbers that are names are no places
+    found = load(lists, "a.png ant\nb.png 3\n", "c.png 3\nd.png 1984\n", classes=str(lists / "names.txt"))
+    assert (found.train.targets, found.val.targets) == ((1, 2), (2, 0))
+
+
+@pytest.mark.parametrize(
+    ("train", "settings", "names", "targets"),
+    [
+        ("a.png .5\nb.png 2\n", {}, ("target",), ((0.5,), (2.0,))),
+        ("a.png 5\nb.png 2\n", {"task": "regress"}, ("target",), ((5.0,), (2.0,))),
+        ("a.png .5 -1e3\nb.png 2 3\n", {}, ("target_1", "target_2"), ((0.5, -1000.0), (2.0, 3.0))),
+    ],
+)
+def test_numbers_to_predict(
+    train: str, settings: dict[str, str], names: tuple[str, ...], targets: tuple[tuple[float, ...], ...], lists: Path
+) -> None:
+    found = load(lists, train, train, **settings)
+    assert (found.task, found.classes, found.train.targets) == ("regress", names, targets)
+
+
+CSV = 'id,path,label,age,height\n0,a.png,dog; cat,3,1.5\n1,"e f.png",cat,4,.5\n'
+
+
+def test_columns(lists: Path) -> None:
+    found = load(lists, CSV, CSV, ending="csv")
+    assert (found.task, found.train.targets) == ("multilabel", ((1.0, 1.0), (1.0, 0.0)))
+    assert found.train.files == (lists / "a.png", lists / "e f.png")
+    numbers = load(lists, CSV, CSV, ending="csv", targets=["height", "age"])
+    assert (numbers.task, numbers.classes, numbers.train.targets) == (
+        "regress",
+        ("height", "age"),
+        ((1.5, 3.0), (0.5, 4.0)),
+    )
+    chosen = load(lists, CSV, CSV, ending="csv", image="path", label="id")
+    assert (chosen.task, chosen.train.targets) == ("classify", (0, 1))
+    flags = "file,cat,dog\na.png,0,0\nb.png,1,1\n"
+    hot = load(lists, flags, flags, ending="csv", targets=["cat", "dog"], multilabel=True)
+    assert (hot.task, hot.classes, hot.train.targets) == ("multilabel", ("cat", "dog"), ((0.0, 0.0), (1.0, 1.0)))
+    first = load(lists, flags, flags, ending="csv", task="classify")
+    assert (first.train.files, first.train.targets) == ((lists / "a.png", lists / "b.png"), (0, 1))
+
+
+def test_another_root(lists: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("lists")
+    found = load(elsewhere, "a.png x\n", f"{lists / 'b.png'} x\n", root=str(lists))
+    assert (found.train.files, found.val.files) == ((lists / "a.png",), (lists / "b.png",))
+
+
+def whole(message: str, folder: Path, ending: str) -> str:
+    """Spell "train:2:" out, and {} as the folder."""
+    place = rf"data.\1: line \2 of {folder}/\1.{ending}: "
+    return re.sub(r"^(train|val):(\d+): ", place, message).replace("{}", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "settings", "message"),
+    [
+        ("a.png dog\n", "# x\nb.png dgo\n", {}, "val:2: b.png has the label 'dgo', which is unknown. Did you mean"),
+        ("a.png 0\nb.png 1\n", "b.png 2\n", {}, "val:1: b.png has the label 2, which is out of range. Allowed: 0 to 1"),
+        ("a.png 0\n", "b.png -1\n", {}, "val:1: b.png has the label -1, which is out of range. Allowed: 0 to 0, as the "
+         "highest in train is 0. Numbers to predict need data.task=regress."),
+        ("a.png dog\nb.png 0\n", "c.png dog\n", {}, "train:1: a.png has the label 'dog', and line 2 of"),
+        ("a.png x\nb.png\n", "c.png x\n", {}, "train:2: b.png has no label. Allowed: one, or any"),
+        ("a.png\n", "c.png\n", {}, "train:1: a.png has no label."),
+        ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: b.png has 2 labels. Allowed: one,"),
+        ("a.png x\nb.png x x\n", "b.png x\n", {"task": "classify"}, "train:2: b.png has 2 labels."),
+        ("a.png x\nz.png x\ny.png x\n", "b.png x\n", {}, "train:2: there is no {}/z.png (and 1 more)"),
+        ("a.png x\ne f.png 3\n", "b.png x\n", {}, "train:2: there is no {}/e. Did you mean 'e f.png'? A path with"),
+        ("a.png x\n'b.png x\n", "b.png x\n", {}, "train:2: No closing quotation;"),
+        ("# nothing\n", "b.png x\n", {}, "data.train: {}/train.txt lists no images."),
+        ("a.png 1.5 2\nb.png 1\n", "b.png 1 1\n", {"task": "regress"}, "train:2: b.png has 1 number, but 2 for line 1 "
+         "of {}/train.txt: a.png. Allowed: as many each."),
+        ("a.png 1.5\nb.png tall\n", "b.png 1\n", {"task": "regress"}, "train:2: 'tall' is no number."),
+        ("a.png 1.5\nb.png nan\n", "b.png 1\n", {"task": "regress"}, "train:2: 'nan' is no number."),
+        ("a.png 1.5\n", "b.png\n", {"task": "regress"}, "val:1: b.png has no number."),
+        ("a.png x\n", "b.png x\n", {"label": "kind"}, "data.train: {}/train.txt has no columns to choose."),
+        ("a.png x\n", "b.png x\n", {"task": "regress", "multilabel": True}, "data.task=regress: but data"),
+        ("a.png x\n", "b.png x\n", {"classes": "none.txt"}, "data.classes=none.txt: cannot be read: No such file"),
+    ],
+)  # fmt: skip
+def test_malformed_lists_are_refused(
+    train: str, val: str, settings: dict[str, object], message: str, lists: Path
+) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(whole(message, lists, 'txt'))}"):
+        load(lists, train, val, **settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        (CSV, {"label": "lable"}, "data.label: {}/train.csv (data.train) has no column 'lable'. Did you mean 'label'?"),
+        (CSV, {"targets": ["hight"]}, "data.targets: {}/train.csv (data.train) has no column 'hight'."),
+        (CSV, {"targets": ["age", "age"]}, "data.targets: 'age' is given twice. Allowed: each column once."),
+        (CSV, {"targets": ["label"]}, "train:2: 'dog; cat' in column label is no number."),
+        (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3.0. Allowed "
+         "with data.task=multilabel for age: 0 and 1."),
+        (CSV, {"targets": ["age"], "task": "classify"}, "data.targets: several columns of labels."),
+        (CSV + "3,b.png,dog\n", {}, "train:4: 3 cells, but the header has 5;"),
+        ("a.png\nb.png\n", {}, "data.train: {}/train.csv has no header with two columns or more"),
+        ("path;label\na.png;dog\n", {}, "data.train: {}/train.csv has no header with two columns or more, as "
+         "path,label. Its first line has ';' in it, but columns are separated by ','."),
+        ("a.png,dog\nb.png,cat\n", {}, "data.train: line 1 of {}/train.csv is an image, a.png. Allowed: a"),
+        ("path,label\n.\\a.png,dog\n", {}, "train:2: there is no {}/.\\a.png. Did you mean {}/a.png? Folders are"),
+    ],
+)  # fmt: skip
+def test_wrong_columns_are_refused(text: str, settings: dict[str, object], message: str, lists: Path) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(whole(message, lists, 'csv'))}"):
+        load(lists, text, CSV, ending="csv", **settings)
+
+
+def test_no_such_list(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^data.val: .*there is no file .*none.txt. Allowed: a list of images"):
+        read_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
+    (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
+    with pytest.raises(UserError, match=r"^data.val: .*latin.txt is no text in UTF-8"):
+        read_list("data.val", tmp_path / "latin.txt", image=None, label=None, targets=())
+
+
+def test_a_class_without_images_is_reported(lists: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load(lists, "a.png cat\nb.png dog\n", "c.png dog\n")
+    assert [r.getMessage() for r in caplog.records] == ["1 of 2 classes have no image in val: cat."]
+    caplog.clear()
+    load(lists, "a.png 1.5\nb.png 0\n", "c.png 0.0\n")
+    assert not caplog.records
+
+
+def test_the_multilabel_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("augment.data.drawn.scenes.make_scenes.__kwdefaults__", {"train": 8, "val": 4})
+    found = load_dataset(parse_data({"source": "sample_multilabel", "dir": str(tmp_path)}))
+    assert (found.task, len(found.train), len(found.val), len(found.classes)) == ("multilabel", 8, 4, 10)

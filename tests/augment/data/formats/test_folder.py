@@ -1,0 +1,190 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from augment.data.dataset import Dataset, Split
+from augment.data.formats.folder import EXTENSIONS, scan_folder
+from augment.support.errors import UserError
+
+
+def make(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x")
+    return root
+
+
+def message(root: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        scan_folder(root)
+    assert str(caught.value).startswith(f"data.root={root}: ")
+    return str(caught.value)
+
+
+def test_classes_files_and_targets(tmp_path: Path) -> None:
+    make(tmp_path, "train/owl/b.jpg", "train/owl/a.jpg", "train/cat/z.jpg", "val/owl/v.jpg", "val/cat/w.jpg")
+    assert scan_folder(tmp_path) == Dataset(
+        classes=("cat", "owl"),
+        train=Split(tuple(tmp_path / "train" / name for name in ("cat/z.jpg", "owl/a.jpg", "owl/b.jpg")), (0, 1, 1)),
+        val=Split((tmp_path / "val/cat/w.jpg", tmp_path / "val/owl/v.jpg"), (0, 1)),
+    )
+
+
+def test_class_without_a_val_folder_keeps_its_index(tmp_path: Path) -> None:
+    dataset = scan_folder(make(tmp_path, "train/ant/a.jpg", "train/bee/b.jpg", "train/cat/c.jpg", "val/cat/v.jpg"))
+    assert dataset.classes == ("ant", "bee", "cat")
+    assert dataset.val.targets == (2,)
+
+
+def test_class_with_an_empty_val_folder_is_fine(tmp_path: Path) -> None:
+    make(tmp_path, "train/ant/a.jpg", "train/bee/b.jpg", "val/bee/v.jpg")
+    (tmp_path / "val" / "ant").mkdir()
+    assert scan_folder(tmp_path).val.targets == (1,)
+
+
+def test_images_are_found_at_any_depth(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/2024/may/a.jpg", "train/cat/b.jpg", "val/cat/v.jpg")
+    assert [file.name for file in scan_folder(tmp_path).train.files] == ["a.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize("extension", sorted(EXTENSIONS))
+def test_extensions_in_either_case(tmp_path: Path, extension: str) -> None:
+    make(tmp_path, f"train/cat/a{extension}", f"train/cat/b{extension.upper()}", "val/cat/v.jpg")
+    assert len(scan_folder(tmp_path).train) == 2
+
+
+def test_hidden_and_other_files_are_skipped(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/a.jpg", "val/cat/v.jpg", "train/.DS_Store", "train/readme.txt")
+    make(tmp_path, "train/cat/._a.jpg", "train/cat/.b.jpg", "train/cat/notes.txt", "train/cat/.thumbs/c.jpg")
+    make(tmp_path, "train/cat/d.npy", "train/.ipynb_checkpoints/e.jpg")
+    dataset = scan_folder(tmp_path)
+    assert dataset.classes == ("cat",)
+    assert dataset.train.files == (tmp_path / "train/cat/a.jpg",)
+
+
+def test_names_outside_ascii(tmp_path: Path) -> None:
+    make(tmp_path, "train/ünïcödé_鳥/🐦.jpg", "val/ünïcödé_鳥/v.jpg")
+    assert scan_folder(tmp_path).classes == ("ünïcödé_鳥",)
+
+
+def test_order_does_not_depend_on_the_order_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, *(f"train/{c}/{sub}{i}.jpg" for c in "ba" for sub in ("", "x/", "w/") for i in (10, 9, 1)))
+    make(tmp_path, "val/a/v.jpg")
+    straight = scan_folder(tmp_path)
+    walk = os.walk
+
+    def backward(folder: str, **arguments: object) -> object:
+        for parent, folders, names in walk(folder):
+            folders.sort(reverse=True)
+            yield parent, folders, sorted(names, reverse=True)
+
+    monkeypatch.setattr(os, "walk", backward)
+    assert scan_folder(tmp_path) == straight
+
+
+def test_links_to_files_and_class_folders(tmp_path: Path) -> None:
+    store = make(tmp_path / "store", "one.jpg", "owls/two.jpg")
+    root = make(tmp_path / "root", "train/cat/a.jpg", "val/cat/v.jpg")
+    (root / "train/cat/link.jpg").symlink_to(store / "one.jpg")
+    (root / "train/owl").symlink_to(store / "owls", target_is_directory=True)
+    assert [file.name for file in scan_folder(root).train.files] == ["a.jpg", "link.jpg", "two.jpg"]
+
+
+def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make(tmp_path, "set/train/cat/a.jpg", "set/val/cat/v.jpg")
+    assert scan_folder(Path("~/set")).train.files == (tmp_path / "set/train/cat/a.jpg",)
+
+
+def test_missing_root_suggests_a_neighbor(tmp_path: Path) -> None:
+    make(tmp_path, "imagenette2/train/a/b.jpg", "other/c.jpg")
+    assert f"there is no such folder. Did you mean {tmp_path / 'imagenette2'}?" in message(tmp_path / "imagenete2")
+
+
+def test_missing_root_without_a_similar_neighbor(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    assert "Did you mean" not in message(tmp_path / "imagenette")
+
+
+def test_missing_parent(tmp_path: Path) -> None:
+    assert f"There is no folder {tmp_path / 'a'} either" in message(tmp_path / "a" / "b")
+
+
+def test_root_is_a_file(tmp_path: Path) -> None:
+    assert "is a file" in message(make(tmp_path, "set.tgz") / "set.tgz")
+
+
+def test_root_without_splits_lists_its_folders(tmp_path: Path) -> None:
+    make(tmp_path, "training/cat/a.jpg", "validation/cat/v.jpg")
+    assert "no folder train and no folder val in it, only training, validation." in message(tmp_path)
+
+
+def test_a_long_list_of_folders_is_shortened(tmp_path: Path) -> None:
+    make(tmp_path, *(f"class{i}/x.txt" for i in range(8)))
+    assert "only class0, class1, class2, class3, class4 and 3 more." in message(tmp_path)
+
+
+def test_empty_root(tmp_path: Path) -> None:
+    assert "no folder train and no folder val in it, nor any other." in message(tmp_path)
+
+
+def test_root_that_holds_the_classes(tmp_path: Path) -> None:
+    assert "If these are the classes, move their images" in message(make(tmp_path, "cat/a.jpg", "owl/b.jpg"))
+
+
+@pytest.mark.parametrize("split", ["train", "val", "train/cat"])
+def test_root_one_or_two_levels_too_deep(tmp_path: Path, split: str) -> None:
+    make(tmp_path, "train/cat/a.jpg", "val/cat/v.jpg")
+    assert f"Did you mean data.root={tmp_path}?" in message(tmp_path / split)
+
+
+def test_root_one_level_too_high(tmp_path: Path) -> None:
+    make(tmp_path, "imagenette2/train/cat/a.jpg", "imagenette2/val/cat/v.jpg")
+    assert f"Did you mean data.root={tmp_path / 'imagenette2'}?" in message(tmp_path)
+
+
+def test_missing_val(tmp_path: Path) -> None:
+    text = message(make(tmp_path, "train/cat/a.jpg", "test/cat/v.jpg"))
+    assert "no folder val in it, only test, train." in text
+    assert "train/<class>/* and val/<class>/*" in text
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_split_without_class_folders(tmp_path: Path, split: str) -> None:
+    make(tmp_path, "train/cat/a.jpg", "val/cat/v.jpg")
+    for file in (tmp_path / split).rglob("*.jpg"):
+        file.rename(tmp_path / split / file.name)
+    (tmp_path / split / "cat").rmdir()
+    text = message(tmp_path)
+    assert f"{tmp_path / split} holds no class folders, only " in text
+    assert f"{split}/<class>/<image>" in text
+
+
+def test_empty_class_of_train(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/a.jpg", "train/owl/data.npy", "val/cat/v.jpg")
+    text = message(tmp_path)
+    assert f"the class folder {tmp_path / 'train' / 'owl'} holds no images, only data.npy; allowed: .bmp, " in text
+
+
+def test_val_without_images(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/a.jpg", "val/cat/v.gif")
+    assert f"in {tmp_path / 'val'} hold no images, only v.gif; allowed: " in message(tmp_path)
+
+
+def test_class_that_train_lacks(tmp_path: Path) -> None:
+    make(tmp_path, "train/church/a.jpg", "train/tench/b.jpg", "val/tench/v.jpg", "val/curch/w.jpg")
+    assert f"{tmp_path / 'val' / 'curch'} is a class that train lacks. Did you mean 'church'?" in message(tmp_path)
+
+
+def test_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "train/cat/deep/a.jpg", "val/cat/v.jpg")
+    scandir = os.scandir
+
+    def refuse(folder: str) -> object:
+        if Path(folder).name == "deep":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert f"{tmp_path / 'train/cat/deep'} cannot be read: Permission denied" in message(tmp_path)

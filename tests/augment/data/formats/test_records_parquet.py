@@ -1,0 +1,140 @@
+"""Parquet files like those of the Hugging Face hub, written by pyarrow."""
+
+import json
+import os
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.data.formats.index import Index
+from augment.data.formats.parquet import class_names, unpack_table
+from augment.data.formats.spans import RecordFile, Span, _opened
+from augment.data.images import read_encoded
+from augment.data.sources import parse_data
+from augment.support.errors import UserError
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+IMAGES = [b"image %d" % i * (i + 1) for i in range(150)]  # more than are copied at a time
+
+
+def write(path: Path, columns: dict[str, Any], features: object = None) -> Path:
+    table = pa.table(columns)
+    if features:
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    parquet.write_table(table, path, row_group_size=40)
+    return path
+
+
+def unpack(path: Path, label: str = "label", image: str = "image") -> Index:
+    return unpack_table(
+        RecordFile.of(path), lambda _: None, image=image, label=label, destination=lambda _: path.with_suffix(".images")
+    )
+
+
+def read(path: Path, found: Index) -> list[bytes]:
+    file = RecordFile.of(path.with_suffix(".images"))
+    return [bytes(Span(file, "", offset, length).read()) for offset, length in found.spans.tolist()]
+
+
+def test_tables_and_class_names_of_the_hub(tmp_path: Path) -> None:
+    rows = [{"bytes": image, "path": f"{i}.jpg"} for i, image in enumerate(IMAGES)]
+    names = {"label": {"names": ["cat", "dog", "emu"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+    path = write(tmp_path / "a.parquet", {"image": rows, "label": [i % 3 for i in range(150)]}, names)
+    found = unpack(path)
+    assert read(path, found) == IMAGES
+    assert found.labels.values.tolist() == [i % 3 for i in range(150)]
+    assert class_names(found) == ("cat", "dog", "emu")
+
+
+def test_copying_a_file_again_changes_nothing(tmp_path: Path) -> None:
+    """Two processes may copy at once."""
+    path = write(tmp_path / "a.parquet", {"image": IMAGES, "label": [0] * 150})
+    os.utime(path, (1e9, 1e9))
+    unpack(path)
+    first = RecordFile.of(path.with_suffix(".images"))
+    unpack(path)
+    assert RecordFile.of(path.with_suffix(".images")) == first
+    os.utime(path, (2e9, 2e9))
+    unpack(path)
+    assert RecordFile.of(path.with_suffix(".images")) != first
+
+
+@pytest.mark.parametrize(
+    ("labels", "flat", "counts"),
+    [
+        (pa.array(["b", "a"]), ["b", "a"], [1, 1]),
+        (pa.array(["b", "a"]).dictionary_encode(), ["b", "a"], [1, 1]),
+        (pa.array([[1, 2], []], pa.list_(pa.int8())), [1, 2], [2, 0]),
+    ],
+)
+def test_plain_bytes_and_several_kinds_of_labels(
+    labels: Any, flat: list[object], counts: list[int], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.parquet", {"image": pa.array([b"1", b"22"], pa.large_binary()), "label": labels})
+    found = unpack(path)
+    assert read(path, found) == [b"1", b"22"]
+    assert list(chain.from_iterable(found.labels.lists())) == flat
+    assert found.labels.counts.tolist() == counts
+    assert class_names(found) is None
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b""), Path.unlink])
+def test_deleted_unpacked_images_are_unpacked_again(
+    damage: Callable[[Path], object], photos: tuple[Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.parquet", {"image": [photos[0].read_bytes()], "label": [0]})
+    given = {"source": "parquet", "train": "a.parquet", "val": "a.parquet"}
+    parse_data(given).load()
+    (unpacked,) = Path("outputs/data/parquet").glob("*.images")
+    damage(unpacked)
+    _opened.cache_clear()  # as in another process
+    (image,) = parse_data(given).load().train.files
+    assert read_encoded(image) == photos[0].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"img": [b"1"], "label": [0]},
+            "there is no column 'image' (data.image). Did you mean 'img'. Allowed: img, label.",
+        ),
+        (
+            {"image": [b"1"], "labels": [0]},
+            "there is no column 'label' (data.label). Did you mean 'labels'. Allowed: image, labels",
+        ),
+        (
+            {"image": ["text"], "label": [0]},
+            "column 'image' (data.image) holds string; allowed: binary, or a struct with bytes",
+        ),
+        (
+            {"image": [b"1"], "label": [b"0"]},
+            "column 'label' (data.label) holds binary; allowed: numbers, text, or lists of these.",
+        ),
+        ({"image": [b"1", b"2"], "label": [0, None]}, "row 1 has no label in column 'label'"),
+        (
+            {"image": [{"bytes": b"1", "path": ""}, {"bytes": None, "path": "a.jpg"}], "label": [0, 0]},
+            "row 1 has no image in column 'image', only its path, a.jpg",
+        ),
+    ],
+)
+def test_wrong_columns_and_empty_rows_are_named(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", columns)
+    with pytest.raises(UserError) as caught:
+        unpack(path)
+    assert message.replace("'. A", "'? A") in str(caught.value)
+    assert not list(tmp_path.glob(".*.part"))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: b"PAR1" + data[5:-1], lambda _: b"tiny"])
+def test_damage_is_named(damage: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"image": IMAGES, "label": [0] * 150})
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError, match=r"is no parquet file that can be read|cannot be read"):
+        unpack(path)

@@ -1,0 +1,116 @@
+"""RecordIO: read files that are built here by the specification; DALI's reader reads ours."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from encoding import MAGIC, header, part
+from nvidia.dali import fn, pipeline_def
+
+from augment.data.formats.index import Index
+from augment.data.formats.recordio import index_records, unpack, write_records
+from augment.data.formats.spans import RecordFile, Span
+from augment.support.errors import UserError
+
+
+def index(path: Path) -> Index:
+    return index_records(RecordFile.of(path), lambda _: None)
+
+
+def read(path: Path, found: Index) -> list[bytes]:
+    file = RecordFile.of(path)
+    return [bytes(Span(file, "", offset, length, unpack).read()) for offset, length in found.spans.tolist()]
+
+
+IMAGES = [b"first", b"1234" + MAGIC + b"5678", b"odd", MAGIC + MAGIC + b"!"]
+
+
+@pytest.fixture
+def by_hand(tmp_path: Path) -> Path:
+    """Four records: plain, cut at a magic number, with three labels, cut twice."""
+    path = tmp_path / "hand.rec"
+    path.write_bytes(
+        part(0, header(0, 3.0) + IMAGES[0])
+        + part(1, header(0, 1.0) + b"1234")
+        + part(3, b"5678")
+        + part(0, header(3, 0.0) + struct.pack("<3f", 4.0, 5.0, 6.0) + IMAGES[2])
+        + part(1, header(0, 2.0))
+        + part(2, b"")
+        + part(3, b"!")
+    )
+    return path
+
+
+def test_files_built_by_the_specification_are_read(by_hand: Path) -> None:
+    found = index(by_hand)
+    assert read(by_hand, found) == IMAGES
+    assert found.labels.values.tolist() == [3, 1, 4, 5, 6, 2]
+    assert found.labels.values.dtype == np.int64
+    assert found.labels.counts.tolist() == [1, 1, 3, 1]
+
+
+def test_an_index_selects_records(by_hand: Path) -> None:
+    offsets = index(by_hand).spans[:, 0]
+    by_hand.with_suffix(".idx").write_text(f"8\t{offsets[3]}\n9\t{offsets[0]}\n")
+    found = index(by_hand)
+    assert read(by_hand, found) == [IMAGES[3], IMAGES[0]]
+    assert found.labels.values.tolist() == [2, 3]
+
+
+def test_an_index_of_another_file_is_refused(by_hand: Path) -> None:
+    by_hand.with_suffix(".idx").write_text("0\t0\n1\t4\n")
+    with pytest.raises(UserError, match=r"its index hand.idx, line 2, says byte 4, where no record begins"):
+        index(by_hand)
+
+
+def test_only_whole_numbers_become_integers(tmp_path: Path) -> None:
+    path = tmp_path / "float.rec"
+    path.write_bytes(part(0, header(0, 1.5) + b"x") + part(0, header(0, 2.0) + b"y"))
+    assert index(path).labels.values.tolist() == [1.5, 2.0]
+
+
+def test_more_than_a_thousand_labels_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "long.rec"
+    numbers = [place + 0.5 for place in range(3000)]
+    write_records(path, [(b"first", numbers), (b"second", numbers[:2])])
+    found = index(path)
+    assert found.labels.values.tolist() == [*numbers, *numbers[:2]]
+    assert read(path, found) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(lambda data: data[:-1], "is cut short: it ends at byte", id="in the padding"),
+        pytest.param(lambda data: data[:-8], "is cut short: it ends at byte", id="in a part"),
+        pytest.param(lambda data: data[:-12], "is cut short: it ends at byte", id="before the last part"),
+        pytest.param(lambda data: data + MAGIC, "is cut short: it ends at byte", id="in a head"),
+        pytest.param(lambda data: data + bytes(8), "is damaged behind record 3", id="zeros at the end"),
+        pytest.param(lambda data: b"PNG!" + data, "is no RecordIO file", id="another file"),
+        pytest.param(lambda _: b"", "is empty", id="empty"),
+        pytest.param(lambda _: part(0, b"short"), "record 0, at byte 0, is too short for a label", id="no header"),
+    ],
+)
+def test_damage_is_named(by_hand: Path, damage: object, message: str) -> None:
+    assert callable(damage)
+    by_hand.write_bytes(damage(by_hand.read_bytes()))
+    with pytest.raises(UserError, match=message):
+        index(by_hand)
+
+
+def test_dali_reads_what_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "ours.rec"
+    # With the magic number at a multiple of 4, elsewhere, and at both ends.
+    image_files = [b"abcde", b"1234" + MAGIC + b"5", b"12" + MAGIC + b"3", MAGIC + b"x" * 5000 + MAGIC]
+    write_records(path, [(image, target) for target, image in enumerate(image_files)])
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None)
+    def pipeline() -> object:
+        return tuple(fn.readers.mxnet(path=[str(path)], index_path=[str(path.with_suffix(".idx"))]))
+
+    found, labels = pipeline().run()
+    assert [int(np.array(labels[i])[0]) for i in range(4)] == [0, 1, 2, 3]
+    assert [np.array(found[i]).tobytes() for i in range(4)] == image_files
+    assert read(path, index(path)) == image_files
+    assert index(path).labels.values.tolist() == [0, 1, 2, 3]

@@ -1,0 +1,311 @@
+"""Tar shards: samples, labels, and every way in which a shard can be broken."""
+
+import logging
+import pickle
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import write_shards, write_tar
+
+from augment.data.dataset import Dataset, Split
+from augment.data.formats.spans import RecordFile, Span
+from augment.data.formats.webdataset import image_names, index_shard
+from augment.data.images import read_encoded
+from augment.data.sources import load_dataset, parse_data
+from augment.support.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep indices below a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def jpeg(image_files: Split) -> bytes:
+    assert isinstance(image_files.files[0], Path)
+    return image_files.files[0].read_bytes()
+
+
+def load(train: str, val: str | None = None, **settings: Any) -> Dataset:
+    return parse_data({"source": "webdataset", "train": train, "val": val or train, **settings}).load()
+
+
+def only_sample(file: Path, label: str | None = None) -> tuple[str, int, int, Any]:
+    """Return name, offset, length and label of the only sample of a shard."""
+    index = index_shard(RecordFile.of(file), lambda _: None, label=label)
+    (name,), ((offset, length),), ((value,),) = image_names(index), index.spans.tolist(), index.labels.lists()
+    return name, offset, length, value
+
+
+def names(split: Split) -> list[str]:
+    return [file.name for file in split.files]
+
+
+def test_images_are_unchanged_and_in_the_order_of_their_shards(image_files: Split, tmp_path: Path) -> None:
+    files = [Path(str(file)) for file in image_files.files]
+    dataset = load(write_shards(tmp_path, files, image_files.targets, 3))
+    order = [0, 3, 6, 1, 4, 2, 5]
+    assert names(dataset.train) == [f"train-{i % 3:03}.tar/photos/{i:04}.jpg" for i in order]
+    assert dataset.classes == ("0", "1", "2")
+    assert dataset.train.targets == tuple(image_files.targets[i] for i in order)
+    stored = [file for file in dataset.train.files if isinstance(file, Span)]
+    assert [bytes(file.read()) for file in stored] == [files[i].read_bytes() for i in order]
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_format_of_tar_and_long_names(format: int, jpeg: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    stem = "cäfé" * 20 if format != tarfile.USTAR_FORMAT else "cafe"
+    (tmp_path / "a" / f"{stem}.jpg").write_bytes(jpeg)
+    (tmp_path / "a" / f"{stem}.cls").write_text("0")
+    with tarfile.open(tmp_path / "it.tar", "w", format=format) as archive:
+        archive.add(tmp_path / "a", "a")
+    name, start, size, label = only_sample(tmp_path / "it.tar")
+    assert (name, size, label) == (f"a/{stem}.jpg", len(jpeg), 0)
+    assert (tmp_path / "it.tar").read_bytes()[start : start + size] == jpeg
+
+
+def test_shards_of_the_webdataset_package(jpeg: bytes, tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.TarWriter(str(tmp_path / "it.tar")) as writer:
+        for index in range(3):
+            writer.write({"__key__": f"it/{index}", "jpg": jpeg, "cls": index, "json": {"label": 2 - index}})
+    dataset = load(str(tmp_path / "it.tar"))
+    assert names(dataset.train) == ["it.tar/it/0.jpg", "it.tar/it/1.jpg", "it.tar/it/2.jpg"]
+    assert dataset.train.targets == (0, 1, 2)
+    assert load(str(tmp_path / "it.tar"), label="json.label").train.targets == (2, 1, 0)
+
+
+LABELS: dict[str, tuple[dict[str, bytes], str | None, Any]] = {
+    "number": ({"cls": b"3"}, None, 3),
+    "name": ({"cls": b" sea lion\n"}, None, "sea lion"),
+    "json": ({"json": b'{"label": 4}'}, None, 4),
+    "cls before json": ({"json": b'{"label": 4}', "cls": b"1"}, None, 1),
+    "field": ({"json": b'{"a": {"b": "cat"}, "label": 4}', "cls": b"1"}, "json.a.b", "cat"),
+    "ending": ({"cls": b"1", "breed.txt": b"2"}, "breed.txt", 2),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_sources_of_labels(case: str, jpeg: bytes, tmp_path: Path) -> None:
+    members, setting, expected = LABELS[case]
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, **{f"a.{name}": v for name, v in members.items()}})
+    assert only_sample(file, setting)[3] == expected
+
+
+def test_classes_are_names_in_the_shards_or_in_a_file(jpeg: bytes, tmp_path: Path) -> None:
+    members = {"1.jpg": jpeg, "1.cls": b"dog", "2.jpg": jpeg, "2.cls": b"cat"}
+    file = str(write_tar(tmp_path / "it.tar", members))
+    dataset = load(file)
+    assert (dataset.classes, dataset.train.targets) == (("cat", "dog"), (1, 0))
+    (tmp_path / "classes.txt").write_text("dog\ncat\n\n")
+    dataset = load(file, classes=str(tmp_path / "classes.txt"))
+    assert (dataset.classes, dataset.train.targets) == (("dog", "cat"), (0, 1))
+
+
+def test_an_index_is_cached_until_the_shard_changes(
+    jpeg: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    monkeypatch.setattr(
+        "augment.data.sources.records.index_shard",
+        lambda file, *given, **more: listed.append(file.path.name) or index_shard(file, *given, **more),
+    )
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
+    first = load(str(file))
+    assert load(str(file)) == first
+    assert len(list((tmp_path / "outputs/data/index").glob("*.npz"))) == 1
+    assert listed == ["it.tar"]
+    write_tar(file, {"a.jpg": jpeg, "a.cls": b"0", "b.jpg": jpeg, "b.cls": b"1"})
+    assert len(load(str(file)).train) == 2
+    (kept,) = (tmp_path / "outputs/data/index").glob("*.npz")
+    kept.write_text("[")
+    assert len(load(str(file)).train) == 2
+    assert listed == ["it.tar"] * 3
+
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "no label": ({"b.cls": None, "b.txt": b"1"}, "b.jpg has no label: there is no b.cls or b.json, only b.txt"),
+    "no image": ({"b.jpg": None, "b.gif": b"GIF"}, "sample b has no image: b.cls, b.gif"),
+    "two images": ({"b.png": b"x"}, "sample b has more than one image: b.jpg, b.cls, b.png"),
+    "empty label": ({"b.cls": b" \n"}, "b.cls: is no label"),
+    "no text": ({"b.cls": b"\xff"}, "b.cls: is no label"),
+    "no json": ({"b.cls": None, "b.json": b"{"}, "b.json: is not JSON"),
+    "no field": ({"b.cls": None, "b.json": b'{"class": 1}'}, "b.json: has no field label; there is class"),
+    "no number": (
+        {"b.cls": None, "b.json": b'{"label": 1.5}'},
+        "it.tar/b.jpg has the label 1.5. Allowed: whole numbers. Numbers to predict need data.task=regress.",
+    ),
+    "below 0": ({"b.cls": b"-1"}, "data.train: it.tar/b.jpg has the label -1, which is out of range"),
+    "list": (
+        {"b.cls": None, "b.json": b'{"label": [1, null]}'},
+        "b.json: label is [1, None]. Allowed: the number or the name of a class, a number to predict, or a list",
+    ),
+    "too large": ({"b.cls": b"9" * 30}, "it.tar: b.jpg has the label 999999999999999999999999999999, which"),
+    "mixed": ({"b.cls": b"cat"}, "it.tar: a.jpg has the label 0, and b.jpg has the label 'cat'"),
+    "bad image": ({"b.jpg": b"\xff\xd8\xff"}, "1 of 2 train images cannot be used:\n  it.tar/b.jpg has a broken"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_invalid_samples_are_refused(case: str, jpeg: bytes, tmp_path: Path) -> None:
+    changes, message = BROKEN[case]
+    members = {"a.jpg": jpeg, "a.cls": b"0", "b.jpg": jpeg, "b.cls": b"1"} | changes
+    file = write_tar(tmp_path / "it.tar", {name: content for name, content in members.items() if content is not None})
+    with pytest.raises(UserError, match=re.escape(message)):
+        load(str(file))
+
+
+def test_text_may_be_numbers(jpeg: bytes, tmp_path: Path) -> None:
+    file = str(write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.age": b"2", "b.jpg": jpeg, "b.age": b"1.5\n"}))
+    assert load(file, label="age", task="regress").train.targets == ((2.0,), (1.5,))
+
+
+NO_NUMBERS: dict[str, tuple[Any, str]] = {
+    "no json": ({"b.json": None}, "b.jpg has no label: there is no b.json, only b.cls. data.targets names"),
+    "number is none": ({"b.json": b'{"x": "1"}'}, "b.json: x is '1'. Allowed: a number."),
+    "number is a list": (
+        {"b.json": b'{"x": [1]}'},
+        "b.json: x is [1]. Allowed: a number; data.label=json.x data.task=regress reads a list.",
+    ),
+    "no field of numbers": ({"b.json": b'{"y": 1}'}, "no field x; there is y. data.targets names the fields with num"),
+}
+
+
+@pytest.mark.parametrize("case", NO_NUMBERS)
+def test_invalid_numbers_are_refused(case: str, jpeg: bytes, tmp_path: Path) -> None:
+    changes, message = NO_NUMBERS[case]
+    members = {"a.jpg": jpeg, "a.json": b'{"x": 1}', "b.jpg": jpeg, "b.cls": b"0"} | changes
+    file = write_tar(tmp_path / "it.tar", {name: content for name, content in members.items() if content is not None})
+    with pytest.raises(UserError, match=re.escape(message)):
+        load(str(file), targets=["x"])
+
+
+def test_a_duplicate_file_is_refused(jpeg: bytes, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
+    with tarfile.open(file, "a") as archive:
+        archive.addfile(tarfile.TarInfo("a.JPG"))
+    with pytest.raises(UserError, match=r"it\.tar: holds a\.JPG twice"):
+        load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        (0, "is empty"),
+        (100, "is no tar file"),
+        (700, "is cut short: a file in it is longer than the rest of it"),
+        (-512 * 18, "is cut short: after a.cls come neither another file nor the mark of the end"),
+    ],
+)
+def test_a_truncated_shard_is_refused(kept: int, message: str, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": bytes(600), "a.cls": b"0"})
+    whole = file.read_bytes()
+    assert len(whole) == 512 * 20
+    # Header and two blocks of the image, header and one of the label, then the mark of the end.
+    file.write_bytes(whole[: 512 * 5] if kept < 0 else whole[:kept])
+    with pytest.raises(UserError, match=re.escape(message)):
+        load(str(file))
+
+
+def test_compressed_shards_and_other_files_are_refused(jpeg: bytes, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "it.tar", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("a.jpg"))
+    with pytest.raises(UserError, match=r"is no tar file.*It is compressed"):
+        load(str(tmp_path / "it.tar"))
+    (tmp_path / "it.tar").write_bytes(jpeg * 3)
+    with pytest.raises(UserError, match="is no tar file"):
+        load(str(tmp_path / "it.tar"))
+
+
+def test_labels_of_val_must_match_those_of_train(jpeg: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def shard(name: str, *labels: str) -> str:
+        members = {f"{i}.{end}": content for i, label in enumerate(labels)
+                   for end, content in (("jpg", jpeg), ("cls", label.encode()))}  # fmt: skip
+        return str(write_tar(tmp_path / f"{name}.tar", members))
+
+    with pytest.raises(UserError, match=r"data\.val: v\.tar/1\.jpg has the label 2, which is out of range.* 0 to 1"):
+        load(shard("t", "0", "1"), shard("v", "1", "2"))
+    with pytest.raises(UserError, match=r"data\.val: v\.tar/0\.jpg has the label 'dgo', .*Did you mean 'dog'\?"):
+        load(shard("t", "cat", "dog"), shard("v", "dgo"))
+    (tmp_path / "classes.txt").write_text("dog\ncat\n")
+    with pytest.raises(UserError, match=r"data\.train: t\.tar/2\.jpg has the label 2, which is out of range"):
+        load(shard("t", "0", "1", "2"), classes=str(tmp_path / "classes.txt"))
+    with caplog.at_level(logging.WARNING):
+        assert load(shard("t", "cat", "dog"), shard("v", "dog")).val.targets == (1,)
+    assert "1 of 2 classes have no image in val: cat." in caplog.text
+
+
+def test_numbers_from_an_offset(jpeg: bytes, tmp_path: Path) -> None:
+    file = str(write_tar(tmp_path / "it.tar", {"1.jpg": jpeg, "1.cls": b"7", "2.jpg": jpeg, "2.cls": b"5"}))
+    dataset = load(file, label_offset=5)
+    assert (dataset.classes, dataset.train.targets) == (("5", "6", "7"), (2, 0))
+
+
+def test_lists_become_several_labels(jpeg: bytes, tmp_path: Path) -> None:
+    def shard(*labels: str) -> str:
+        members = {f"{i}.{end}": content for i, label in enumerate(labels)
+                   for end, content in (("jpg", jpeg), ("json", b'{"label": %b}' % label.encode()))}  # fmt: skip
+        return str(write_tar(tmp_path / "it.tar", members))
+
+    for _ in range(2):  # as indexed, and as kept
+        dataset = load(shard('["dog", "cat"]', "[]", '"dog"'))
+        assert (dataset.task, dataset.classes) == ("multilabel", ("cat", "dog"))
+        assert dataset.train.targets == ((1.0, 1.0), (0.0, 0.0), (0.0, 1.0))
+    one = load(shard("[1]", "0"))
+    assert (one.task, one.train.targets) == ("classify", (1, 0))
+    with pytest.raises(
+        UserError, match=r"^data\.train: it\.tar/1\.jpg has no label\. Allowed: one, or any number with"
+    ):
+        load(shard("[0]", "[]"))
+    assert load(shard("[0]", "[]"), multilabel=True).train.targets == ((1.0,), (0.0,))
+
+
+def test_a_replaced_shard_is_indexed_again(jpeg: bytes, image_files: Split, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"cat"})
+    (old,) = load(str(file)).train.files
+    assert bytes(read_encoded(old)) == jpeg
+    other = bytes(read_encoded(image_files.files[3]))
+    write_tar(tmp_path / "new.tar", {"a.jpg": other, "a.cls": b"dog"}).replace(file)
+    dataset = load(str(file))
+    assert dataset.classes == ("dog",)
+    assert bytes(read_encoded(dataset.train.files[0])) == other
+
+
+def test_bad_images_can_be_left_out(jpeg: bytes, tmp_path: Path) -> None:
+    members = {"a.jpg": jpeg, "a.cls": b"0", "b.jpg": jpeg[:200], "b.cls": b"1", "c.jpg": jpeg, "c.cls": b"1"}
+    file = str(write_tar(tmp_path / "it.tar", members))
+    for _ in range(2):
+        assert names(load(file, skip_bad=True).train) == ["it.tar/a.jpg", "it.tar/c.jpg"]
+        with pytest.raises(UserError, match=r"1 of 3 train images cannot be used:\n  it\.tar/b\.jpg"):
+            load(file)
+
+
+def test_good_images_are_checked_once(jpeg: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+    monkeypatch.setattr(
+        "augment.data.check.find_fault_of_header", lambda content: checked.append(len(content)) or (None, 1)
+    )
+    members = {"a.jpg": jpeg, "a.cls": b"0"}
+    file = str(write_tar(tmp_path / "it.tar", members))
+    for _ in range(2):
+        load(file)
+    assert checked == [len(jpeg)]  # train and val are the same shard
+    write_tar(tmp_path / "it.tar", members | {"b.jpg": jpeg, "b.cls": b"0"})
+    load(file)
+    assert checked == [len(jpeg)] * 3
+
+
+def test_a_stored_image_can_be_hashed_and_pickled(jpeg: bytes, tmp_path: Path) -> None:
+
+    file = str(write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"}))
+    source = parse_data({"source": "webdataset", "train": file, "val": file})
+    (image,) = load_dataset(source).train.files
+    again = pickle.loads(pickle.dumps(image))
+    assert again == image
+    assert {again: 1} == {image: 1}
+    assert bytes(again.read()) == jpeg

@@ -1,0 +1,271 @@
+"""A user's own code as a source: the images it may return, and when they are read."""
+
+import pickle
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoded import for_device
+from own_data import CPU, epoch, load, make, my_data, own_module, samples, written  # noqa: F401  (a fixture)
+from PIL import Image
+
+from augment.data.dataset import Split
+from augment.data.images import open_image, read_encoded
+from augment.data.own.factory import SequenceFactory
+from augment.data.own.items import ItemImage, Items, end_readers
+from augment.data.sources import load_dataset, parse_data
+from augment.pipeline.build import Shard
+from augment.pipeline.loader import Loader
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
+from augment.support.errors import UserError
+from augment.tools import convert
+
+pytestmark = pytest.mark.usefixtures("own_module")
+
+
+def folder_split() -> Split:
+    return Split(tuple(Path("photos") / f"{n}.png" for n in range(7)), (2, 0, 1, 1, 2, 0, 2))
+
+
+# --- what it may hand over ---
+
+KINDS = ("pillow", "array", "tensor", "bytes", "path")
+GIVEN = [
+    *(pytest.param("my_data.Photos", {"options": {"kind": kind}}, id=kind) for kind in KINDS),
+    pytest.param("my_data.Photos", {"options": {"targets": False}}, id="without_targets"),
+    pytest.param("my_data.paths", {}, id="function_of_paths"),
+    pytest.param("my_data.encoded", {}, id="generator_of_bytes"),
+    pytest.param("my_data.listed", {}, id="list"),
+]
+
+
+def folder_epoch(device: torch.device) -> Counter[tuple[Any, bytes]]:
+    """Return the targets and pixels of an epoch of the folder."""
+    split = folder_split()
+    expected = Counter(epoch(Split(for_device(split.files, device), split.targets), device=device))
+    assert len(expected) == 7
+    return expected
+
+
+@pytest.mark.parametrize(("name", "settings"), GIVEN)
+def test_an_epoch_has_the_same_pixels_and_targets_as_of_a_folder(
+    name: str, settings: Any, device: torch.device
+) -> None:
+    split, expected = load(name, **settings).train, folder_epoch(device)
+    loader = make(split, device=device)
+    orders = [samples(loader), samples(loader)]
+    assert [Counter(order) for order in orders] == [expected, expected]
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize(("name", "settings"), GIVEN)
+def test_ranks_share_an_epoch(name: str, settings: Any) -> None:
+    split = load(name, **settings).train
+    ranks = [epoch(split, shard=Shard(rank, 3)) for rank in range(3)]
+    assert sum(map(Counter, ranks), Counter()) == folder_epoch(CPU)
+
+
+@pytest.mark.parametrize("kind", ["pillow", "bytes"])
+def test_epochs_resume_exactly(kind: str) -> None:
+    plan = build_plan(parse_aug({"size": 16, "train": {"random_resized_crop": {}, "hue": {"p": 0.5}}}), "train")
+    split = load(options={"kind": kind}).train
+
+    def loader() -> Loader:
+        return Loader(plan, split, batch_size=2, seed=3, device=CPU, raw=True)
+
+    def batches(loader: Loader) -> list[tuple[list[int], bytes]]:
+        return [(batch.indices.tolist(), batch.images.numpy().tobytes()) for batch in loader]
+
+    straight = loader()
+    expected = [batches(straight) for _ in range(2)]
+    stopped = loader()
+    next(iter(stopped))
+    resumed = loader()
+    resumed.load_state_dict(stopped.state_dict())
+    assert batches(resumed) == expected[0][1:]
+    assert batches(resumed) == expected[1]
+
+
+def test_paths_are_read_like_other_files() -> None:
+    dataset = load("my_data.paths")
+    assert dataset.train.files == tuple(Path(f"photos/{n}.png") for n in range(7))
+    assert dataset.classes == ("0", "1", "2")
+    Path("photos/3.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"1 of 7 train images cannot be used:\n.*3\.png is empty"):
+        load("my_data.paths")
+    given = {"source": "own", "train": "my_data.paths", "val": "my_data.paths"}
+    assert len(parse_data(given).unchecked().train) == 7
+    assert len(load("my_data.paths", skip_bad=True).train) == 6
+
+
+@pytest.mark.slow
+def test_processes_read_the_same() -> None:
+    split = load(options={"kind": "pillow"}, workers=2).train
+    assert Counter(epoch(split)) == Counter(epoch(folder_split()))
+    assert my_data().READ == 2 * [0, 2, 4, 6]  # of train and of val: all else was read elsewhere
+    assert active_children()
+    end_readers()
+    assert not active_children()
+
+
+def test_killed_readers_are_replaced() -> None:
+    items = Items(SequenceFactory("data.train", "my_data.Photos", '{"data.options": {"kind": "bytes"}}'))
+    dead = ThreadPoolExecutor(1, initializer=sys.exit)
+    with pytest.raises(BrokenExecutor):
+        dead.submit(int).result()
+    items._readers = dead
+    (found,) = items.begin({7: 2}, decoded=False)
+    assert found.result() == {7: Path("photos/2.png").read_bytes()}
+
+
+@pytest.mark.parametrize(("workers", "sizes"), [(0, [32, 32, 6]), (3, [24, 24, 22])])
+def test_items_are_requested_in_small_groups(workers: int, sizes: list[int]) -> None:
+    items = Items(SequenceFactory("data.train", "my_data.Photos", '{"data.options": {"kind": "bytes"}}', workers))
+    items._readers = ThreadPoolExecutor(1)  # in place of processes
+    found = [future.result() for future in items.begin({place: place % 7 for place in range(70)}, decoded=False)]
+    assert [len(some) for some in found] == sizes
+    assert {k: v for some in found for k, v in some.items()} == {
+        place: Path(f"photos/{place % 7}.png").read_bytes() for place in range(70)
+    }
+
+
+def test_images_of_two_sequences_are_read_together() -> None:
+    dataset = load(options={"kind": "bytes"}, val_options={"limit": 5})
+    image_files: dict[int, Any] = {5: dataset.train.files[1], 6: dataset.val.files[2], 9: dataset.train.files[3]}
+    found = [future.result() for future in ItemImage.begin(image_files)]
+    assert [sorted(some) for some in found] == [[5, 9], [6]]
+    assert {key: read for some in found for key, read in some.items()} == {k: p.read() for k, p in image_files.items()}
+
+
+@pytest.mark.parametrize("kind", ["array", "bytes"])
+def test_images_are_pickled_by_name(kind: str) -> None:
+    ref: Any = load(options={"kind": kind}).train.files[3]
+    pickled = pickle.dumps(ref)
+    assert len(pickled) < 500
+    twin = pickle.loads(pickled)
+    assert (twin.name, twin.read()) == ("my_data.Photos[3]", ref.read())
+    with open_image(twin) as image, Image.open("photos/3.png") as original:
+        np.testing.assert_array_equal(np.asarray(image), np.asarray(original))
+
+
+def test_own_data_can_be_converted(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["data=own", "data.train=my_data.Photos", "data.val=my_data.Photos", "data.options.kind=array"]
+    assert convert.main([*given, "--to", "folder", "--out", "out", "--jobs", "1"]) == 0
+    assert "train: 7 images" in capsys.readouterr().out
+    dataset = parse_data({"source": "folder", "root": "out"}).load()
+    assert dataset.classes == ("ant", "bee", "cow")
+    assert Counter(epoch(dataset.val)) == Counter(epoch(folder_split()))
+
+
+def test_overlap_of_train_and_val_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    load(val="my_data.part")
+    load(options={"kind": "array"}, val_options={"kind": "bytes"})
+    assert "learns" not in caplog.text
+    load()
+    assert "data.val: is made as data.train is, by my_data.Photos with the same arguments" in caplog.text
+    load("my_data.paths", val="my_data.some_paths")
+    assert "3 of 3 images are in train too, as photos/0.png" in caplog.text
+
+
+def test_gray_images_become_rgb_and_rotated_ones_upright() -> None:
+    code = """\
+        from my_data import *
+        gray = np.arange(12, dtype=np.uint8).reshape(3, 4)
+        turned = Image.fromarray(np.stack([gray] * 3, 2))
+        exif = turned.getexif()
+        exif[0x0112] = 3
+        stream = io.BytesIO()
+        turned.save(stream, "PNG", exif=exif)
+        tensor = torch.from_numpy(gray)
+        train = [(gray, 0), (gray[..., None], 0), (tensor, 0), (tensor[None], 0), (Image.fromarray(gray), 0),
+                 (Image.open(stream), 0)]
+    """
+    files: Any = written(code).train.files
+    gray = np.arange(12, dtype=np.uint8).reshape(3, 4, 1).repeat(3, 2)
+    for file in files[:5]:
+        np.testing.assert_array_equal(file.read_pixels(), gray)
+    np.testing.assert_array_equal(files[5].read_pixels(), gray[::-1, ::-1])
+    assert read_encoded(files[0]).startswith(b"P6\n4 3\n255\n")  # type: ignore[arg-type]
+
+
+# --- what is read when ---
+
+
+def test_known_targets_cost_no_images() -> None:
+    dataset = load(val="my_data.part")
+    assert my_data().READ == [0, 2, 4, 6, 4, 0, 2, 3]  # four of each, to know whether they are these
+    assert (dataset.classes, dataset.train.targets) == (("ant", "bee", "cow"), (2, 0, 1, 1, 2, 0, 2))
+    assert dataset.val.targets == (2, 2, 1, 1)
+    image: Any = dataset.val.files[1]
+    with Image.open("photos/0.png") as original:
+        np.testing.assert_array_equal(image.read_pixels(), np.asarray(original))
+    assert load("my_data.both").train.targets == (2, 0, 2, 0, 1)
+
+
+def test_an_epoch_reads_each_image_once() -> None:
+    split = load().train
+    my_data().READ.clear()
+    loader = make(split)
+    list(loader)
+    # DALI is three batches of two ahead, and as many are begun beyond these; the last batch is padded with no reading.
+    assert Counter(my_data().READ[:7]) == Counter(range(7))
+    assert len(my_data().READ) <= 7 + 2 * 5
+
+
+def test_user_code_is_never_called_concurrently() -> None:
+    code = """
+    import io
+    import time
+    from PIL import Image
+
+    class Photos:
+        targets = [0, 1] * 100
+        inside = 0
+
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, index):
+            self.inside += 1
+            assert self.inside == 1, "two at a time"
+            time.sleep(0)  # another thread's turn
+            self.inside -= 1
+            return Image.new("RGB", (8, 8)), index % 2
+
+    train = Photos()
+    """
+    # Images are checked by several threads.
+    assert len(written(code, skip_bad=True).train) == 200
+
+
+def test_readers_end_with_a_run_and_restart_with_the_next() -> None:
+    def reading() -> bool:
+        return any(thread.name.startswith("items") for thread in threading.enumerate())
+
+    end_readers()
+    split = load().train
+    first = epoch(split)
+    assert reading()
+    end_readers()
+    assert not reading()
+    assert epoch(split) == first
+
+
+def test_common_and_separate_arguments() -> None:
+    given = {"options": {"kind": "array", "limit": 6}, "val_options": {"limit": 5}}
+    dataset = load(**given)
+    assert [len(dataset.train), len(dataset.val)] == [6, 5]
+    source = parse_data({"source": "own", "train": "my_data.Photos", "val": "my_data.Photos", **given})
+    assert load_dataset(source) is load_dataset(source)
+    one, same, other = (
+        parse_data({"source": "own", "train": "a.b", "val": "a.b", "options": {"x": value}}) for value in (1, 1, True)
+    )
+    assert (one == same, one == other, len({one, same, other})) == (True, False, 2)

@@ -1,0 +1,196 @@
+"""Error messages about a user's own code."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_data import epoch, load, make, own_module, written  # noqa: F401  (a fixture)
+
+from augment.data.dataset import Split
+from augment.pipeline.loader import Loader
+from augment.support.errors import UserError
+from augment.tools.info.scan import scan_images
+
+pytestmark = pytest.mark.usefixtures("own_module")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_data", r"^data\.train=my_data: names no object of a module\. Allowed: module\.name"),
+        ("my-data.train", "names no object of a module"),
+        ("my_dat.paths", r"there is no module 'my_dat'\. Did you mean 'my_data'\?"),
+        ("my_data.path", r"my_data has no 'path'\. Did you mean 'paths'\? Allowed: .*Photos"),
+        ("my_data.Photos.kinds", r"my_data\.Photos has no 'kinds'"),
+    ],
+)
+def test_names_of_missing_objects_are_refused(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("Photos", {"options": {"knd": 1}},
+         r"^data\.options\.knd: data\.train=my_data\.Photos takes no such argument\. Did you mean 'kind'"),
+        ("Photos", {"val_options": {"tagets": 1}},
+         r"^data\.val_options\.tagets: data\.val=my_data\.Photos takes no such argument\. Did you mean 'targets'"),
+        ("Photos", {"train_options": {"limit": 9, "targets": False}},
+         r"^data\.train=my_data\.Photos: item 7: IndexError: list index out of range \(.*my_data\.py, line "),
+        ("listed", {"train_options": {"limit": 9}}, r"^data\.train_options: data\.train=my_data\.listed is no f"),
+    ],
+)  # fmt: skip
+def test_unknown_arguments_are_refused(name: str, settings: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load(f"my_data.{name}", **settings)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import not_there", r"importing mine: ModuleNotFoundError: No module named 'not_there' \(.*mine\.py, line 1"),
+        ("x = (1,\n", r"importing mine: SyntaxError: .* \(.*mine\.py, line 1\)"),
+        ("1 / 0", r"importing mine: ZeroDivisionError: division by zero \(.*mine\.py, line 1: 1 / 0\)"),
+        ("def train():\n    return open('no.csv')",
+         r"^data\.train=mine\.train: FileNotFoundError: .*no\.csv' \(.*mine\.py, line 2: return open\('no\.csv'\)\)"),
+        ("import sys\nsys.exit()", r"importing mine: SystemExit \(.*mine\.py, line 2: sys\.exit\(\)\)"),
+        ("def train(): raise SystemExit(2)", r"^data\.train=mine\.train: SystemExit: 2 \(.*mine\.py, line 1"),
+        ("def train(root): pass", r"^data\.options\.root: missing, for data\.train=mine\.train needs it: \(root\)"),
+        ("def train(): pass", r"gives None\. Allowed: pairs, \(image, target\), or a Dataset"),
+        ("def train(): return {}", r"gives a dict of 0\. Allowed"),
+        ("def train(): return []", r"^data\.train=mine\.train: has no items"),
+        ("train = 3", r"^data\.train=mine\.train: is an int\. Allowed: a function, a class, a Dataset or a list"),
+        ("def train():\n    yield 'a.png', 0\n    raise KeyError('b')",
+         r"after 1 items: KeyError: 'b' \(.*mine\.py, line 3: raise KeyError\('b'\)\)"),
+        ("import torch\ndef train(): return torch.utils.data.DataLoader([1])", "gives a DataLoader. Allowed: its data"),
+        ("import torch\nclass train(torch.utils.data.IterableDataset):\n  def __iter__(self): yield 1",
+         "gives an IterableDataset, whose items have no index"),
+        ("import torch\nclass train(torch.utils.data.Dataset):\n  def __len__(self): raise OSError('gone')",
+         r"its length: OSError: gone \(.*mine\.py, line 3"),
+    ],
+)  # fmt: skip
+def test_exceptions_of_user_code_are_described(code: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        written(code)
+
+
+ITEM = r"^data\.train: item 0 of mine\.train "
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("np.zeros((2, 3))", ITEM + r"is an array \(2, 3\)\. Allowed: a pair"),
+        ("3", ITEM + r"is an int\. Allowed: a pair, \(image, target\)"),
+        ("(1, 2, 3)", ITEM + r"is a tuple of 3\. Allowed: a pair"),
+        ("{'image': 1, 'label': 2}", ITEM + r"is a dict of 2\. Allowed: a pair"),
+        ("(None, 0)", ITEM + r"has for an image None\. Allowed: a path, encoded bytes, a Pillow image"),
+        ("(np.zeros((3, 8, 8), np.uint8), 0)", ITEM + r"has for an image an array \(3, 8, 8\) of uint8\. Allowed"),
+        ("(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)", r"a tensor \(8, 8, 3\) of uint8\. Allowed"),
+        ("(torch.zeros(3, 8, 8), 0)", r"a tensor \(3, 8, 8\) of float32; ToTensor and Normalize are left to the `aug`"),
+        ("(np.zeros((0, 8, 3), np.uint8), 0)", r"an array \(0, 8, 3\) of uint8"),
+        ("(Image.new('I', (4, 4)), 0)", "a Pillow image of mode I, which has more than 8 bits"),
+        ("(Image.new('HSV', (4, 4)), 0)", r"a Pillow image of mode HSV\. Allowed"),
+    ],
+)
+def test_invalid_items_are_refused(item: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        written(f"from my_data import *\ntrain = [{item}]")
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("1 / 0", r"^data\.train=mine\.train: item 2: ZeroDivisionError: division by zero \(.*mine\.py, line 8: "),
+        ("b'no image'", r"^data\.train: item 2 of mine\.train has an image that is no image that DALI decodes"),
+        ("FILES[2].read_bytes()[:-9]", r"item 2 of mine\.train has an image that is broken: "),
+        ("Path('gone.png')", r"item 2 of mine\.train cannot be read: No such file or directory: gone\.png"),
+        (
+            "Image.new('RGB', (4, 4))",
+            r"item 2 .* has an image that is decoded; that of item 0 is encoded\. Allowed: all",
+        ),
+    ],
+)
+def test_an_image_that_fails_during_training_is_named(item: str, message: str) -> None:
+    code = f"""\
+        from my_data import *
+
+        class train:
+            targets = TARGETS
+            def __len__(self):
+                return 7
+            def __getitem__(self, index):
+                return ({item} if index == 2 else FILES[index].read_bytes()), TARGETS[index]
+    """
+    split = written(code).train
+    with pytest.raises(UserError, match=message):
+        epoch(split)
+
+
+@pytest.mark.parametrize("kind", ["pillow", "bytes"])
+def test_skip_bad_leaves_out_failing_images_and_reports_them(kind: str) -> None:
+    code = f"""\
+        from my_data import *
+
+        class train(Photos):
+            def __init__(self):
+                super().__init__("{kind}")
+            def __getitem__(self, index):
+                if index == 2:
+                    raise OSError("gone")
+                return super().__getitem__(index)
+    """
+    assert set(scan_images(written(code).train.files).faults) == {2}
+    assert written(code, skip_bad=True).train.targets == (2, 0, 1, 2, 0, 2)
+    listed = "from my_data import *\ntrain = [Photos()[0], (np.zeros(3), 1), Photos()[1]]"
+    with pytest.raises(UserError, match=r"1 of 3 train images cannot be used:\n  mine\.train\[1\] fails: .* float64"):
+        written(listed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("pillow", 0), ("bytes", 0), pytest.param("pillow", 2, marks=pytest.mark.slow)]
+)
+def test_items_that_begin_to_fail_during_training_are_replaced(
+    kind: str, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = f"""\
+        from my_data import *
+
+        class train(Photos):
+            def __init__(self):
+                super().__init__("{kind}")
+            def __getitem__(self, index):
+                if Path("lost").exists() and str(index) in Path("lost").read_text():
+                    raise OSError("the server is gone")
+                return super().__getitem__(index)
+    """
+
+    def epochs(split: Split, lost: str) -> list[list[tuple[int, bytes]]]:
+        Path("lost").unlink(missing_ok=True)
+        loader = make(split)
+        found = [images_of(loader)]
+        Path("lost").write_text(lost)
+        return [*found, images_of(loader), images_of(loader)]
+
+    def images_of(loader: Loader) -> list[tuple[int, bytes]]:
+        return [
+            (index, image.numpy().tobytes())
+            for batch in loader
+            for index, image in zip(batch.indices.tolist(), batch.images, strict=True)
+        ]
+
+    split = written(code, skip_bad=True, workers=workers).train
+    whole, found = epochs(split, "none"), epochs(split, "1 4")
+    pairs = [pair for a, b in zip(whole, found, strict=True) for pair in zip(a, b, strict=True)]
+    assert {a[0] for a, b in pairs if a != b} == {1, 4}
+    assert all(split.targets[a[0]] == split.targets[b[0]] for a, b in pairs)
+    said = [record.message for record in caplog.records if "stands in" in record.message]
+    assert len(said) == 2
+    assert all("fails: data.train=mine.train: item" in text and "OSError: the server is gone" in text for text in said)
+    with pytest.raises(UserError, match=r"^data\.max_bad=1: 2 images turned out bad during training, last mine\.train"):
+        epochs(replace(split, max_bad=1), "1 4")
+    with pytest.raises(UserError, match=r"^data\.train=mine\.train: item [14]: OSError: the server is gone") as caught:
+        epochs(replace(split, max_bad=0), "1 4")
+    assert type(caught.value) is UserError

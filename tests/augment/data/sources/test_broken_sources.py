@@ -1,0 +1,392 @@
+"""Broken data in every source: error messages, and no silent training on it."""
+
+import io
+import logging
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from encoding import header, part
+from files_of_sources import ENDINGS, Sample, Settings, file_of, jpeg, load, put_both
+from rich.console import Console
+from rich.progress import Progress
+from stores import write_tar
+
+from augment.data.dataset import Dataset, Split
+from augment.data.sources import load_dataset
+from augment.data.sources.notices import check_remaining
+from augment.support.errors import UserError
+from trainer.cli.main import main
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+SHARDS = ("webdataset", "tfrecord", "recordio", "lmdb", "parquet")  # whose images lie in larger files
+ALL = ("folder", *ENDINGS)
+
+
+def forget_loaded() -> None:
+    for cached in ("_load", "_select"):
+        load_dataset.__globals__[cached].cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("three.txt").write_text("a\nb\nc\n")
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    """Six JPEGs of three classes."""
+    return [(jpeg(number), number % 3, "") for number in range(6)]
+
+
+def said(source: str, settings: Settings) -> str:
+    with pytest.raises(UserError) as caught:
+        load(source, settings)
+    return str(caught.value)
+
+
+def name_of(source: str, number: int) -> str:
+    """What an image of train is called."""
+    return {
+        "folder": f"{number}.jpg", "filelist": f"train photos/{number}.jpg", "numpy": f"train.npy[{number}]",
+        "webdataset": f"train.tar/{number:02}.jpg", "lmdb": f"train.lmdb/{number:08}",
+    }.get(source, f"train.{ENDINGS.get(source)}/{number}")  # fmt: skip
+
+
+CUT = r"is cut short: it ends at byte [\d,]+, within record"
+DAMAGED = r"is damaged behind record 5, at byte [\d,]+"
+
+# The whole file -> a damaged one, and what is said of it, by source.
+Damage = tuple[Callable[[bytes], bytes], str]
+ALIKE: dict[str, Damage] = {
+    "empty": (lambda _: b"", r"(is empty \(0|file size is 0) bytes"),
+    "text": (lambda _: b"no such file\n" * 100, "is no .*It is text, like lists and the indexes of other formats"),
+    "an image": (lambda _: jpeg(0), r"is no .*It is an image: data=folder or data=filelist reads"),
+}
+DAMAGES: dict[str, dict[str, Damage]] = {
+    "tfrecord": {
+        "in a header": (lambda data: data[:7], "is cut short: it ends at byte 7, within record 0"),
+        "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
+        "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
+        "a checksum": (lambda data: flip(data, len(data) // 2 + 40), "record [23], at .*: its checksum is another"),
+        "between records": (
+            lambda data: data[: first_end(data)], "has 1 records and .* lists 6 and .*: the"),
+        "a length": (lambda data: flip(data, 3), "is no TFRecord file"),
+        "zeros": (lambda data: data + bytes(100), DAMAGED),
+    },
+    "recordio": {
+        "in a header": (lambda data: data[:6], "is cut short: it ends at byte 6, within record 0"),
+        "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
+        "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
+        "between records": (
+            lambda data: data[: data.index(data[:4], 12)], "its index .* 2, .*: the file is cut short, or the"),
+        "zeros": (lambda data: data + bytes(100), DAMAGED),
+    },
+    "webdataset": {
+        "in a header": (lambda data: data[:100], "is no tar file, or cut short within its first 512 bytes"),
+        "in a record": (lambda data: data[:600], "is cut short: a file in it is longer than the rest of it"),
+        "between records": (lambda data: data[: data.index(b"02.jpg")], "is cut short: after 01.cls come neither"),
+    },
+    "lmdb": {
+        "in a header": (lambda data: data[:100], "is no LMDB database that can be read: MDB_INVALID"),
+        "in a record": (lambda data: data[:10_000], r"is no LMDB database .*: it is cut short, 10,000 bytes of [\d,]+"),
+        "in the last record": (lambda data: data[:-1], r"is no LMDB database .*: it is cut short, [\d,]+ bytes of"),
+    },
+    "parquet": {
+        "in a record": (lambda data: data[: len(data) // 2], "is no parquet file that can be read: it is cut short"),
+        "in the footer": (lambda data: data[:-1], "is no parquet file that can be read: it is cut short"),
+    },
+}  # fmt: skip
+
+
+def first_end(data: bytes) -> int:
+    """Where the first record of a TFRecord file ends."""
+    return 16 + int(struct.unpack_from("<Q", data)[0])
+
+
+def flip(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("source", "case"), [(source, case) for source in SHARDS for case in (*ALIKE, *DAMAGES[source])]
+)
+def test_a_damaged_file_is_named_with_its_position(source: str, case: str, samples: list[Sample]) -> None:
+    settings = put_both(source, samples, samples[:3])
+    damage, message = (ALIKE | DAMAGES[source])[case]
+    file = file_of(source)
+    file.write_bytes(damage(file.read_bytes()))
+    assert re.match(rf"data\.train: {file}: .*{message}", said(source, settings))
+
+
+@pytest.mark.parametrize("source", ALL)
+def test_missing_files_are_answered_with_suggestions(source: str, samples: list[Sample]) -> None:
+    settings = put_both(source, samples, samples[:3])
+    key = "root" if source == "folder" else "train"
+    meant = settings[key]
+    wrong = meant[0] + meant[2] + meant[1] + meant[3:]  # "trian", "ste"
+    message = said(source, settings | {key: wrong})
+    assert message.startswith(f"data.{key}")
+    assert f"Did you mean {meant}?" in message
+    if source != "folder":
+        assert f"Did you mean {meant}?" in said(source, settings | {"train": wrong.replace(".", "-*.")})
+
+
+@pytest.mark.parametrize("source", ENDINGS)
+def test_a_folder_is_no_file(source: str, samples: list[Sample]) -> None:
+    settings = put_both(source, samples, samples[:3])
+    Path("shards").mkdir()
+    file_of(source).rename(Path("shards", file_of(source).name))
+    Path("shards", "train.idx").touch()
+    if source == "lmdb":  # a database is one
+        assert load(source, settings | {"train": "shards"}).train.targets == (0, 1, 2, 0, 1, 2)
+        return
+    message = said(source, settings | {"train": "shards"})
+    assert re.match(r"data\.train.*shards is a folder|data\.train=shards: is a folder", message)
+    if source in ("webdataset", "tfrecord", "recordio", "parquet"):
+        assert f"Allowed: files, as shards/*.{ENDINGS[source]}." in message
+
+
+@pytest.mark.parametrize("source", ENDINGS)
+@pytest.mark.parametrize("label", [7, -1])
+def test_a_label_out_of_range_is_named(source: str, label: int, samples: list[Sample]) -> None:
+    settings = put_both(source, [*samples[:5], (samples[5][0], label, "")], samples[:3])
+    allowed = "Allowed: 0 to 2, as 3 classes have names"
+    message = said(source, settings | {"classes": "three.txt"})
+    assert message.startswith("data.train: ")
+    assert f"{name_of(source, 5)} has the label {label}, which is out of range. {allowed}" in message
+
+
+def no_integer(source: str, image: bytes) -> None:
+    """Write a train of two images, of which one has a label that is no whole number."""
+    file = file_of(source)
+    if source == "recordio":
+        file.with_suffix(".idx").unlink()
+        file.write_bytes(part(0, header(0, 1) + image) + part(0, header(0, 0.5) + image))
+    elif source == "webdataset":
+        write_tar(file, {"0.jpg": image, "0.cls": b"1", "1.jpg": image, "1.cls": b"0.5"})
+    else:
+        file.write_text("'train photos/0.jpg' 1\n'train photos/1.jpg' one\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("recordio", "train.rec/1 has the label 0.5. Allowed: whole numbers."),
+        ("webdataset", "train.tar: 0.jpg has the label 1, and 1.jpg has the label '0.5'. Allowed: numbers or names"),
+        ("filelist", "0.jpg has the label 1, and line 2 of train.txt: train photos/1.jpg has the label 'one'."),
+    ],
+)
+def test_a_label_that_is_no_whole_number_is_refused(source: str, message: str, samples: list[Sample]) -> None:
+    settings = put_both(source, samples, samples[:3])
+    no_integer(source, samples[0][0])
+    assert message in said(source, settings)
+
+
+def test_a_fraction_among_whole_numbers_is_reported(samples: list[Sample], caplog: pytest.LogCaptureFixture) -> None:
+    settings = put_both("filelist", samples, samples[:3])
+    file = file_of("filelist")
+    file.write_text(file.read_text().replace("5.jpg' 2", "5.jpg' 1.5"))
+    assert load("filelist", settings).task == "regress"
+    assert "1 of 9 labels have a fraction, as 1.5, so all are numbers to predict; data.task=classify" in caplog.text
+
+
+@pytest.mark.parametrize("source", ALL)
+def test_a_class_that_val_lacks_is_reported(
+    source: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = load(source, put_both(source, samples, samples[:2]))
+    assert (len(dataset.classes), len(dataset.val)) == (3, 2)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "1 of 3 classes have no image in val: " in caplog.text
+
+
+@pytest.mark.parametrize("source", ALL)
+def test_a_class_that_train_lacks_is_refused(source: str, samples: list[Sample]) -> None:
+    message = said(source, put_both(source, [samples[0], samples[1]], samples[:3]))
+    if source == "folder":
+        assert message == "data.root=set: set/val/class 2 is a class that train lacks. Did you mean 'class 1'?"
+    else:
+        assert message.startswith("data.val: ")
+        assert "has the label 2, which is out of range. Allowed: 0 to 1, as the highest in train is 1" in message
+
+
+@pytest.mark.parametrize(
+    ("source", "setting", "message"),
+    [
+        ("tfrecord", {"image": "image/encode"}, "record 0 has no feature 'image/encode' (data.image). Did you mean "
+         "'image/encoded'? Allowed: image/class/label, image/class/text, image/encoded."),
+        ("tfrecord", {"label": "image/class/lable"}, "has no feature 'image/class/lable' (data.label). Did you"),
+        ("tfrecord", {"label": "label"}, "has no feature 'label' (data.label). Did you mean 'image/class/label'?"),
+        ("parquet", {"image": "imge"}, "there is no column 'imge' (data.image). Did you mean 'image'? Allowed: image"),
+        ("parquet", {"label": "lable"}, "there is no column 'lable' (data.label). Did you mean 'label'?"),
+        ("webdataset", {"label": "class"}, "there is no 00.class, only 00.cls. data.label names where labels are: cls, "
+         "another ending, or json.FIELD. Did you mean 'cls'?"),
+        ("filelist", {"label": "label"}, "train.txt has no columns to choose."),
+    ],
+)  # fmt: skip
+def test_a_wrong_name_of_a_field_is_answered_with_the_nearest(
+    source: str, setting: Settings, message: str, samples: list[Sample]
+) -> None:
+    given = said(source, put_both(source, samples, samples[:3]) | setting)
+    assert given.startswith("data.train: ")
+    assert message in given
+
+
+@pytest.mark.parametrize("source", ALL)
+def test_images_in_both_splits_are_reported(
+    source: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = put_both(source, samples, samples[:3])
+    load(source, settings)
+    assert not caplog.records
+    if source == "folder":
+        Path("set/val").rename("old")
+        Path("set/val").symlink_to(Path("set/train").resolve())
+    else:
+        Path("link").symlink_to(settings["train"])  # by another name, but not of a list
+        settings["val"] = settings["train"] if source == "filelist" else "link"
+        settings |= {"val_targets": settings["train_targets"]} if source == "numpy" else {}
+    forget_loaded()
+    load(source, settings)
+    assert re.search(r"data\.val: (\d) of \1 (files|folders|images) are in train too, as .*: the model is", caplog.text)
+
+
+@pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda _: b"no image", "is no image that DALI decodes; allowed: JPEG, PNG"),
+        (lambda whole: whole[:-200], "is broken: "),
+        (lambda whole: b"", "is empty (0 bytes)"),
+    ],
+    ids=["none", "cut", "empty"],
+)
+def test_an_image_that_does_not_decode_is_named_or_left_out(
+    source: str, damage: Callable[[bytes], bytes], message: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = (damage(samples[4][0]), samples[4][1], "")
+    settings = put_both(source, [*samples[:4], bad, samples[5]], samples[:3])
+    text = said(source, settings)
+    assert text.startswith("data: 1 of 6 train images cannot be used:\n  ")
+    assert f"{name_of(source, 4)} {message}" in text
+    assert "set data.skip_bad=true to leave them out" in text
+    dataset = load(source, settings | {"skip_bad": True})
+    assert sorted(dataset.train.targets) == [0, 0, 1, 2, 2]
+    assert "data.skip_bad=true: left out 1 of 6 train images:" in caplog.text
+
+
+@pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
+@pytest.mark.parametrize("name", ["train", "val"])
+def test_a_class_whose_last_image_is_left_out_is_reported(
+    source: str, name: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = [(image[:-200] if target == 1 else image, target, text) for image, target, text in samples]
+    splits = {"train": samples, "val": samples} | {name: broken}
+    settings = put_both(source, splits["train"], splits["val"])
+    load(source, settings | {"skip_bad": True})
+    one = "class 1" if source == "folder" else "1"
+    assert f"data.skip_bad=true: 1 of 3 classes have no image left in {name}: {one}." in caplog.text
+    assert caplog.text.count("no image left") == 1
+
+
+def test_remaining_classes_of_val_must_be_in_train(samples: list[Sample]) -> None:
+    broken = [(image[: -200 if target else None], target, text) for image, target, text in samples]
+    settings = put_both("tfrecord", broken, samples[1:3])
+    assert "no class of val is left in train" in said("tfrecord", settings | {"skip_bad": True})
+
+
+def test_a_label_whose_last_image_is_left_out_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    def having(*rows: tuple[float, ...]) -> Split:
+        return Split(tuple(Path(f"{place}.jpg") for place in range(len(rows))), rows)
+
+    before = having((1.0, 0.0), (1.0, 1.0))
+    left_out = having((1.0, 0.0))
+    whole, rest = (Dataset(("ant", "bee"), split, before, "multilabel") for split in (before, left_out))
+    check_remaining(whole, rest)
+    assert caplog.messages == ["data.skip_bad=true: 1 of 2 labels have no image left in train: bee."]
+
+
+@pytest.mark.parametrize(
+    ("listing", "message"),
+    [
+        (b"0\t0\n1\t77\n", "line 2, says byte 77, where no record begins: it belongs to another file. It is optional"),
+        (b"0\t0\n1\t0\n", "line 2, lists a record again. Allowed: each once. It is optional: remove it"),
+        (b"0 a\n", "line 1, is '0 a'. Allowed: a key, a tab and a number."),
+        (b"\xff\xfe\x00", "is no text. It is optional: remove it"),
+        (b"", "is empty. It is optional: remove it"),
+        (None, "cannot be read: Is a directory. It is optional: remove it"),
+    ],
+)
+def test_invalid_mxnet_indexes_are_refused(listing: bytes | None, message: str, samples: list[Sample]) -> None:
+    settings = put_both("recordio", samples, samples[:3])
+    index = Path("train.idx")
+    if listing is None:
+        index.unlink()
+        index.mkdir()
+    else:
+        index.write_bytes(listing)
+    text = said("recordio", settings)
+    assert text.startswith("data.train: train.rec: its index train.idx")
+    assert message in text
+
+
+def test_an_mxnet_index_of_fewer_records_is_reported_each_time(
+    samples: list[Sample], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as one that is older than its file."""
+    settings = put_both("recordio", samples, samples[:3])
+    index = Path("train.idx")
+    whole = index.read_text()
+    index.write_text("".join(whole.splitlines(keepends=True)[:4]))
+    for _ in range(2):
+        forget_loaded()
+        caplog.clear()
+        assert len(load("recordio", settings).train) == 4
+        assert "train.rec: its index train.idx lists 4 of 6 records; without it, all are used" in caplog.text
+    index.unlink()
+    forget_loaded()
+    caplog.clear()
+    assert len(load("recordio", settings).train) == 6
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("source", ["tfrecord", "recordio", "lmdb", "parquet"])
+def test_building_an_index_shows_progress(source: str, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+
+    def shown(*_: object, quiet: bool) -> Progress:
+        return Progress(console=Console(file=stream, force_terminal=True, width=80), disable=quiet)
+
+    monkeypatch.setattr("augment.data.formats.index.progress_bar", shown)
+    settings = put_both(source, samples, samples[:3])
+    load(source, settings)
+    assert not stream.getvalue()  # of so small ones nobody sees a bar
+    for index in Path("outputs/data/index").glob("*.npz"):
+        index.unlink()
+    monkeypatch.setattr("augment.data.formats.index._PROGRESS_FROM", 1)
+    forget_loaded()
+    assert load(source, settings).train.targets == (0, 1, 2, 0, 1, 2)
+    assert "Indexing MB" in stream.getvalue()
+
+
+@pytest.mark.parametrize("source", ALL)
+def test_the_command_line_prints_one_sentence(
+    source: str, samples: list[Sample], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = put_both(source, samples[:2], samples[:3])
+    given = [f"data.{key}={value}" for key, value in settings.items()]
+    with pytest.raises(SystemExit) as caught:
+        main([f"data={source}", *given, "fit.epochs=1", "fit.device=cpu", "model=cnn"])
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: data.")
+    assert "Traceback" not in error
+    assert len(error.splitlines()) == 1
+    assert not list(Path("outputs").glob("2*"))

@@ -1,0 +1,104 @@
+"""Sources are found, not listed; a dataset is loaded once per source and current folder."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from PIL import Image
+from stores import make_fixed_loader
+
+from augment.cli.compose import compose_recipe
+from augment.data import sources
+from augment.data.sources import SOURCES, Folder, load_dataset, parse_data
+from augment.data.sources.registry import _SOURCES
+
+MODULE = """
+    from dataclasses import dataclass
+
+    import numpy as np
+
+    from augment.data.dataset import Dataset, Split
+    from augment.data.images import as_ppm
+    from augment.data.sources import Source, source
+    from augment.params import Count, setting
+
+
+    @dataclass(frozen=True)
+    class Square:
+        level: int
+
+        @property
+        def name(self):
+            return f"square {self.level}"
+
+        def read(self):
+            return as_ppm(np.full((16, 16, 3), self.level, np.uint8))
+
+
+    @source("squares")
+    @dataclass(frozen=True, kw_only=True)
+    class Squares(Source):
+        count: int = setting(Count(default=2, within=(1, 9), doc="how many"))
+
+        def load(self):
+            split = Split(tuple(Square(20 * i) for i in range(self.count)), tuple(i % 2 for i in range(self.count)))
+            return Dataset(("even", "odd"), split, split)
+"""
+
+
+@pytest.fixture
+def folder_with_squares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a module that declares a source; what is registered is forgotten afterwards."""
+    (tmp_path / "squares_of_mine.py").write_text(dedent(MODULE))
+    before = dict(_SOURCES)
+    yield tmp_path
+    vars(sources).pop("Squares", None)
+    _SOURCES.clear()
+    _SOURCES.update(before)
+    for name in ("squares_of_mine", "augment.data.sources.squares_of_mine"):
+        sys.modules.pop(name, None)
+
+
+def levels_and_targets(source: sources.Source) -> set[tuple[int, int]]:
+    """Return the gray level and the target of each image that the loader yields."""
+    (batch,) = make_fixed_loader(load_dataset(source).train, batch_size=4)
+    levels = batch.images.amax((1, 2, 3)).tolist()
+    assert batch.images.amin((1, 2, 3)).tolist() == levels
+    return set(zip(levels, batch.targets.tolist(), strict=True))
+
+
+def test_a_new_source_is_one_module_of_a_user(folder_with_squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder_with_squares))
+    given = ["plugins=[squares_of_mine]", "data.source=squares", "data.count=4"]
+    assert levels_and_targets(compose_recipe(given).source()) == {(0, 0), (20, 1), (40, 0), (60, 1)}
+
+
+def test_a_new_source_is_one_module_of_the_package(folder_with_squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "__path__", [*sources.__path__, str(folder_with_squares)])
+    sources._import_built_in()
+    assert "squares" in SOURCES
+    assert sources.Squares is SOURCES["squares"]  # type: ignore[attr-defined]
+    source = parse_data({"source": "squares", "count": 4})
+    assert levels_and_targets(source) == {(0, 0), (20, 1), (40, 0), (60, 1)}
+
+
+def test_every_built_in_source_is_found() -> None:
+    assert set(SOURCES) == {
+        "filelist", "folder", "imagenette", "imagewoof", "lmdb", "numpy", "own", "parquet", "recordio", "sample",
+        "sample_multilabel", "tfrecord", "webdataset",
+    }  # fmt: skip
+
+
+def test_relative_paths_depend_on_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Folder(root="mine")
+    for place, names in (("a", ("ant", "bee")), ("b", ("cat", "dog"))):
+        for name in names:
+            for split in ("train", "val"):
+                folder = tmp_path / place / "mine" / split / name
+                folder.mkdir(parents=True)
+                Image.new("RGB", (8, 8)).save(folder / "0.png")
+        monkeypatch.chdir(tmp_path / place)
+        assert load_dataset(source).classes == names
+        assert load_dataset(source) is load_dataset(source)

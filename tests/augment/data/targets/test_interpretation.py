@@ -1,0 +1,92 @@
+"""Interpretation of arrays of targets; ambiguous ones are refused."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.data.dataset import Dataset, Split, Task
+from augment.data.targets.interpretation import TargetOptions, make_dataset
+from augment.data.targets.labels import LabeledSplit, Labels
+from augment.support.errors import UserError
+
+FLAGS = [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
+ONE_HOT = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+def understand(values: Any, val: Any = None, **options: Any) -> Dataset:
+    splits = []
+    for key, found in (("train", values), ("val", values if val is None else val)):
+        images = [Path(f"{key}{index}") for index in range(len(found))]
+        splits.append(LabeledSplit(f"data.{key}", images, Labels.of_rows(np.array(found)), "x[{}]".format))
+    return make_dataset(splits, TargetOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "task", "names", "train"),
+    [
+        ([0, 2, 1], {}, "classify", ("0", "1", "2"), (0, 2, 1)),
+        ([[1], [2]], {"offset": 1}, "classify", ("1", "2"), (0, 1)),
+        ([True, False], {}, "classify", ("0", "1"), (1, 0)),
+        ([0.0, 1.0], {"classes": ("a", "b")}, "classify", ("a", "b"), (0, 1)),
+        (ONE_HOT, {"task": "classify"}, "classify", ("0", "1", "2"), (0, 1, 2)),
+        ([1.0, 2.5], {}, "regress", ("target",), ((1.0,), (2.5,))),
+        ([23.0, 90.0], {"names": ("age",)}, "regress", ("age",), ((23.0,), (90.0,))),
+        ([23, 90], {"task": "regress"}, "regress", ("target",), ((23.0,), (90.0,))),
+        ([[1.5, 2], [0, 1]], {}, "regress", ("target_1", "target_2"), ((1.5, 2.0), (0.0, 1.0))),
+        ([[7, 2], [0, 1]], {"names": ("x", "y")}, "regress", ("x", "y"), ((7.0, 2.0), (0.0, 1.0))),
+        (FLAGS, {}, "multilabel", ("0", "1", "2"), tuple(tuple(map(float, row)) for row in FLAGS)),
+        (np.array(FLAGS, bool), {}, "multilabel", ("0", "1", "2"), tuple(tuple(map(float, row)) for row in FLAGS)),
+        (ONE_HOT, {"task": "multilabel", "names": ("a", "b", "c")}, "multilabel", ("a", "b", "c"),
+         tuple(tuple(map(float, row)) for row in ONE_HOT)),
+        (np.array(FLAGS, np.float32), {"classes": ("a", "b", "c")}, "multilabel", ("a", "b", "c"),
+         tuple(tuple(map(float, row)) for row in FLAGS)),
+        (FLAGS, {"task": "regress", "names": ("a", "b", "c")}, "regress", ("a", "b", "c"),
+         tuple(tuple(map(float, row)) for row in FLAGS)),
+        (np.array(FLAGS, float), {"task": "regress"}, "regress", ("target_1", "target_2", "target_3"),
+         tuple(tuple(map(float, row)) for row in FLAGS)),
+    ],
+)  # fmt: skip
+def test_unambiguous_arrays(values: Any, options: Any, task: Task, names: Any, train: Any) -> None:
+    splits = (Split(tuple(Path(f"{key}{i}") for i in range(len(train))), train) for key in ("train", "val"))
+    assert understand(values, **options) == Dataset(names, *splits, task)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        (ONE_HOT, {}, "^data.train: each image has one 1 among 3 numbers, which may mean a class or labels. "
+                      "Allowed: data.task=classify, multilabel or regress"),
+        (np.array(FLAGS, float), {}, "0 and 1 as fractions.*data.multilabel=true or data.task=regress"),
+        ([[7, 2], [0, 1]], {}, "2 whole numbers per image. Allowed: 0 and 1 for labels; data.task=regress"),
+        (FLAGS, {"names": ("a", "b", "c")},
+         "^data.targets: a, b, c are 0 and 1, which may mean labels or numbers"),
+        ([[0, 1], [0, 2]], {"task": "multilabel"}, r"x\[1\] has the target \[0, 2\]. Allowed .*: 0 and 1"),
+        (FLAGS, {"task": "classify"}, r"x\[0\] has the target \[1, 0, 1\].*one 1, and 0 otherwise"),
+        ([[1.5, np.nan], [0, 1]], {}, r"x\[0\] has the target \[1.5, nan\]. Allowed: finite numbers"),
+        ([1.5, 1e39], {}, r"x\[1\] has the target 1e\+39. Allowed: finite"),
+        ([[1.5, 2]], {"names": ("a",)}, "^data.targets: 1 names. Allowed: 2"),
+        (FLAGS, {"classes": ("a", "b")}, "^data.classes: 2 names. Allowed: 3"),
+        ([0, 1], {"names": ("a",), "task": "classify"}, "^data.targets: names numbers, but data.task=classify"),
+        ([], {}, "^data.train: holds no images"),
+        (np.zeros((2, 2, 2)), {}, r"targets are \(2, 2, 2\) float64"),
+        ([0.5, 1.0], {"classes": ("a", "b")}, r"x\[0\] has the label 0.5. Allowed: whole numbers"),
+    ],
+)  # fmt: skip
+def test_ambiguous_or_invalid_arrays_are_refused(values: Any, options: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        understand(values, **options)
+
+
+def test_both_splits_must_have_the_same_form() -> None:
+    with pytest.raises(UserError, match=r"^data\.val: 2 numbers per image, but 3 in train"):
+        understand(FLAGS, [[0, 1]])
+    assert understand([0.0, 1.5], [3, 4]).val.targets == ((3.0,), (4.0,))
+
+
+def test_labels_without_images_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        understand([[1, 0, 1], [0, 0, 1]])
+    assert "1 of 3 classes have no image in train: 1." in caplog.text

@@ -1,0 +1,144 @@
+"""From labels to classes and targets: common rules for all sources, files of names, and error messages."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.data.dataset import Dataset
+from augment.data.targets.classes import read_names
+from augment.data.targets.interpretation import TargetOptions, make_dataset
+from augment.data.targets.labels import Label, LabeledSplit, pack
+from augment.support.errors import UserError
+
+
+def labeled(key: str, labels: Sequence[Any], names: tuple[str, ...] | None = None) -> LabeledSplit:
+    lists: list[Sequence[Label]] = [label if isinstance(label, list) else [label] for label in labels]
+    images = [Path(f"{key}{index}") for index in range(len(lists))]
+    return LabeledSplit(f"data.{key}", images, pack(lists, f"{key}{{}}".format), f"{key}{{}}".format, names)
+
+
+def understand(train: Sequence[Any], val: Sequence[Any], **options: Any) -> Dataset:
+    return make_dataset([labeled("train", train), labeled("val", val)], TargetOptions(**options), typed=False)
+
+
+def test_class_names_are_read_one_per_line(tmp_path: Path) -> None:
+    (tmp_path / "names").write_text("sea lion \nhäst\n\n\n", encoding="utf-8")
+    assert read_names(str(tmp_path / "names")) == ("sea lion", "häst")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"cat\n\ndog\n", "line 2 is empty"),
+        (b"cat\ndog\ncat\n", "lines 1 and 3 are both 'cat'"),
+        (b"\xff\xfe", "is not text"),
+    ],
+)
+def test_invalid_files_of_class_names_are_refused(content: bytes | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "names").write_bytes(content)
+    with pytest.raises(UserError, match=rf"^data\.classes=.*names: {message}"):
+        read_names(str(tmp_path / "names"))
+
+
+def test_gaps_between_numbers_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    found = understand([0, 3, 3], [3, 1])
+    assert (found.task, found.classes) == ("classify", ("0", "1", "2", "3"))
+    assert (found.train.targets, found.val.targets) == ((0, 3, 3), (3, 1))
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 of 4 classes have no image in train: 1, 2.",
+        "2 of 4 classes have no image in val: 0, 2.",
+    ]
+
+
+def test_an_offset_applies_to_numbers_only() -> None:
+    found = understand([7, 5], [6, 5], offset=5)
+    assert (found.classes, found.train.targets, found.val.targets) == (("5", "6", "7"), (2, 0), (1, 0))
+    assert understand([7, 5], [5], offset=5, classes=("a", "b", "c")).train.targets == (2, 0)
+    assert understand(["b", "a"], ["a"], offset=5).train.targets == (1, 0)
+
+
+def test_given_class_names_override_those_of_the_data() -> None:
+    train, val = (labeled(key, [1, 0], ("cat", "dog")) for key in ("train", "val"))
+    assert make_dataset([train, val]).classes == ("cat", "dog")
+    assert make_dataset([train, val], TargetOptions(classes=("a", "b"))).classes == ("a", "b")
+    with pytest.raises(UserError, match=r"^data: the files of val come with other names of classes \(dog, cat\)"):
+        make_dataset([train, labeled("val", [1, 0], ("dog", "cat"))])
+
+
+def test_several_labels_are_ones_and_zeros(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        found = understand([[0, 2], [], [1], [2, 0, 2]], [[2], []])
+    assert (found.task, found.classes) == ("multilabel", ("0", "1", "2"))
+    assert found.train.targets == ((1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.0, 1.0, 0.0), (1.0, 0.0, 1.0))
+    assert found.val.targets == ((0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
+    assert "2 images have several labels" in caplog.text
+    assert understand(["a", []], [[], "a"], task="multilabel").train.targets == ((1.0,), (0.0,))
+    assert understand([["b", "a"]], [["a"]], offset=1).train.targets == ((1.0, 1.0),)
+
+
+def test_labels_are_packed_into_arrays_and_come_back() -> None:
+    lists: list[list[Label]] = [["b"], ["d", "a"], [], ["c"], ["b"]]
+    packed = pack(lists, str)
+    assert packed.lists() == lists
+    assert packed.words == ("a", "b", "c", "d")
+    assert packed.counts.tolist() == [1, 2, 0, 1, 1]
+    assert [packed.owner(slot) for slot in range(5)] == [0, 1, 1, 3, 4]
+    split = LabeledSplit("data.train", [], packed, "p{}".format)
+    assert split.describe(1) == "p1 has the label 'd'"
+    with pytest.raises(
+        UserError, match=r"^p1 has the label 4, and p3 has the label 'c'. Allowed: numbers or names, not"
+    ):
+        pack([[], [4], [], ["c"]], "p{}".format)
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "settings", "message"),
+    [
+        ([0, 1], [0, 2, 3], {}, "data.val: val1 has the label 2, which is out of range. Allowed: 0 to 1, as the "
+         "highest in train is 1."),
+        ([0, -1, 1, -2], [0], {}, "data.train: train1 has the label -1, which is out of range. Allowed: 0 to 1"),
+        ([-3], [-3], {}, "data.train: train0 has the label -3, which is out of range. Allowed: whole numbers from 0."),
+        ([[0, 1], [1, 5]], [0], {"classes": ("a", "b")}, "data.train: train1 has the label 5, which is out of range. "
+         "Allowed: 0 to 1, as 2 classes have names."),
+        ([1, 2], [1], {"classes": ("a", "b")}, "0 to 1, as 2 classes have names. Do labels begin at 1? Then set "
+         "data.label_offset=1."),
+        ([0, 1], [1], {"offset": 1}, "data.train: train0 has the label 0, which is out of range. Allowed: 1 to 1, as "
+         "the highest in train is 1 (data.label_offset=1)."),
+        ([0, 2**30], [0], {}, "data.train: train1 has the label 1073741824, which is no number of a class. Allowed "
+         "without data.classes: below 1,000,000."),
+        ([[0, 1], 10_000], [0], {}, "which is no number of a class. Allowed without data.classes: below 10,000."),
+        ([0, 2**70], [0], {}, "train1 has the label 1180591620717411303424, which is no number of a class."),
+        ([0, 1.5], [0], {}, "data.train: train1 has the label 1.5. Allowed: whole numbers."),
+        ([float("inf"), 0.0], [0], {}, "data.train: train0 has the label inf. Allowed: whole numbers."),
+        (["cat", "dog"], ["dog", "dgo"], {}, "data.val: val1 has the label 'dgo', which is unknown. Did you mean "
+         "'dog'? Allowed: cat, dog."),
+        ([0, "cat"], [0], {}, "train1 has the label 'cat'"),
+        (["cat"], [0], {}, "data: train0 has the label 'cat', and val0 has the label 0. Allowed: numbers or names"),
+        ([0, []], [0], {}, "data.train: train1 has no label. Allowed: one, or any number with data.multilabel=true."),
+        ([0, [0, 1], []], [0], {"task": "classify"}, "data.train: train1 has 2 labels (2 images have none"),
+        ([[], []], [0], {"task": "multilabel"}, "data.train: train0 has no label, and no other image has one."),
+        ([0], [], {}, "data.val: holds no images."),
+        ([1], [0], {}, "data: no class of val is in train; train has 1, val 0."),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_the_first_image(
+    train: list[Any], val: list[Any], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        understand(train, val, **settings)
+    assert message in str(caught.value)
+
+
+def test_only_the_nearest_of_many_classes_is_suggested() -> None:
+    with pytest.raises(UserError) as caught:
+        understand([f"class {i:02}" for i in range(60)], ["clas 07"])
+    assert str(caught.value) == (
+        "data.val: val0 has the label 'clas 07', which is unknown. Did you mean 'class 07'? Allowed: one of 60 classes."
+    )

@@ -1,0 +1,117 @@
+"""Lists that could be misinterpreted."""
+
+from pathlib import Path
+
+import pytest
+
+from augment.data.dataset import Dataset, Task
+from augment.data.formats.filelist import Lines, read_list
+from augment.data.targets.interpretation import TargetOptions
+from augment.data.targets.lists import make_list_dataset
+from augment.support.errors import UserError
+
+
+def write(folder: Path, name: str, rows: list[str], targets: tuple[str, ...] = (), label: str | None = None) -> Lines:
+    file = folder / name
+    file.write_text("".join(f"{row}\n" for row in rows))
+    return read_list("data.train", file, image=None, label=label, targets=targets)
+
+
+def understand(train: Lines, val: Lines, *, task: Task | None, classes: tuple[str, ...] | None) -> Dataset:
+    images = [[Path(line.path) for line in lines.lines] for lines in (train, val)]
+    return make_list_dataset((train, val), images, TargetOptions(task, classes, names=train.columns))
+
+
+def numbers(*labels: str) -> list[str]:
+    return ["path\tage", *(f"{i}.png\t{label}" for i, label in enumerate(labels))]
+
+
+@pytest.mark.parametrize(
+    ("labels", "line", "message"),
+    [
+        (("1.5", "2.0", "nan", "3.5", ".25"), 4, "2.png has 'nan', which is no number, where other labels are fract"),
+        (("1.5", "2.0", "3.5", ".25", ""), 6, "4.png has no number, where other labels are fractional"),
+        (("1.5", "1,5", "3.5", ".25"), 3, "1.png has '1,5', which is no number, where other labels are fractional "
+         "numbers. Allowed: numbers, with a point for the fraction; or data.task=classify if these are names."),
+        (("1,5", "0,25", "-2,75"), 2, "0.png has '1,5', which is no number (and 2 more)"),
+        (("1.5", "2.5", "3.5") * 6 + ("NA", "NA"), 20, "18.png has 'NA', which is no number (and 1 more)"),
+    ],
+)  # fmt: skip
+def test_a_typing_error_among_numbers_is_refused(
+    labels: tuple[str, ...], line: int, message: str, tmp_path: Path
+) -> None:
+    lines, val = write(tmp_path, "a.tsv", numbers(*labels)), write(tmp_path, "b.tsv", numbers("0.5"))
+    with pytest.raises(UserError) as raised:
+        understand(lines, val, task=None, classes=None)
+    assert str(raised.value).startswith(f"data.train: line {line} of {tmp_path}/a.tsv: {message}")
+    if "" not in labels:
+        assert understand(lines, lines, task="classify", classes=None).classes == tuple(sorted(set(labels)))
+
+
+@pytest.mark.parametrize("labels", [("1.5", "2.5", "nan", "dev"), ("1.5", "2.5", "3.5", "a", "b", "c"), ("1,2", "3,4")])
+def test_names_with_a_few_numbers_stay_names(labels: tuple[str, ...], tmp_path: Path) -> None:
+    lines = write(tmp_path, "a.tsv", numbers(*labels))
+    assert understand(lines, lines, task=None, classes=None).classes == tuple(sorted(labels))
+
+
+HOT = ["path,cat,dog,age", "a.png,0,1,3", "b.png,1,0,4", "c.png,1,1,5"]
+
+
+def test_the_first_of_several_unnamed_flag_columns_is_no_class(tmp_path: Path) -> None:
+    lines = write(tmp_path, "a.csv", HOT)
+    asked: tuple[Task | None, ...] = (None, "multilabel")
+    for task in asked:
+        with pytest.raises(UserError) as raised:
+            understand(lines, lines, task=task, classes=None)
+        assert str(raised.value) == (
+            f"data.train: {tmp_path}/a.csv has 2 columns of 0 and 1, cat, dog, and no column 'label'. Allowed: "
+            "data.targets=[cat,dog] data.multilabel=true for labels, or data.label=cat if that column is the class."
+        )
+    chosen = write(tmp_path, "a.csv", HOT, label="cat")
+    assert understand(chosen, chosen, task=None, classes=None).train.targets == (0, 1, 1)
+    few = write(tmp_path, "few.csv", ["path,kind,fold", "a.png,1,1"])  # flags by chance: those of train are none
+    many = write(tmp_path, "many.csv", ["path,kind,fold", "a.png,0,1", "b.png,1,3", "c.png,2,0"])
+    assert understand(many, few, task=None, classes=None).classes == ("0", "1", "2")
+
+
+def test_a_column_that_differs_in_every_line_is_no_class(tmp_path: Path) -> None:
+    rows = [f"{100 + i},{i}.png,{i % 2},{i % 3 % 2}" for i in range(8)]
+    lines = write(tmp_path, "a.csv", ["id,path,cat,dog", *rows])
+    with pytest.raises(UserError) as raised:
+        understand(lines, lines, task=None, classes=None)
+    assert str(raised.value) == (
+        f"data.train: {tmp_path}/a.csv has no column 'label', and 'id', the column in its position, differs in "
+        "each of its 8 lines. Allowed: data.label or data.targets with the right column of cat, dog, "
+        "data.targets=[id] if it is a number to predict, data.label=id if it is the class."
+    )
+    alone = write(tmp_path, "b.csv", ["path,who", *(f"{i}.png,p{i}" for i in range(8))])
+    with pytest.raises(UserError, match=r"8 lines\. Allowed: data\.label=who if it is the class\.$"):
+        understand(alone, lines, task=None, classes=None)
+    chosen = write(tmp_path, "a.csv", ["id,path,cat,dog", *rows], label="id")
+    known = tuple(f"p{i}" for i in range(8))
+    few = write(tmp_path, "c.csv", ["path,who", *(f"{i}.png,p{i}" for i in range(7))])
+    twice = write(tmp_path, "d.csv", ["path,who", *(f"{i}.png,p{i % 7}" for i in range(8))])
+    usual = write(tmp_path, "e.csv", ["path,label", *(f"{i}.png,p{i}" for i in range(8))])
+    assert understand(chosen, chosen, task=None, classes=None).classes[-1] == "107"
+    assert understand(alone, alone, task=None, classes=known).classes == known
+    assert understand(alone, alone, task="classify", classes=None).classes == known
+    for fine in (few, twice, usual):
+        assert set(understand(fine, fine, task=None, classes=None).classes) <= set(known)
+
+
+def test_flags_with_names_are_labels_or_numbers(tmp_path: Path) -> None:
+    lines = write(tmp_path, "a.csv", HOT, targets=("cat", "dog"))
+    with pytest.raises(
+        UserError, match=r"^data.targets: cat, dog are 0 and 1, .*data.multilabel=true or data.task=reg"
+    ):
+        understand(lines, lines, task=None, classes=None)
+    assert understand(lines, lines, task="regress", classes=None).task == "regress"
+    assert understand(lines, lines, task="multilabel", classes=None).train.targets[0] == (0.0, 1.0)
+    mixed = write(tmp_path, "a.csv", HOT, targets=("cat", "age"))
+    assert understand(mixed, mixed, task=None, classes=None).task == "regress"
+
+
+def test_numbers_with_gaps_that_become_classes_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = write(tmp_path, "a.csv", ["path,label", *(f"{i}.png,{18 + 3 * i % 61}" for i in range(40))])
+    understand(lines, lines, task=None, classes=None)
+    assert "classes have no image in train: 0, 1, 2" in caplog.text

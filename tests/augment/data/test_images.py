@@ -1,0 +1,148 @@
+"""Images in larger files work everywhere: checks, previews, exports, benchmarks."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from stores import write_arrays, write_shards
+
+from augment.data.check import check_files
+from augment.data.dataset import ImageRef, Split
+from augment.data.images import are_decoded, are_paths, file_name, name_of, open_image, read_encoded
+from augment.data.sources import parse_data
+from augment.pipeline.build import build_transform
+from augment.pipeline.image_feed import ImageFeed
+from augment.pipeline.placement import decoded_bytes
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
+from augment.tools.bench import handwritten
+from augment.tools.bench.baselines import HAS_TORCHVISION, PilDataset, PlainRecipe, TorchvisionDataset
+from augment.tools.bench.setup import Setup
+from augment.tools.export.parity import dali_form, draw_parity, parity
+from augment.tools.preview.gallery import render_whole
+from augment.tools.preview.shots import shoot
+
+CPU = torch.device("cpu")
+Images = tuple[ImageRef, ...]
+
+
+@pytest.fixture(scope="module")
+def stores(image_files: Split, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Images]:
+    """The images as paths, in a tar shard, and, resized, in an array."""
+    folder = tmp_path_factory.mktemp("stores")
+    files = [Path(str(file)) for file in image_files.files]
+    shard = write_shards(folder, files, image_files.targets, 1)
+    x, y = write_arrays(folder, files, image_files.targets)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        tar = parse_data({"source": "webdataset", "train": shard, "val": shard}).load().train.files
+        raw = {"source": "numpy", "train": x, "train_targets": y, "val": x, "val_targets": y}
+        return {"folder": tuple(files), "tar": tar, "array": parse_data(raw).load().train.files}
+
+
+def test_names_bytes_and_pixels(stores: dict[str, Images]) -> None:
+    for path, stored in zip(stores["folder"], stores["tar"], strict=True):
+        assert bytes(read_encoded(stored)) == bytes(read_encoded(path))
+        with open_image(path) as one, open_image(stored) as other:
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    assert (name_of(stores["folder"][0]), file_name(stores["folder"][0])) == (str(stores["folder"][0]), "48x32.jpg")
+    assert (name_of(stores["tar"][0]), file_name(stores["tar"][0])) == ("train-000.tar/photos/0000.jpg", "0000.jpg")
+    assert name_of(stores["array"][3]) == "x.npy[3]"
+
+
+def test_one_encoded_image_makes_the_split_encoded(stores: dict[str, Images]) -> None:
+    """Of two splits of one source, train may come decoded and val not."""
+    both = (stores["array"][0], stores["tar"][0])
+    assert are_decoded(stores["array"])
+    assert not are_decoded(both)
+    assert not are_paths((stores["folder"][0], stores["tar"][0]))
+    first, second = ImageFeed(both, batch_size=2, batches=1)(SimpleNamespace(iteration=0))[0]
+    assert bytes(first[:2]) == b"P6"
+    assert bytes(second) == bytes(read_encoded(both[1]))
+
+
+@pytest.mark.parametrize("name", ["tar", "array"])
+def test_a_preview_is_the_same(name: str, stores: dict[str, Images]) -> None:
+    aug = parse_aug({"size": 16, "train": {"flip": {"p": 0.5}, "hue": {"p": 0.5}}})
+    assert render_whole(aug, stores[name]).shape == (7, 16, 16, 3)
+    if name == "tar":
+        np.testing.assert_array_equal(render_whole(aug, stores[name]), render_whole(aug, stores["folder"]))
+    shots = shoot(build_plan(aug, "train"), stores[name], seed=0, epochs=2)
+    assert sorted((shot.epoch, shot.photo) for shot in shots) == [(e, p) for e in range(2) for p in range(7)]
+
+
+def test_an_export_is_compared_on_them(stores: dict[str, Images], tmp_path: Path) -> None:
+    plan = build_plan(parse_aug({"size": 16, "val": {"resize": {}}}), "val")
+    (tmp_path / "it.dali").write_bytes(build_transform(plan, device="cpu", batch_size=16, threads=1).serialize())
+    form = dali_form(tmp_path / "it.dali", "cpu")
+    for name in ("tar", "array"):
+        (result,) = parity(plan, stores[name], [form], CPU)
+        assert (result.images, result.max_levels) == (7, 0), name
+        draw_parity(plan, stores[name][1], [form], CPU, tmp_path / "it.png")
+        with Image.open(tmp_path / "it.png") as drawn:
+            assert drawn.width > 300
+
+
+@pytest.mark.parametrize("dataset", [PilDataset, pytest.param(TorchvisionDataset, marks=pytest.mark.skipif(
+    not HAS_TORCHVISION, reason="needs torchvision"))])  # fmt: skip
+def test_a_baseline_reads_them(dataset: type[PilDataset] | type[TorchvisionDataset], stores: dict[str, Images]) -> None:
+    recipe = PlainRecipe.of(parse_aug({"size": 16, "train": {"center_crop": {}}}))
+    made = {name: dataset(files, recipe) for name, files in stores.items()}
+    for index in range(7):
+        assert torch.equal(made["folder"][index][0], made["tar"][index][0])
+        assert made["array"][index][0].shape == (3, 16, 16)
+
+
+def test_pipelines_by_hand_read_them(stores: dict[str, Images]) -> None:
+    aug = parse_aug({"size": 16, "train": {"flip": {"p": 0.5}}})
+    for name in ("tar", "array"):
+        setup = Setup(aug, tuple(stores[name]), 7, 7)
+        for build in (handwritten.read_pipeline, handwritten.decode_pipeline):
+            pipeline = build(setup)
+            pipeline.build()
+            (output,) = pipeline.run()
+            assert len(output) == 7
+        pipeline = handwritten.handwritten_pipeline(setup)
+        pipeline.build()
+        assert pipeline.run()[0].as_tensor().shape() == [7, 16, 16, 3]
+
+
+def test_their_size_in_memory_is_estimated(stores: dict[str, Images]) -> None:
+    assert decoded_bytes(stores["tar"]) == decoded_bytes(stores["folder"])
+    assert decoded_bytes(stores["array"]) == int(1.1 * 7 * 40 * 40 * 3)
+
+
+class _Memory:
+    """An image in memory, or one that cannot be read."""
+
+    def __init__(self, name: str, content: bytes | None) -> None:
+        self.name, self._content = name, content
+
+    def read(self) -> bytes:
+        if self._content is None:
+            raise OSError(5, "Input/output error")
+        return self._content
+
+
+def test_bad_images_in_larger_files_are_found(stores: dict[str, Images], tmp_path: Path) -> None:
+    whole = bytes(read_encoded(stores["folder"][0]))
+    contents: dict[str, Any] = {
+        "good": whole,
+        "cut": whole[:-300],
+        "empty": b"",
+        "text": b"no image",
+        "gif": b"GIF89a",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    paths = {problem.reason for problem in check_files([tmp_path / name for name in contents])}
+    stored = check_files([*(_Memory(name, content) for name, content in contents.items()), *stores["array"]])
+    assert [name_of(problem.file) for problem in stored] == ["cut", "empty", "text", "gif"]
+    assert {problem.reason for problem in stored} == paths
+    (lost,) = check_files([_Memory("lost", None)], cache=tmp_path / "cache.json")
+    assert lost.reason == "cannot be read: Input/output error"
+    assert not (tmp_path / "cache.json").exists()

@@ -1,0 +1,222 @@
+"""Folds and fractions: each image once, stratified by class, and stable."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from augment.data.dataset import Dataset, Split, Target, Task
+from augment.data.selection import take_fold, take_fraction
+from augment.data.sources import SOURCES, Source, load_dataset, parse_data
+from augment.params import setting, settings
+from augment.support.errors import UserError
+
+VAL = Split((Path("val/0.jpg"),), (0,))
+
+
+def dataset(targets: Sequence[Target], task: Task = "classify") -> Dataset:
+    """A dataset of images that are not there."""
+    files = tuple(Path(f"train/{place}.jpg") for place in range(len(targets)))
+    classes = len(targets[0]) if isinstance(targets[0], tuple) else 1 + max(t for t in targets if isinstance(t, int))
+    return Dataset(tuple(f"class {c}" for c in range(classes)), Split(files, tuple(targets)), VAL, task)
+
+
+def of_classes(seed: int, least: int = 7) -> Dataset:
+    """Some classes of at least so many images, in mixed order."""
+    rng = np.random.default_rng(seed)
+    targets = np.repeat(np.arange(6), rng.integers(least, 40, 6))
+    return dataset(rng.permutation(targets).tolist())
+
+
+def of_labels(seed: int, image_files: int = 200) -> Dataset:
+    """Images of five labels, the last of which is on four images."""
+    rng = np.random.default_rng(seed)
+    rows = (rng.random((image_files, 5)) < [0.5, 0.3, 0.2, 0.1, 0]).astype(float)
+    rows[rng.choice(image_files, 4, replace=False), 4] = 1
+    return dataset([tuple(row) for row in rows.tolist()], "multilabel")
+
+
+def pairs(split: Split) -> set[tuple[object, Target]]:
+    return set(zip(split.files, split.targets, strict=True))
+
+
+# --- folds ---
+
+
+@pytest.mark.parametrize("folds", [2, 3, 5, 7])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_image_is_in_val_of_one_fold_and_in_train_of_the_others(folds: int, seed: int) -> None:
+    whole = of_classes(seed)
+    rounds = [take_fold(whole, folds=folds, fold=fold, seed=seed) for fold in range(folds)]
+    scored = Counter(file for one in rounds for file in one.val.files)
+    assert scored == Counter(whole.train.files)
+    for one in rounds:
+        assert pairs(one.train) | pairs(one.val) == pairs(whole.train)
+        assert len(one.train) + len(one.val) == len(whole.train)
+        assert list(one.train.files) == [file for file in whole.train.files if file in set(one.train.files)]
+        assert (one.classes, one.task) == (whole.classes, whole.task)
+    counts = np.array([np.bincount(one.val.targets, minlength=6) for one in rounds])
+    assert (np.ptp(counts, axis=0) <= 1).all()
+    assert np.ptp(counts.sum(axis=1)) <= 1
+
+
+def test_folds_are_drawn_by_their_seed() -> None:
+    whole = of_classes(0)
+    one, again, other = (take_fold(whole, folds=3, fold=1, seed=seed) for seed in (0, 0, 1))
+    assert one == again
+    assert one.val != other.val
+
+
+def test_the_rarest_label_is_in_as_many_folds_as_it_can_be() -> None:
+    for seed in range(5):
+        rounds = [take_fold(of_labels(seed), folds=4, fold=fold, seed=0) for fold in range(4)]
+        having = np.array([np.sum(one.val.targets, axis=0) for one in rounds])
+        assert having[:, 4].tolist() == [1, 1, 1, 1]
+        assert [len(one.val) for one in rounds] == [50] * 4
+
+
+def test_images_with_numbers_are_distributed_evenly() -> None:
+    whole = dataset([(float(i),) for i in range(11)], "regress")
+    rounds = [take_fold(whole, folds=3, fold=fold, seed=0) for fold in range(3)]
+    assert sorted(len(one.val) for one in rounds) == [3, 4, 4]
+    assert set().union(*(one.val.targets for one in rounds)) == set(whole.train.targets)
+
+
+def test_duplicates_in_a_list_stay_in_one_split() -> None:
+    whole = of_classes(0)
+    listed = Split(whole.train.files * 2, whole.train.targets * 2)
+    for fold in range(3):
+        one = take_fold(Dataset(whole.classes, listed, VAL), folds=3, fold=fold, seed=0)
+        assert not set(one.train.files) & set(one.val.files)
+        assert set(Counter(one.val.files).values()) == {2}
+
+
+# --- fraction ---
+
+FRACTIONS = (0.01, 0.1, 0.25, 0.5, 0.9, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_class_keeps_its_share_and_larger_shares_have_all_of_smaller_ones(seed: int) -> None:
+    whole = of_classes(seed)
+    before: set[tuple[object, Target]] = set()
+    for fraction in FRACTIONS:
+        found = take_fraction(whole, fraction=fraction, seed=0)
+        all_counts, counts = (np.bincount(split.targets).tolist() for split in (whole.train, found.train))
+        assert counts == [max(1, round(fraction * count)) for count in all_counts]
+        assert before <= pairs(found.train) <= pairs(whole.train)
+        assert list(found.train.files) == [file for file in whole.train.files if file in set(found.train.files)]
+        assert found.val == whole.val
+        before = pairs(found.train)
+    assert before == pairs(whole.train)
+    some = [take_fraction(whole, fraction=0.5, seed=number).train for number in (0, 1)]
+    assert some[0] != some[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_labels_and_numbers_keep_their_share(seed: int) -> None:
+    numbers = dataset([(float(i),) for i in range(40)], "regress")
+    for whole in (of_labels(seed), numbers):
+        before: set[tuple[object, Target]] = set()
+        for fraction in FRACTIONS:
+            found = take_fraction(whole, fraction=fraction, seed=0)
+            assert len(found.train) == max(1, round(fraction * len(whole.train)))
+            assert before <= pairs(found.train)
+            before = pairs(found.train)
+
+
+def test_labels_keep_their_share_better_than_by_chance() -> None:
+    off, by_chance = 0.0, 0.0
+    for seed in range(6):
+        whole = of_labels(seed)
+        having = np.sum(whole.train.targets, axis=0)
+        for fraction in (0.1, 0.25, 0.5, 0.9):
+            kept = np.sum(take_fraction(whole, fraction=fraction, seed=seed).train.targets, axis=0)
+            off += np.abs(kept - fraction * having).sum()
+            # Of a hypergeometric count, about normal: standard deviation times sqrt(2 / pi).
+            variance = having * (1 - having / 200) * fraction * (1 - fraction)
+            by_chance += (np.sqrt(2 / np.pi) * np.sqrt(variance)).sum()
+    assert off < 0.65 * by_chance
+
+
+# --- as settings of every source ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Source):
+    """A source as a user declares one, which counts how often it is asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    name: str = setting(settings(SOURCES["folder"])["root"])
+
+    def load(self) -> Dataset:
+        self.asked.append(self.name)
+        return of_classes(0)
+
+
+def test_the_fold_comes_first_and_then_the_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drawn, "asked", [])
+    whole = load_dataset(Drawn(name="a"))
+    for fold in range(3):
+        cut = take_fold(whole, folds=3, fold=fold, seed=4)
+        found = load_dataset(Drawn(name="a", folds=3, fold=fold, split_seed=4, fraction=0.5))
+        assert found == take_fraction(cut, fraction=0.5, seed=4)
+        assert found.val == cut.val
+    assert Drawn.asked == ["a"], "the jobs of a sweep list and check their images once"
+
+
+def test_the_selected_part_is_described() -> None:
+    assert Drawn(name="a").part == ""
+    assert Drawn(name="a", folds=5, fold=0, fraction=0.1).part == "fold 0 of 5, fraction 0.1"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_has_them(name: str) -> None:
+    required = {setting: "x" for setting, param in settings(SOURCES[name]).items() if param.required}
+    source = parse_data({"source": name, **required, "fraction": 0.1, "folds": 5, "fold": 4, "balance": "weights"})
+    assert (source.fraction, source.folds, source.fold, source.balance) == (0.1, 5, 4, "weights")
+    with pytest.raises(UserError, match=r"^data\.fractoin: unknown key\. Did you mean 'fraction'\?"):
+        parse_data({"source": name, **required, "fractoin": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"folds": 3}, "data.fold: missing. Allowed: 0 to 2, or -m 'data.fold=range(3)' for all."),
+        ({"folds": 3, "fold": 3}, "data.fold=3: no such one of 3 folds, which count from 0. Allowed: 0 to 2, or -m"),
+        ({"fold": 0}, "data.fold=0: of how many? Allowed: null, or with data.folds=K."),
+        ({"folds": 1, "fold": 0}, "data.folds: 1 is not allowed. Allowed: a whole number from 2 to 1000 or null."),
+        ({"fraction": 0}, "data.fraction: 0 is not allowed. Allowed: a number above 0 up to 1."),
+        ({"fraction": 1.5}, "data.fraction: 1.5 is not allowed."),
+        ({"balance": "weight"}, "data.balance: unknown name 'weight'. Did you mean 'weights'?"),
+    ],
+)
+def test_mistakes(given: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        parse_data({"source": "sample", **given})
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("whole", "message"),
+    [
+        (dataset([0] * 9 + [1] * 3), "data.folds=4: train has 3 images of class 1. Allowed: 2 to 3."),
+        (dataset([0] * 9 + [1] * 2), "data.folds=4: train has 2 images of class 1. Allowed: 2."),
+        (dataset([0] * 9 + [1]), "data.folds=4: train has 1 image of class 1. Allowed: null, for each fold"),
+        (dataset([(0.0,)] * 3, "regress"), "data.folds=4: train has 3 images. Allowed: 2 to 3."),
+    ],
+)
+def test_more_folds_than_images(whole: Dataset, message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        take_fold(whole, folds=4, fold=0, seed=0)
+    assert str(raised.value).startswith(message)
+
+
+def test_a_class_without_images_is_in_no_fold() -> None:
+    cut = take_fold(dataset([0, 2, 0, 2]), folds=2, fold=0, seed=0)
+    assert sorted(cut.val.targets) == sorted(cut.train.targets) == [0, 2]

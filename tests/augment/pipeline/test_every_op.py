@@ -1,0 +1,176 @@
+"""What holds for each op, whatever it does, by its declaration alone: on the CPU, and on the GPU where there is one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoded import for_device
+from fakes import needs_gpu
+from op_cases import APPLIED, CROPS, LEAVES, given, label, plan_with, variants
+from op_checks import (
+    SEED,
+    SIZE,
+    Params,
+    between,
+    check_crop,
+    check_determinism,
+    check_devices,
+    check_draws,
+    check_p_zero,
+    check_rates,
+    check_resume,
+    check_sets_of_values,
+    check_shapes,
+    check_skipped,
+    half_applied,
+    load,
+    run,
+)
+
+from augment.data.dataset import ImageRef
+from augment.pipeline.feed import Feed
+from augment.recipe.op import OPS, Op
+from augment.recipe.plan import build_plan
+from augment.recipe.sampler import Sampler
+from augment.recipe.steps import parse_aug
+
+
+def cases(ops: Sequence[Op]) -> pytest.MarkDecorator:
+    """Parametrize a test by each use of some ops."""
+    uses = [(op, params) for op in ops for params in variants(op)]
+    return pytest.mark.parametrize(("op", "params"), uses, ids=map(label, uses))
+
+
+EVERY_USE = cases(APPLIED)
+EVERY_CROP = cases(CROPS)
+EVERY_APPLIED_OP = pytest.mark.parametrize("op", APPLIED, ids=lambda op: op.name)
+EVERY_LEAF = pytest.mark.parametrize("op", LEAVES, ids=lambda op: op.name)
+
+
+# --- on numbers alone ---
+
+
+@EVERY_LEAF
+def test_draws_lie_in_their_ranges(op: Op) -> None:
+    check_draws(op)
+
+
+@EVERY_LEAF
+def test_sets_of_values_are_drawn_evenly(op: Op) -> None:
+    check_sets_of_values(op)
+
+
+@EVERY_APPLIED_OP
+def test_steps_apply_as_often_as_they_say(op: Op) -> None:
+    check_rates(op)
+
+
+# --- on images ---
+
+
+@EVERY_USE
+def test_without_chance_it_is_not_there(op: Op, params: Params) -> None:
+    check_p_zero(op, params)
+
+
+@EVERY_USE
+def test_skipped_samples_are_unchanged(
+    op: Op, params: Params, squares: tuple[ImageRef, ...], device: torch.device
+) -> None:
+    check_skipped(op, params, squares, device)
+
+
+@cases([op for op in LEAVES if op.neutral])
+def test_neutral_values_change_no_bit(
+    op: Op, params: Params, squares: tuple[ImageRef, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def feed(sampler: Sampler, **options: Any) -> Feed:
+        return Feed(sampler, **options | {"neutral": True})
+
+    # As on the GPU, where they take the place of a mask.
+    monkeypatch.setattr("augment.pipeline.build.Feed", feed)
+    cpu = torch.device("cpu")
+    neutral, plain = (run(plan, squares, cpu) for plan in (between(op, params), between(None, {})))
+    applied = Sampler(between(op, params), SEED).draw(0, 0, len(squares))["tested"]["applied"]
+    assert not (neutral.images != plain.images)[np.logical_not(applied)].any()
+    np.testing.assert_array_equal(neutral.images, half_applied(op, params, squares, cpu).images)
+
+
+@EVERY_USE
+def test_same_seed_same_images(op: Op, params: Params, squares: tuple[ImageRef, ...], device: torch.device) -> None:
+    check_determinism(op, params, squares, device)
+
+
+@EVERY_APPLIED_OP
+def test_resuming_in_the_middle_of_an_epoch(op: Op, squares: tuple[ImageRef, ...]) -> None:
+    check_resume(op, squares)
+
+
+NOISE: Params = {"noise": {"op": "gaussian_noise", "std_range": [20, 20]}}
+
+
+@pytest.mark.parametrize("name", ["rotate", "hue", "gaussian_blur", "salt_and_pepper", "clahe", "one_of"])
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_noise_stays_the_same_beside_other_steps(name: str, place: str, squares: tuple[ImageRef, ...]) -> None:
+    # DALI draws it, by a seed of the step: not by its place in the graph.
+    step = {"tested": given(OPS[name], p=0.5)}
+    steps = step | NOISE if place == "before" else NOISE | step
+    beside, lone = (build_plan(parse_aug({"size": SIZE, "train": s}), "train") for s in (steps, NOISE))
+    cpu = torch.device("cpu")
+    one, other = run(beside, squares, cpu), run(lone, squares, cpu)
+    draws = Sampler(beside, SEED).draw(0, 0, len(squares))
+    met_it = np.logical_or.reduce([draws[key]["applied"] for key in draws if key != "noise"])
+    differs = (one.images != other.images).any(axis=(1, 2, 3))
+    assert not differs[np.logical_not(met_it)].any()
+    assert differs[met_it].mean() > 0.5
+
+
+@pytest.mark.parametrize("op", [op for op in LEAVES if op.random], ids=lambda op: op.name)
+def test_noise_of_each_step_epoch_and_view_is_its_own(op: Op, squares: tuple[ImageRef, ...]) -> None:
+    # The same image again and again: whatever is equal was drawn alike.
+    fixed = {name: [op.params[name].default[1]] * 2 for name in op.draws.values()}  # type: ignore[index]
+    noise = {name: "noise" for name, param in op.params.items() if "noise" in getattr(param, "options", ())}
+    seen = []
+    for key in ("one", "other"):
+        steps = {key: given(op, **fixed, **noise)}
+        aug = parse_aug({"size": SIZE, "train": steps, "views": {"count": 2, "crop": "same"}})
+        loader = load(build_plan(aug, "train"), squares[:1] * 8, torch.device("cpu"), raw=True)
+        seen += [view.clone() for _ in range(2) for made in loader for view in made.views]
+    image_files = torch.cat(seen).flatten(1).numpy()
+    assert len(np.unique(image_files, axis=0)) == len(image_files) == 2 * 2 * 2 * 8
+
+
+@EVERY_USE
+def test_images_of_any_shape_one_by_one(
+    op: Op, params: Params, squares: tuple[ImageRef, ...], shapes: tuple[ImageRef, ...], device: torch.device
+) -> None:
+    check_shapes(op, params, squares[:8] + shapes, device)
+
+
+@EVERY_USE
+def test_smallest_size(op: Op, params: Params, shapes: tuple[ImageRef, ...]) -> None:
+    result = run(plan_with(op, size=8, **params), shapes, torch.device("cpu"), raw=op.kind != "batch")
+    assert result.images.shape == (len(shapes), 8, 8, 3)
+    assert np.isfinite(result.images).all()
+
+
+@EVERY_CROP
+def test_crops_of_any_shape_in_any_batch(
+    op: Op,
+    params: Params,
+    square_files: tuple[ImageRef, ...],
+    shape_files: tuple[ImageRef, ...],
+    device: torch.device,
+) -> None:
+    check_crop(op, params, for_device(shape_files + square_files[:3], device), device)
+
+
+# --- CPU and GPU beside each other ---
+
+
+@needs_gpu
+@EVERY_USE
+def test_cpu_and_gpu_agree(op: Op, params: Params, squares: tuple[ImageRef, ...], shapes: tuple[ImageRef, ...]) -> None:
+    check_devices(op, params, squares[:8] + shapes)

@@ -1,0 +1,326 @@
+"""The public face: `import augment` alone, in the loops that people write."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photos import draw_photo
+from PIL import Image
+from timm.utils import AverageMeter
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import augment
+from augment import Batch, Loader, Recipe, Transform, UserError
+from augment.data.sources import SOURCES
+from augment.data.sources.registry import _SOURCES
+from augment.params import settings
+
+ROOT = Path(__file__).parents[3]
+SIZE = 16
+COUNTS = {"train": 10, "val": 5}
+CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    for split, count in COUNTS.items():
+        for name, channel in (("blue", 2), ("red", 0)):
+            (root / split / name).mkdir(parents=True)
+            for seed in range(count):
+                photo = draw_photo(20 + seed, 30, seed) // 2
+                photo[..., channel] += 120
+                Image.fromarray(photo).save(root / split / name / f"{seed}.png")
+    return root
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return augment.load_recipe("imagenette", f"aug.size={SIZE}")
+
+
+def loader_of(recipe: Recipe, folder: Path, split: str = "train", **options: Any) -> Loader:
+    return augment.make_loader(recipe, "folder", root=folder, split=split, batch_size=4, **CPU | options)  # type: ignore[arg-type]
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 2))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layers(images)
+        return logits
+
+
+# --- the package ---
+
+
+def test_importing_it_imports_neither_torch_nor_dali() -> None:
+    code = "import sys, augment; print([name for name in ('torch', 'nvidia', 'hydra', 'PIL') if name in sys.modules])"
+    code += "; augment.load_recipe('strong'); print([n for n in ('torch', 'nvidia.dali') if n in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n[]\n"
+
+
+def test_every_public_name_is_there() -> None:
+    assert dir(augment) == augment.__all__ == sorted(set(augment.__all__), key=lambda name: (name[0].islower(), name))
+    named = {name for names in augment._MODULES.values() for name in names}
+    assert named | {"load_recipe", "make_loader"} == set(augment.__all__)
+    for name in augment.__all__:
+        assert getattr(augment, name).__name__ == name
+    with pytest.raises(AttributeError, match=r"^module 'augment' has no attribute 'rotate'"):
+        _ = augment.rotate
+
+
+def test_no_setting_of_a_source_is_called_as_an_argument_of_make_loader() -> None:
+    arguments = set(augment.make_loader.__annotations__) - {"settings", "return"}
+    assert not [name for cls in SOURCES.values() for name in settings(cls) if name in arguments]
+
+
+# --- recipes ---
+
+
+def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
+    named = augment.load_recipe("leaderboard_80", "aug.size=48")
+    assert named.aug.size == 48
+    for file in (ROOT / "conf" / "aug" / "leaderboard_80.yaml", str(ROOT / "conf" / "aug" / "leaderboard_80.yaml")):
+        assert augment.load_recipe(file, "aug.size=48").aug == named.aug
+    steps = {"flip": {"p": 0.5}, "rotate": {"p": 0.5}}
+    mapping = augment.load_recipe({"size": 64, "train": steps}, "aug.train.rotate.p=1", "~aug.train.flip", "seed=3")
+    assert (mapping.aug.size, [(step.key, step.p) for step in mapping.aug.train]) == (64, [("rotate", 1)])
+    assert mapping.seed == 3
+    (tmp_path / "mine.yaml").write_text("defaults: [imagenette]\nsize: 40\n")
+    mine = augment.load_recipe(tmp_path / "mine.yaml")
+    assert (mine.aug.size, mine.aug.train) == (40, augment.load_recipe("imagenette").aug.train)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("imagenete",), "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
+        (("none.yaml",), "none.yaml: cannot be read: "),
+        (("list.yaml",), "list.yaml: holds no mapping."),
+        (("broken.yaml",), "broken.yaml: cannot be read: "),
+        (({"sise": 3},), "aug.sise: unknown key. Did you mean 'size'?"),
+        (({"train": {"rotat": None}},), "aug.train.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
+        (({"size": "${x}"},), "Interpolation key 'x' not found"),
+        (("imagenette", "aug.size=0"), "aug.size: 0 is not allowed."),
+        (("imagenette", "+aug=strong"), "aug: chosen twice, imagenette and strong."),
+        (("imagenette", "size"), "'size' is no override."),
+    ],
+)
+def test_recipes_that_are_not_allowed(
+    given: tuple[Any, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.yaml").write_text("[1, 2]")
+    (tmp_path / "broken.yaml").write_text("a: [1")
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        augment.load_recipe(*given)
+    assert augment.load_recipe("none").aug.train == ()  # nothing of it is left
+
+
+# --- loaders ---
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_plain_loop(recipe: Recipe, folder: Path, split: str) -> None:
+    loader = loader_of(recipe, folder, split)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    transform = Transform(recipe, split, device="cpu")  # type: ignore[arg-type]
+    total = 2 * COUNTS[split]
+    epochs = []
+    for _ in range(3):
+        indices, batches = [], 0
+        for batch in loader:
+            images, targets = batch
+            assert images.shape == (len(targets), 3, SIZE, SIZE)
+            loss = cross_entropy(model(images), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            indices += batch.indices.tolist()
+            batches += 1
+            photos = [draw_photo(30, 20, seed) for seed in range(len(targets))]
+            assert transform(photos, targets).images.shape == images.shape
+        assert batches == len(loader) == -(-total // 4)
+        assert sorted(indices) == list(range(total))
+        epochs.append(indices)
+    assert (epochs[0] != epochs[1]) == (epochs[1] != epochs[2]) == (split == "train")
+
+
+def test_loaders_of_ranks_share_an_epoch(recipe: Recipe, folder: Path) -> None:
+    loaders = [loader_of(recipe, folder, rank=rank, world_size=3) for rank in range(3)]
+    assert [len(loader) for loader in loaders] == [2, 2, 2]
+    assert sorted(index for loader in loaders for batch in loader for index in batch.indices.tolist()) == [*range(20)]
+
+
+def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) -> None:
+    recipe = augment.load_recipe("none", f"aug.size={SIZE}", "data=folder", f"data.root={folder}")
+    assert len(augment.make_loader(recipe, **CPU).split) == 20
+    assert len(augment.make_loader(recipe, fraction=0.5, **CPU).split) == 10
+    drop = augment.make_loader(recipe, "folder", root=str(folder), batch_size=16, drop_last=True, half=True, **CPU)
+    assert (len(drop), next(iter(drop)).images.dtype) == (1, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ("foldr", {}, "data.source: unknown source 'foldr'. Did you mean 'folder'?"),
+        ("folder", {}, "data.root: missing."),
+        ("folder", {"rot": "x"}, "data.rot: unknown key. Did you mean 'root'?"),
+        ("folder", {"root": "x", "fraction": 2}, "data.fraction: 2 is not allowed."),
+        ("folder", {"root": Path("/none/at/all")}, "data.root=/none/at/all: there is no such folder"),
+        (None, {"split": "vall"}, "split=vall: unknown name. Did you mean 'val'? Allowed: train, val."),
+        (None, {"device": "tpu"}, "device=tpu: is not allowed. Allowed: cpu, cuda."),
+    ],
+)
+def test_loaders_that_are_not_allowed(recipe: Recipe, data: str | None, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        augment.make_loader(recipe, data, **CPU | options)
+
+
+def test_a_transform_of_an_unknown_split(recipe: Recipe) -> None:
+    with pytest.raises(UserError, match=r"^split=test: unknown name\."):
+        Transform(recipe, "test", device="cpu")  # type: ignore[arg-type]
+
+
+def test_a_timm_loop(recipe: Recipe, folder: Path) -> None:
+    losses, accuracy, model = AverageMeter(), AverageMeter(), Model()
+    loader = loader_of(recipe, folder, "val")
+    last = len(loader) - 1
+    for number, (input, target) in enumerate(loader):
+        output = model(input)
+        losses.update(cross_entropy(output, target).item(), input.size(0))
+        accuracy.update((output.argmax(1) == target).float().mean().item(), input.size(0))
+        assert (number == last) == (len(target) == 2)
+    assert losses.count == accuracy.count == 10
+
+
+# --- Lightning ---
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["loader", "transform"])
+def test_lightning(recipe: Recipe, folder: Path, tmp_path: Path, how: str) -> None:
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Model()
+            self.transform = Transform(recipe, device="cpu", seed=3)
+            self.seen: dict[str, list[int]] = {"train": [], "val": []}
+            self.first: list[torch.Tensor] = []
+
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            if how == "transform" and self.trainer.training:
+                images, targets = batch
+                return self.transform(images, targets)
+            return batch
+
+        def training_step(self, batch: Batch, number: int) -> torch.Tensor:
+            images, targets = batch
+            self.seen["train"].append(len(targets))
+            self.first += [images.clone()] if number == 0 else []
+            return cross_entropy(self.model(images), targets)
+
+        def validation_step(self, batch: Batch, number: int) -> None:
+            images, targets = batch
+            self.seen["val"].append(len(targets))
+            self.log("val_loss", cross_entropy(self.model(images), targets), batch_size=len(targets))
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    photos = torch.from_numpy(np.stack([draw_photo(24, 24, seed) for seed in range(20)]))
+    loaders: dict[str, Any] = {
+        "loader": loader_of(recipe, folder),
+        "transform": DataLoader(TensorDataset(photos, torch.arange(20) % 2), batch_size=4),
+    }
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=2, num_sanity_val_steps=0, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    module = Module()
+    trainer.fit(module, train_dataloaders=loaders[how], val_dataloaders=loader_of(recipe, folder, "val"))
+    assert trainer.num_training_batches == 5
+    assert module.seen == {"train": [4] * 10, "val": [4, 4, 2] * 2}
+    assert "val_loss" in trainer.callback_metrics
+    assert not torch.equal(*module.first)  # each epoch draws anew
+    assert module.transform.position == (10 if how == "transform" else 0)
+
+
+# --- plugins ---
+
+PLUGIN = '''
+from dataclasses import dataclass
+from pathlib import Path
+
+from augment import Choice, Dataset, Number, Range, Source, Split, UserError, local, numpy_op, setting, source, Text
+
+
+@local(random=True, strength_range=Range(default=(1, 20), within=(0, 255), doc="of the noise"))
+def grain(images, dali, strength):
+    """Add noise."""
+    return dali.fn.noise.gaussian(images, stddev=strength, **dali.random)
+
+
+@numpy_op(axis=Choice(default="x", options=("x", "y"), doc="which"))
+def mirror(image, axis):
+    """Mirror."""
+    return image[:, ::-1].copy() if axis == "x" else image[::-1].copy()
+
+
+@source("pairs")
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Source):
+    """Files whose names end in their class."""
+
+    dir: str = setting(Text(required=True, doc="folder"))
+    share: float = setting(Number(default=0.5, within=(0, 1), doc="of the files to learn from"))
+
+    def load(self):
+        files = sorted(Path(self.dir).glob("*.png"))
+        if not files:
+            raise UserError(f"data.dir={self.dir}: no images. Allowed: a folder with PNGs.")
+        cut = int(len(files) * self.share)
+        splits = [Split(tuple(f), tuple(int(file.stem[-1]) for file in f)) for f in (files[:cut], files[cut:])]
+        return Dataset(("a", "b"), *splits)
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_registry: None) -> Any:
+    (tmp_path / "my_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for number in range(8):
+        Image.fromarray(draw_photo(20, 20, number)).save(tmp_path / f"{number}_{number % 2}.png")
+    yield
+    _SOURCES.pop("pairs", None)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_plugin_imports_from_the_package_alone(tmp_path: Path) -> None:
+    steps = {"grain": {}, "mirror": {"axis": "y"}}
+    recipe = augment.load_recipe({"size": SIZE, "train": steps}, "plugins=[my_plugin]", "aug.plugins=[my_plugin]")
+    loader = augment.make_loader(recipe, "pairs", dir=tmp_path, share=0.75, **CPU)
+    (batch,) = loader
+    assert sorted(batch.targets.tolist()) == [0, 0, 0, 1, 1, 1]
+    photos = np.stack([draw_photo(20, 20, seed) for seed in range(3)])
+    transform = Transform(recipe, device="cpu")
+    noisy, other = transform(photos), transform(photos)
+    transform.position = 0
+    assert torch.equal(transform(photos), noisy)
+    assert not torch.equal(noisy, other)
+    with pytest.raises(UserError, match=r"^data\.dir=/none: no images\. Allowed: a folder with PNGs\."):
+        augment.make_loader(recipe, "pairs", dir="/none", **CPU)

@@ -1,0 +1,91 @@
+"""The values that DALI is fed: of which batch, and what is left out."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pipelines import SEED, SIZE, plan_of
+
+from augment.pipeline.feed import Feed
+from augment.recipe.sampler import Sampler
+
+
+def feed_of(sampler: Sampler, **options: Any) -> Feed:
+    return Feed(sampler, **({"batch_size": 4, "batches": 3, "epoch": 2, "fixed": False, "neutral": True} | options))
+
+
+def test_feed_takes_an_epoch_after_the_other() -> None:
+    sampler = Sampler(plan_of({"contrast": {"p": 0.5}, "rotate": {}}, "train"), SEED)
+    feed = feed_of(sampler)
+    for iteration in [*range(7), 1, 6, 0]:  # in order, and jumping
+        epoch, batch = divmod(iteration, 3)
+        drawn = sampler.draw(2 + epoch, 4 * batch, 4)
+        color, geometry = feed.values(iteration)
+        assert (color.shape, geometry.shape) == ((4, 3, 4), (4, 3, 3))
+        assert color.dtype == geometry.dtype == np.float32
+        np.testing.assert_array_equal(color, sampler.plan.stages[0].matrix(drawn, SIZE).astype(np.float32))
+        # What is right of the middle goes up, and stays as far from it.
+        angle = np.radians(drawn["rotate"]["angle"])
+        np.testing.assert_allclose(geometry[:, 0, 1], -np.sin(angle), atol=1e-6)
+
+
+def test_feed_of_validation_stays_in_its_epoch() -> None:
+    sampler = Sampler(plan_of({"rotate": {}}), SEED)
+    feed = feed_of(sampler, epoch=0, fixed=True)
+    first = [feed.values(i)[0].copy() for i in range(3)]
+    for i in range(9):
+        np.testing.assert_array_equal(feed.values(i)[0], first[i % 3])
+    assert len({m.tobytes() for m in first}) == 3
+
+
+@pytest.mark.parametrize(("batch_size", "batches"), [(1000, 10), (4096, 2), (5000, 2), (1, 4100)])
+def test_feed_draws_many_batches_at_once_and_gives_them_one_by_one(batch_size: int, batches: int) -> None:
+    sampler = Sampler(plan_of({"brightness": {}}, "train"), SEED)
+    feed = feed_of(sampler, batch_size=batch_size, batches=batches, epoch=0)
+    whole = sampler.draw(0, 0, batch_size * batches)["brightness"]["factor"]
+    for iteration in {0, 1, 3, 4, 5, 9, 4095, 4096, 4099} & set(range(batches)):
+        factors = feed.values(iteration)[0][:, 1, 1]
+        np.testing.assert_allclose(factors, whole[iteration * batch_size : (iteration + 1) * batch_size], rtol=1e-6)
+    later = sampler.draw(1, 0, batch_size)["brightness"]["factor"]
+    np.testing.assert_allclose(feed.values(batches)[0][:, 1, 1], later, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("steps", "masked", "neutral"),
+    [
+        ({"gaussian_blur": {"p": 0.5}}, ["applied", "sigma"], ["sigma"]),
+        ({"gaussian_blur": {}}, ["sigma"], ["sigma"]),
+        ({"equalize": {"p": 0.5}}, ["applied"], ["applied"]),
+        # A mask would move the noise of the samples that follow.
+        ({"gaussian_noise": {"p": 0.5}}, ["std"], ["std"]),
+        ({"one_of": {"steps": {"gaussian_blur": {}, "equalize": {}}}}, ["applied", "sigma"], ["sigma"]),
+    ],
+)
+def test_feed_says_what_is_left_out(steps: dict[str, Any], masked: list[str], neutral: list[str]) -> None:
+    sampler = Sampler(plan_of(steps, "train"), SEED)
+    stage = sampler.plan.stages[0]
+    draws = sampler.draw(2, 0, 40)
+    for is_neutral, expected in ((False, masked), (True, neutral)):
+        feed = feed_of(sampler, batch_size=40, neutral=is_neutral)
+        names = feed.names()[0]
+        assert names == expected
+        fed = dict(zip(names, feed.values(0), strict=False))
+        applied, values = stage.applied(draws), stage.values(draws, SIZE)
+        if "applied" in fed:
+            np.testing.assert_array_equal(fed.pop("applied"), applied)
+        else:
+            values = {n: np.where(applied, v, stage.steps[0].op.neutral[n]) for n, v in values.items()}
+        for name, value in fed.items():
+            np.testing.assert_allclose(value, values[name], rtol=1e-6)
+
+
+def test_feed_inverts_about_the_middle_of_the_image() -> None:
+    sampler = Sampler(plan_of({"rotate": {"angle_range": [90, 90], "p": 0.5}}, "train"), SEED)
+    (matrices,) = feed_of(sampler, batch_size=40).values(0)
+    applied = sampler.draw(2, 0, 40)["rotate"]["applied"].astype(bool)
+    assert 10 < applied.sum() < 30
+    # With S = 64 the pixel (x, y) of an image turned left by 90 degrees shows the pixel (63 - y, x).
+    turned = np.array([[0, -1, 63], [1, 0, 0], [0, 0, 1]])
+    np.testing.assert_allclose(matrices[applied], np.broadcast_to(turned, matrices[applied].shape), atol=1e-5)
+    # Elsewhere the identity, to the last bit.
+    np.testing.assert_array_equal(matrices[~applied], np.broadcast_to(np.eye(3), matrices[~applied].shape))

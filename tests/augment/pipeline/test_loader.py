@@ -1,0 +1,245 @@
+"""Exact epochs from real DALI: each sample once over all ranks, and what a batch holds."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import needs_gpu
+from passes import (
+    DRAWN,
+    FILES,
+    RECIPE,
+    SIZE,
+    Content,
+    assert_complete,
+    content,
+    first,
+    indices,
+    level,
+    make,
+    plan_of,
+    same,
+    take,
+)
+from PIL import Image
+from torch import Tensor
+
+from augment.data.dataset import Split
+from augment.pipeline.build import Shard
+from augment.recipe.steps import SplitName
+from augment.support.errors import UserError
+
+# --- exact epochs ---
+
+COUNTS = sorted({(b, n) for b in (1, 2, 7, 8) for n in (1, b - 1, b, b + 1, 2 * b + 1) if n > 0})
+
+
+@pytest.mark.parametrize(("batch_size", "samples"), COUNTS)
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_every_sample_once_an_epoch_over_all_ranks(
+    batch_size: int, samples: int, split: SplitName, world_size: int, grays: Split, device: torch.device
+) -> None:
+    data, plan = first(grays, samples), plan_of({}, split)
+    if samples < world_size:
+        with pytest.raises(UserError, match=f"^data: {samples} images in {split} for {world_size} ranks"):
+            make(data, device, plan=plan, batch_size=batch_size, shard=Shard(0, world_size))
+        return
+    loaders = [
+        make(data, device, plan=plan, batch_size=batch_size, shard=Shard(rank, world_size))
+        for rank in range(world_size)
+    ]
+    assert sum(loader.samples for loader in loaders) == samples
+    for _ in range(3):
+        seen = []
+        for loader in loaders:
+            batches = take(loader)
+            sizes = [len(batch[1]) for batch in batches]
+            assert len(batches) == len(loader)
+            assert sum(sizes) == loader.samples
+            assert sizes[:-1] == [batch_size] * (len(sizes) - 1)
+            assert 1 <= sizes[-1] <= batch_size
+            for images, targets, index in batches:
+                assert targets.tolist() == [data.targets[i] for i in index.tolist()]
+                levels = torch.tensor([level(i) for i in index.tolist()])
+                assert torch.equal(images[:, 0, 0, 0].long(), levels)
+            seen += indices(batches)
+        assert sorted(seen) == list(range(samples))
+
+
+@needs_gpu
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_file_once_an_epoch_on_the_gpu(split: SplitName, world_size: int, gray_files: Split) -> None:
+    test_every_sample_once_an_epoch_over_all_ranks(4, 9, split, world_size, gray_files, torch.device("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "sizes"),
+    [(1, 4, [1]), (3, 4, [3]), (4, 4, [4]), (5, 4, [4]), (8, 4, [4, 4]), (11, 4, [4, 4]), (3, 1, [1, 1, 1])],
+)
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_drop_last_drops_the_smaller_batch_but_never_the_only_one(
+    samples: int, batch_size: int, sizes: list[int], split: SplitName, grays: Split, device: torch.device
+) -> None:
+    loader = make(first(grays, samples), device, plan=plan_of({}, split), batch_size=batch_size, drop_last=True)
+    assert len(loader) == len(sizes)
+    for _ in range(3):
+        batches = take(loader)
+        assert [len(batch[1]) for batch in batches] == sizes
+        assert len(set(indices(batches))) == sum(sizes)
+
+
+def test_drop_last_on_ranks_of_uneven_shards(grays: Split, device: torch.device) -> None:
+    # 9 samples: 4 and 5.
+    loaders = [make(first(grays, 9), device, shard=Shard(rank, 2), drop_last=True) for rank in (0, 1)]
+    for _ in range(3):
+        assert [len(take(loader)) for loader in loaders] == [1, 1] == [len(loader) for loader in loaders]
+
+
+def test_draws_of_each_epoch(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    for epoch in range(3):
+        assert_complete(take(loader), 13, epoch)
+
+
+def test_shuffles(grays: Split, device: torch.device) -> None:
+    loader, twin, other = (make(grays, device, seed=seed) for seed in (0, 0, 1))
+    epochs, twins, others = ([take(each) for _ in range(3)] for each in (loader, twin, other))
+    orders = [indices(epoch) for epoch in epochs + others]
+    assert len({tuple(order) for order in orders}) == 6
+    assert list(range(FILES)) not in orders
+    assert all(same(epoch, again) for epoch, again in zip(epochs, twins, strict=True))
+
+
+def test_validation_keeps_its_order_and_its_draws(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device, plan=plan_of(DRAWN, "val"))
+    for _ in range(3):
+        batches = take(loader)
+        assert indices(batches) == list(range(13))
+        assert_complete(batches, 13, epoch=0, split="val")
+
+
+def test_validation_stays_in_epoch_zero_after_a_cut_pass(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device, plan=plan_of(DRAWN, "val"))
+    for cut in (1, 3):
+        take(loader, cut)
+        batches = take(loader)
+        assert indices(batches) == list(range(13))
+        assert_complete(batches, 13, epoch=0, split="val")
+    loader.close()
+    assert_complete(take(loader), 13, epoch=0, split="val")
+
+
+def test_validation_with_a_random_crop_takes_the_same_windows(varied: Split, device: torch.device) -> None:
+    loader = make(varied, device, plan=plan_of({"random_resized_crop": {"area_range": [0.1, 0.5]}}, "val", 16))
+    passes = [take(loader) for _ in range(2)]
+    take(loader, 1)
+    passes.append(take(loader))
+    assert same(passes[0], passes[1])
+    assert same(passes[0], passes[2])
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"gaussian_noise": {"p": 0.5}},
+        {"flip": {}, "one_of": {"steps": {"salt_and_pepper": {}, "shot_noise": {}}}},
+        {"erase": {"fill": "noise"}, "clahe": {}},
+    ],
+    ids=["a step", "within a policy", "and what cannot be saved"],
+)
+def test_validation_with_noise_has_the_same_noise(steps: dict[str, Any], varied: Split, device: torch.device) -> None:
+    plan = plan_of(steps, "val", 16)
+    assert plan.draws_in_dali
+    loader = make(varied, device, plan=plan)
+    passes = [take(loader) for _ in range(2)]
+    take(loader, 1)
+    passes.append(take(loader))
+    assert same(passes[0], passes[1])
+    assert same(passes[0], passes[2])
+    plain = take(make(varied, device, plan=plan_of({}, "val", 16)))
+    assert not same(passes[0], plain)
+    # In training it is new noise each time.
+    training = make(varied, device, plan=plan_of(steps, "train", 16))
+    by_index = [dict(pairs(take(training))) for _ in range(2)]
+    assert any(not torch.equal(by_index[0][index], by_index[1][index]) for index in range(len(varied)))
+
+
+def pairs(batches: list[Content]) -> Iterator[tuple[int, Tensor]]:
+    for images, _, order in batches:
+        yield from zip(order.tolist(), images, strict=True)
+
+
+def test_what_draws_in_dali() -> None:
+    for steps, draws in (
+        ({"flip": {"p": 0.5}, "gaussian_blur": {}, "erase": {"p": 0}}, False),
+        ({"random_resized_crop": {}}, True),
+        ({"random_crop": {}}, True),
+        ({"center_crop": {}, "gaussian_noise": {"p": 0.1}}, True),
+        ({"one_of": {"steps": {"flip": {}, "gaussian_noise": {}}}}, True),
+        ({"one_of": {"p": 0, "steps": {"flip": {}, "gaussian_noise": {}}}}, False),
+    ):
+        assert plan_of(steps).draws_in_dali == draws, steps
+
+
+# --- what a batch is ---
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [({"raw": False}, torch.float32), ({"raw": False, "half": True}, torch.float16), ({}, torch.uint8)],
+)
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_batch(
+    options: dict[str, bool], dtype: torch.dtype, batch_size: int, varied: Split, device: torch.device
+) -> None:
+    loader = make(varied, device, plan=plan_of(RECIPE, size=16), batch_size=batch_size, **options)
+    for batch in loader:
+        assert len(batch) == len(batch.targets) == len(batch.indices) == len(batch.images)
+        assert batch.images.shape[1:] == (3, 16, 16)
+        assert batch.images.is_contiguous(memory_format=torch.channels_last)
+        assert batch.images.dtype == dtype
+        assert batch.targets.dtype == batch.indices.dtype == torch.int64
+        assert {t.device.type for t in (batch.images, batch.targets, batch.indices)} == {device.type}
+        assert batch.targets.tolist() == [varied.targets[i] for i in batch.indices.tolist()]
+
+
+def test_images_are_normalized_unless_raw(varied: Split, device: torch.device) -> None:
+    raw, full = (take(make(varied, device, plan=plan_of({}, "val"), raw=raw)) for raw in (True, False))
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    for one, other in zip(raw, full, strict=True):
+        torch.testing.assert_close(other[0], (one[0] / 255 - mean) / std, atol=1e-5, rtol=1e-5)
+
+
+def test_batches_that_are_kept_stay_as_they_were(varied: Split, device: torch.device) -> None:
+    loader = make(first(varied, 13), device, plan=plan_of(RECIPE, size=16))
+    kept, copies = [], []
+    for batch in itertools.chain(loader, loader, loader):
+        kept.append(batch)
+        copies.append(content(batch))
+    loader.close()
+    take(make(first(varied, 13), device, plan=plan_of(RECIPE, size=16), seed=9))
+    assert len(kept) == 12
+    assert same([content(batch) for batch in kept], copies)
+
+
+def test_more_ranks_than_samples(grays: Split, device: torch.device) -> None:
+    with pytest.raises(UserError) as caught:
+        make(first(grays, 2), device, shard=Shard(2, 3))
+    assert str(caught.value) == ("data: 2 images in train for 3 ranks. Allowed: at least one image a rank.")
+    with pytest.raises(UserError, match=r"^data: 0 images in val for 1 ranks"):
+        make(Split((), ()), device, plan=plan_of({}, "val"))
+
+
+def test_a_loader_reads_the_files_it_was_given(tmp_path: Path, device: torch.device) -> None:
+    # A name with a blank, a comma and letters of another script, in a folder of that kind.
+    folder = tmp_path / "a b, ü"
+    folder.mkdir()
+    file = folder / "photo 1, ß.png"
+    Image.new("RGB", (SIZE, SIZE), (9, 9, 9)).save(file)
+    ((images, targets, _),) = take(make(Split((file,), (4,)), device, plan=plan_of({}, "val")))
+    assert (images.flatten().tolist(), targets.tolist()) == ([9] * 3 * SIZE * SIZE, [4])

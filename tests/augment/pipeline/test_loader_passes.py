@@ -1,0 +1,218 @@
+"""Passes that are cut short or prepared, and passes of any epoch: what the next one is."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from fakes import needs_gpu
+from passes import RECIPE, assert_complete, assert_drawn, content, first, indices, make, plan_of, same, saved, take
+
+import augment.pipeline.loader
+from augment.data.dataset import Split
+from augment.pipeline.build import Shard
+from augment.pipeline.loader import Batch, Loader
+from augment.recipe.steps import SplitName
+
+# --- passes that are cut short ---
+
+
+def fail_in_the_loop(loader: Loader, after: int) -> None:
+    for number, _ in enumerate(loader, 1):
+        if number == after:
+            raise RuntimeError("in the loop")
+
+
+def cut(loader: Loader, after: int, how: str) -> Iterator[Batch] | None:
+    """Take some batches and leave: by break, by an exception, or by letting go of the iterator."""
+    if how == "break":
+        take(loader, after)
+    elif how == "exception":
+        with pytest.raises(RuntimeError, match="in the loop"):
+            fail_in_the_loop(loader, after)
+    else:
+        batches = iter(loader)
+        for _ in range(after):
+            next(batches)
+        return batches  # still alive while the next pass begins
+    return None
+
+
+@pytest.mark.parametrize("how", ["break", "exception", "next"])
+def test_after_a_cut_pass_comes_the_next_epoch(how: str, grays: Split, device: torch.device) -> None:
+    data = first(grays, 13)
+    following = []
+    for after in range(1, 5):
+        loader = make(data, device)
+        alive = cut(loader, after, how)
+        assert loader.epoch == (1 if after == 4 else 0)
+        batches = take(loader)
+        assert_complete(batches, 13, epoch=1)
+        assert loader.epoch == 2
+        assert_complete(take(loader), 13, epoch=2)
+        following.append(batches)
+        del alive
+    # Where the pass was cut makes no difference.
+    assert same(following[0], following[1])
+    assert same(following[0], following[2])
+
+
+def test_cut_again_and_again(grays: Split, device: torch.device) -> None:
+    data = first(grays, 13)
+    loader = make(data, device)
+    for epoch, after in enumerate((2, 1, 4, 3)):
+        begun = take(loader, after)
+        assert len(set(indices(begun))) == min(13, 4 * after)
+        assert_drawn(begun, epoch)
+    assert_complete(take(loader), 13, epoch=4)
+
+
+def test_a_pass_that_never_began_counts_for_nothing(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    iter(loader)
+    assert_complete(take(loader), 13, epoch=0)
+
+
+def test_ranks_that_stop_after_their_last_batch_stay_together(grays: Split, device: torch.device) -> None:
+    # 9 samples: one batch on rank 0 and two on rank 1. A loop that counts batches never asks for one more.
+    loaders = [make(first(grays, 9), device, shard=Shard(rank, 2)) for rank in (0, 1)]
+    assert [len(loader) for loader in loaders] == [1, 2]
+    for _ in range(3):
+        seen = [index for loader in loaders for index in indices(take(loader, len(loader)))]
+        assert sorted(seen) == list(range(9))
+
+
+def test_ranks_that_are_cut_after_the_same_batch_stay_together(grays: Split, device: torch.device) -> None:
+    # The only batch of rank 0, the first of two on rank 1.
+    loaders = [make(first(grays, 9), device, shard=Shard(rank, 2)) for rank in (0, 1)]
+    for loader in loaders:
+        take(loader, 1)
+    for _ in range(2):
+        assert sorted(index for loader in loaders for index in indices(take(loader))) == list(range(9))
+
+
+@pytest.mark.parametrize("after", [None, 4, 2])
+def test_close_and_continue(after: int | None, grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    take(loader, after)
+    loader.close()
+    loader.close()
+    assert loader.epoch == 1
+    assert_complete(take(loader), 13, epoch=1)
+
+
+# --- passes that are prepared, and passes of any epoch ---
+
+NOISE: dict[str, Any] = {"random_resized_crop": {}, "gaussian_noise": {"p": 0.5}}
+
+
+@pytest.mark.parametrize("before", [None, 0, 2, 4])
+def test_start_at_an_epoch(before: int | None, grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    if before is not None:
+        loader.prepare()
+        if before:
+            take(loader, before)
+    for epoch in (3, 1):
+        loader.start_at(epoch)
+        assert (loader.epoch, loader.next_epoch, loader.batch) == (epoch, epoch, 0)
+        assert_complete(take(loader), 13, epoch)
+        assert_complete(take(loader), 13, epoch + 1)
+
+
+def test_the_epoch_of_the_next_pass(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    assert (loader.epoch, loader.next_epoch) == (0, 0)
+    take(loader, 2)
+    assert (loader.epoch, loader.batch, loader.next_epoch) == (0, 2, 1)
+    loader.load_state_dict(saved(loader.state_dict()))
+    assert loader.next_epoch == 0
+    take(loader)
+    assert (loader.epoch, loader.batch, loader.next_epoch) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("steps", [RECIPE, NOISE], ids=["recipe", "noise"])
+def test_what_is_prepared_is_the_same(
+    steps: dict[str, Any], split: SplitName, varied: Split, device: torch.device
+) -> None:
+    data, plan = first(varied, 13), plan_of(steps, split, 16)
+    plain, prepared = make(data, device, plan=plan), make(data, device, plan=plan)
+    prepared.prepare()
+    for _ in range(3):
+        expected, found = take(plain), []
+        for batch in prepared:
+            prepared.prepare()  # in the middle of a pass it does nothing
+            found.append(content(batch))
+        prepared.prepare()
+        assert same(found, expected)
+    take(plain, 2)
+    take(prepared, 2)
+    prepared.prepare()
+    assert same(take(prepared), take(plain))
+
+
+@needs_gpu
+def test_passes_of_files_are_the_same_where_they_are_prepared(image_files: Split) -> None:
+    test_what_is_prepared_is_the_same(NOISE, "train", image_files, torch.device("cuda"))
+
+
+@needs_gpu
+def test_after_a_cut_pass_of_files_comes_the_next_epoch(gray_files: Split) -> None:
+    loader = make(first(gray_files, 13), torch.device("cuda"))
+    take(loader, 2)
+    assert_complete(take(loader), 13, epoch=1)
+
+
+@pytest.mark.parametrize(("split", "built"), [("train", 1), ("val", 2)])
+def test_validation_that_draws_prepares_each_pass(
+    split: SplitName, built: int, varied: Split, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[bool] = []
+    build = augment.pipeline.loader.build_pipeline
+
+    def spy(*given: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return build(*given, **options)
+
+    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", spy)
+    loader = make(varied, device, plan=plan_of({"random_resized_crop": {}}, split, 16))
+    for _ in range(2):
+        loader.prepare()
+        take(loader)
+    assert threads == [False] * built
+
+
+def test_what_fails_while_it_is_prepared_is_raised_by_the_pass(
+    varied: Split, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: Any, **options: Any) -> None:
+        raise OSError("no such image")
+
+    loader = make(varied, device)
+    with monkeypatch.context() as patched:
+        patched.setattr(augment.pipeline.loader, "build_pipeline", broken)
+        loader.prepare()
+        with pytest.raises(OSError, match="no such image"):
+            take(loader)
+    assert sorted(indices(take(loader))) == list(range(len(varied)))
+
+
+def test_states_of_prepared_loaders(varied: Split, device: torch.device) -> None:
+    data, plan = first(varied, 13), plan_of(RECIPE, size=16)
+    loader = make(data, device, plan=plan)
+    epochs = [take(loader) for _ in range(2)]
+    loader.start_at(1)
+    loader.prepare()
+    other = make(data, device, plan=plan)
+    other.prepare()
+    other.load_state_dict(saved(loader.state_dict()))
+    assert same(take(other), take(loader))
+    begun = make(data, device, plan=plan)
+    take(begun, 2)
+    other.close()
+    other.prepare()
+    other.load_state_dict(saved(begun.state_dict()))
+    assert same(take(other), epochs[0][2:])
+    assert same(take(other), epochs[1])

@@ -1,0 +1,308 @@
+"""A loader that was saved goes on with the same batches, wherever it was."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import needs_gpu
+from passes import (
+    DRAWN,
+    FILES,
+    RECIPE,
+    SEED,
+    Content,
+    assert_complete,
+    first,
+    indices,
+    make,
+    plan_of,
+    same,
+    saved,
+    states_of,
+    take,
+)
+
+from augment.data.dataset import Split
+from augment.pipeline.build import Shard
+from augment.support.errors import UserError
+
+
+def test_resume_at_each_batch(varied: Split, device: torch.device) -> None:
+    data, plan = first(varied, 13), plan_of(RECIPE, size=16)
+    loader = make(data, device, plan=plan, raw=False)
+    epochs = [states_of(loader) for _ in range(3)]
+    last = take(loader)
+    # Looking at the state changes nothing.
+    undisturbed = make(data, device, plan=plan, raw=False)
+    assert all(same(take(undisturbed), batches) for batches in [*(epoch[0] for epoch in epochs), last])
+    for (batches, states), following in zip(epochs, [*(epoch[0] for epoch in epochs[1:]), last], strict=True):
+        for done, state in enumerate(states, 1):
+            resumed = make(data, device, plan=plan, raw=False)
+            resumed.load_state_dict(state)
+            if done < len(batches):
+                assert same(take(resumed), batches[done:])
+            assert same(take(resumed), following)
+
+
+def test_resume_after_a_cut_pass_at_each_batch(varied: Split, device: torch.device) -> None:
+    data, plan = first(varied, 13), plan_of(RECIPE, size=16)
+    loader = make(data, device, plan=plan)
+    take(loader, 2)
+    between = saved(loader.state_dict())
+    batches, states = states_of(loader)
+    following = take(loader)
+    for done, state in enumerate(states[:-1], 1):
+        resumed = make(data, device, plan=plan)
+        resumed.load_state_dict(state)
+        assert resumed.epoch == 1
+        assert same(take(resumed), batches[done:])
+        assert same(take(resumed), following)
+    # The state of the pass that was cut goes on with what it missed, or, told so, with the next epoch.
+    resumed = make(data, device, plan=plan)
+    resumed.load_state_dict(between)
+    assert len(take(resumed)) == 2
+    resumed.load_state_dict(between)
+    resumed.end_pass()
+    assert same(take(resumed), batches)
+
+
+def test_resume_has_the_draws_of_its_epoch(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    take(loader)
+    begun = take(loader, 2)
+    resumed = make(first(grays, 13), device)
+    resumed.load_state_dict(saved(loader.state_dict()))
+    assert resumed.epoch == 1
+    assert_complete(begun + take(resumed), 13, epoch=1)
+    assert_complete(take(resumed), 13, epoch=2)
+
+
+UNSAVED: dict[str, Any] = RECIPE | {"clahe": {"p": 0.5}, "gaussian_noise": {"p": 0.5}}
+
+
+@needs_gpu
+@pytest.mark.parametrize("steps", [RECIPE, UNSAVED], ids=["saved", "unsaved"])
+def test_passes_of_files_resume_on_the_gpu(steps: dict[str, Any], image_files: Split) -> None:
+    data, plan, cuda = first(image_files, 13), plan_of(steps, size=16), torch.device("cuda")
+    loader = make(data, cuda, plan=plan)
+    take(loader)
+    batches, states = states_of(loader)
+    following = take(loader)
+    resumed = make(data, cuda, plan=plan)
+    resumed.load_state_dict(states[1])
+    assert same(take(resumed), batches[2:])
+    assert same(take(resumed), following)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["after whole passes", "after a pass that was cut"])
+def test_resume_where_dali_cannot_save_its_state(cut: bool, varied: Split, device: torch.device) -> None:
+    data, plan = first(varied, 13), plan_of(UNSAVED, size=16)
+    assert not plan.checkpoints
+    loader = make(data, device, plan=plan)
+    if cut:
+        take(loader, 2)
+    epochs = [states_of(loader) for _ in range(2)]
+    last = take(loader)
+    assert epochs[0][1][0]["pipeline"] is None
+    for number, (batches, states) in enumerate(epochs):
+        following = epochs[1][0] if number == 0 else last
+        for done, state in enumerate(states, 1):
+            resumed = make(data, device, plan=plan)
+            resumed.load_state_dict(saved(state))
+            if done < len(batches):
+                assert resumed.epoch == number + cut
+                assert same(take(resumed), batches[done:])
+            assert same(take(resumed), following)
+
+
+def test_passes_where_dali_cannot_save_its_state_are_exact(varied: Split, device: torch.device) -> None:
+    loader = make(first(varied, 13), device, plan=plan_of(UNSAVED, size=16))
+    passes = [take(loader) for _ in range(3)]
+    assert all(sorted(indices(batches)) == list(range(13)) for batches in passes)
+    assert len({tuple(indices(batches)) for batches in passes}) == 3
+    assert loader.epoch == 3
+
+
+def test_resume_between_epochs_and_before_the_first(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    for epoch in range(3):
+        resumed = make(first(grays, 13), device)
+        resumed.load_state_dict(saved(loader.state_dict()))
+        assert_complete(take(resumed), 13, epoch)
+        take(loader)
+
+
+def test_resume_twice(varied: Split, device: torch.device) -> None:
+    data, plan = first(varied, 13), plan_of(RECIPE, size=16)
+    loader = make(data, device, plan=plan)
+    epochs = [take(loader) for _ in range(3)]
+    halves: list[Content] = []
+    state = make(data, device, plan=plan).state_dict()
+    for _ in range(2 * 4):
+        resumed = make(data, device, plan=plan)
+        resumed.load_state_dict(saved(state))
+        halves += take(resumed, 1)
+        state = resumed.state_dict()
+    assert same(halves, epochs[0] + epochs[1])
+
+
+def test_a_resumed_pass_can_be_cut_too(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    take(loader, 1)
+    loader.load_state_dict(saved(loader.state_dict()))
+    assert len(take(loader, 1)) == 1
+    assert_complete(take(loader), 13, epoch=1)
+
+
+def test_state_may_be_loaded_into_a_loader_that_was_used(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    begun = take(loader, 2)
+    state = saved(loader.state_dict())
+    take(loader)
+    take(loader, 3)
+    loader.load_state_dict(state)
+    assert_complete(begun + take(loader), 13, epoch=0)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_resume_on_a_rank(rank: int, varied: Split, device: torch.device) -> None:
+    data, plan = first(varied, 17), plan_of(RECIPE, size=16)
+    loader = make(data, device, plan=plan, batch_size=2, shard=Shard(rank, 3))
+    take(loader)
+    batches, states = states_of(loader)
+    following = take(loader)
+    for done, state in enumerate(states, 1):
+        resumed = make(data, device, plan=plan, batch_size=2, shard=Shard(rank, 3))
+        resumed.load_state_dict(state)
+        if done < len(batches):
+            assert same(take(resumed), batches[done:])
+        assert same(take(resumed), following)
+
+
+@pytest.mark.parametrize("steps", [RECIPE, {"gaussian_noise": {}, "clahe": {}}], ids=["window", "noise"])
+def test_validation_that_draws_in_dali_resumes_too(steps: dict[str, Any], varied: Split, device: torch.device) -> None:
+    data, plan = first(varied, 13), plan_of(steps, "val", 16)
+    loader = make(data, device, plan=plan)
+    take(loader)
+    batches, states = states_of(loader)
+    for done, state in enumerate(states, 1):
+        resumed = make(data, device, plan=plan)
+        resumed.load_state_dict(saved(state))
+        if done < len(batches):
+            assert same(take(resumed), batches[done:])
+        assert same(take(resumed), batches)
+
+
+@pytest.mark.parametrize("options", [{"drop_last": True}, {"shard": Shard(0, 2)}], ids=["drop_last", "smaller shard"])
+def test_after_the_last_batch_it_is_the_next_epoch(options: dict[str, Any], grays: Split, device: torch.device) -> None:
+    # DALI still has a batch of padding, which is not to be seen: neither in the position nor as an empty pass.
+    samples = 9
+    loader = make(first(grays, samples), device, **options)
+    begun = take(loader, len(loader))
+    assert len(begun) == len(loader)
+    assert loader.epoch == 1
+    resumed = make(first(grays, samples), device, **options)
+    resumed.load_state_dict(saved(loader.state_dict()))
+    assert resumed.epoch == 1
+    assert len(take(resumed)) == len(loader)
+    assert resumed.epoch == 2
+
+
+def test_end_pass_after_loading(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    for epoch in range(2):
+        for after in range(1, 5):
+            source = make(first(grays, 13), device)
+            for _ in range(epoch):
+                take(source)
+            take(source, after)
+            loader.load_state_dict(saved(source.state_dict()))
+            loader.end_pass()
+            assert_complete(take(loader), 13, epoch + 1)
+
+
+def test_end_pass_anywhere_else_skips_nothing(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device)
+    loader.end_pass()
+    for epoch in range(2):
+        assert_complete(take(loader), 13, epoch)
+        loader.end_pass()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [RECIPE | {"flip": {"p": 0.50001}}, RECIPE | {"warp": {}}, {}, RECIPE | {"rotate": {"p": 0.5, "border": "wrap"}}],
+)
+def test_state_of_another_plan_is_refused(other: dict[str, Any], grays: Split, device: torch.device) -> None:
+    loader = make(grays, device, plan=plan_of(RECIPE))
+    take(loader, 1)
+    with pytest.raises(UserError, match=r"^aug\.train: not that of the saved run"):
+        make(grays, device, plan=plan_of(other)).load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"batch_size": 2}, "fit.batch_size: not that of the saved run (4, not 2)"),
+        ({"seed": SEED + 1}, "seed: not that of the saved run (3, not 4)"),
+        ({"shard": Shard(0, 2)}, "the number of ranks: not that of the saved run"),
+        ({"shard": Shard(1, 2)}, "the number of ranks: not that of the saved run"),
+        ({"files": 11}, "data: not that of the saved run"),
+    ],
+)
+def test_state_of_other_batches_is_refused(
+    other: dict[str, Any], message: str, grays: Split, device: torch.device
+) -> None:
+    # The place in an epoch means nothing where the epoch has other batches, another order or other files.
+    options = dict(other)
+    loader = make(grays, device)
+    take(loader, 2)
+    with pytest.raises(UserError) as caught:
+        make(first(grays, options.pop("files", FILES)), device, **options).load_state_dict(loader.state_dict())
+    assert str(caught.value).startswith(message)
+    assert "Allowed: " in str(caught.value)
+
+
+def test_state_of_another_rank_is_refused(grays: Split, device: torch.device) -> None:
+    state = make(grays, device, shard=Shard(0, 2)).state_dict()
+    with pytest.raises(UserError, match="ranks: not that of the saved run"):
+        make(grays, device, shard=Shard(1, 2)).load_state_dict(state)
+
+
+def test_state_of_other_targets_is_refused(grays: Split, device: torch.device) -> None:
+    turned = Split(grays.files, grays.targets[::-1])
+    assert turned.targets != grays.targets
+    with pytest.raises(UserError, match="data: not that of the saved run"):
+        make(turned, device).load_state_dict(make(grays, device).state_dict())
+
+
+def test_state_continues_with_the_same_files_in_another_place(
+    gray_files: Split, tmp_path: Path, device: torch.device
+) -> None:
+    folder = tmp_path / gray_files.files[0].parent.name
+    folder.mkdir()
+    moved = Split(tuple(Path(shutil.copy(file, folder)) for file in gray_files.files), gray_files.targets)
+    loader, elsewhere = make(gray_files, device), make(moved, device)
+    take(loader, 2)
+    elsewhere.load_state_dict(saved(loader.state_dict()))
+    loader.load_state_dict(loader.state_dict())
+    assert same(take(elsewhere), take(loader))
+
+
+def test_validation_resumes_too(grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 13), device, plan=plan_of(DRAWN, "val"))
+    take(loader)
+    begun = take(loader, 2)
+    resumed = make(first(grays, 13), device, plan=plan_of(DRAWN, "val"))
+    resumed.load_state_dict(saved(loader.state_dict()))
+    rest = take(resumed)
+    assert indices(begun + rest) == list(range(13))
+    assert_complete(begun + rest, 13, epoch=0, split="val")
+
+
+def test_state_is_small_and_holds_no_image(varied: Split, device: torch.device) -> None:
+    loader = make(varied, device, plan=plan_of(RECIPE))
+    take(loader, 1)
+    assert len(loader.state_dict()["pipeline"]) < 5000

@@ -1,0 +1,341 @@
+"""Mixup and CutMix: images and targets against NumPy by hand, through the loader, up to the trainer."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import (
+    CLASSES,
+    Logits,
+    MemoryLoader,
+    frozen,
+    logits_loader,
+    make_learner,
+    needs_gpu,
+    refuse_waiting,
+    tiny_model,
+)
+from numpy.typing import NDArray
+from scipy.stats import beta, kstest
+from torch import Tensor
+
+from augment.data.dataset import Split
+from augment.pipeline.loader import Batch, Loader
+from augment.pipeline.mixing import Mixer
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.sampler import Sampler
+from augment.recipe.steps import parse_aug
+from trainer.callbacks.recorder import Recorder
+from trainer.tasks.classify import Classify, ClassMeter
+
+SIZE, SEED = 32, 3
+Floats = NDArray[Any]
+
+IMAGE_STEPS: dict[str, Any] = {"random_resized_crop": {}, "flip": {"p": 0.5}, "hue": {"p": 0.5}}
+MIXUP: dict[str, Any] = {"mixup": {"alpha": 0.8}}
+CUTMIX: dict[str, Any] = {"cutmix": {}}
+EITHER: dict[str, Any] = {"mix": {"op": "one_of", "p": 0.9, "steps": {"mixup": {"weight": 2}, "cutmix": {}}}}
+
+
+def plan_of(steps: dict[str, Any], **aug: Any) -> Plan:
+    return build_plan(parse_aug({"size": SIZE, "train": IMAGE_STEPS | steps, **aug}), "train")
+
+
+def loader_of(plan: Plan, split: Split, device: torch.device, *, batch_size: int = 7, **options: Any) -> Loader:
+    return Loader(plan, split, batch_size=batch_size, seed=SEED, device=device, classes=3, **options)
+
+
+def numbers(tensor: Tensor) -> Floats:
+    return tensor.cpu().numpy().astype(np.float64)
+
+
+def both(
+    steps: dict[str, Any], split: Split, device: torch.device, *, batch_size: int = 7, epochs: int = 1, **aug: Any
+) -> list[tuple[Batch, Batch]]:
+    """Return batches as they are before they are mixed, each with the mixed one."""
+    plain = loader_of(plan_of({}, **aug), split, device, batch_size=batch_size)
+    mixed = loader_of(plan_of(steps, **aug), split, device, batch_size=batch_size)
+    return [pair for _ in range(epochs) for pair in zip(plain, mixed, strict=True)]
+
+
+def by_hand(
+    name: str, images: Floats, partners: Floats, drawn: dict[str, Floats], alpha: float
+) -> tuple[Floats, Floats]:
+    """Mix images, one after the other; return them with each one's own share."""
+    made, shares = images.copy(), np.ones(len(images))
+    for i in np.flatnonzero(drawn["applied"]):
+        share = beta.ppf(drawn["uniform"][i], alpha, alpha)
+        if name == "mixup":
+            made[i], shares[i] = share * images[i] + (1 - share) * partners[i], share
+            continue
+        half = SIZE * np.sqrt(1 - share) / 2
+        left, right = (int(np.clip(np.rint(SIZE * drawn["x"][i] + s * half), 0, SIZE)) for s in (-1, 1))
+        top, bottom = (int(np.clip(np.rint(SIZE * drawn["y"][i] + s * half), 0, SIZE)) for s in (-1, 1))
+        made[i, :, top:bottom, left:right] = partners[i, :, top:bottom, left:right]
+        shares[i] = 1 - (bottom - top) * (right - left) / SIZE**2
+    return made, shares
+
+
+def one_hot(targets: Tensor) -> Floats:
+    return np.asarray(np.eye(3)[targets.cpu().numpy()])
+
+
+ALPHAS = {"mixup": 0.8, "cutmix": 1.0}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"mixup": {"alpha": 0.8, "p": 0.6}},
+        {"cutmix": {"p": 0.6}},
+        EITHER,
+        MIXUP | CUTMIX,  # both, one after the other
+    ],
+    ids=["mixup", "cutmix", "one_of", "both"],
+)
+def test_images_and_targets_are_mixed_alike(steps: dict[str, Any], varied: Split, device: torch.device) -> None:
+    plan = plan_of(steps)
+    for epoch, (plain, mixed) in enumerate(both(steps, varied, device, epochs=3)):
+        torch.testing.assert_close(plain.indices, mixed.indices)
+        draws = Sampler(plan, SEED).draw(epoch, 0, len(plain))
+        images, targets = numbers(plain.images), one_hot(plain.targets)
+        # The partner is the next one as it was, the last one's is the first.
+        partners, others = np.roll(images, -1, 0), np.roll(targets, -1, 0)
+        for stage in plan.batch_stages:
+            step = stage.steps[0]
+            drawn = dict(draws[step.key])
+            images, shares = by_hand(step.op.name, images, partners, drawn, step.params["alpha"])
+            targets = shares[:, None] * targets + (1 - shares[:, None]) * others
+        np.testing.assert_allclose(numbers(mixed.images), images, atol=1e-4)
+        np.testing.assert_allclose(numbers(mixed.targets), targets, atol=1e-5)
+        assert (mixed.images.dtype, mixed.targets.dtype, mixed.targets.shape) == (torch.float32, torch.float32, (7, 3))
+        np.testing.assert_allclose(numbers(mixed.targets).sum(axis=1), 1, atol=1e-6)
+        assert mixed.images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_samples_left_out_are_the_same_bits(varied: Split, device: torch.device) -> None:
+    steps = {"mixup": {"p": 0.5}}
+    for epoch, (plain, mixed) in enumerate(both(steps, varied, device, epochs=2)):
+        applied = Sampler(plan_of(steps), SEED).draw(epoch, 0, 7)["mixup"]["applied"].astype(bool)
+        assert 0 < applied.sum() < 7
+        same = (plain.images == mixed.images).flatten(1).all(dim=1)
+        assert same.tolist() == (~applied).tolist()
+        assert set(mixed.targets[torch.from_numpy(~applied).to(device)].flatten().tolist()) == {0.0, 1.0}
+
+
+def test_p_zero_is_no_mixing(varied: Split, device: torch.device) -> None:
+    ((plain, mixed),) = both({"mixup": {"p": 0}}, varied, device)
+    torch.testing.assert_close(mixed.images, plain.images, rtol=0, atol=0)
+    torch.testing.assert_close(mixed.targets, plain.targets)
+    assert mixed.targets.dtype == torch.int64
+
+
+def test_half_precision(varied: Split, device: torch.device) -> None:
+    full = next(iter(loader_of(plan_of(EITHER), varied, device)))
+    half = next(iter(loader_of(plan_of(EITHER), varied, device, half=True)))
+    assert (half.images.dtype, half.targets.dtype) == (torch.float16, torch.float32)
+    torch.testing.assert_close(half.images.float(), full.images, rtol=5e-3, atol=5e-3)
+    torch.testing.assert_close(half.targets, full.targets)
+
+
+# --- draws ---
+
+
+def shares_of(steps: dict[str, Any], count: int) -> dict[str, Floats]:
+    plan = plan_of(steps)
+    draws = Sampler(plan, SEED).draw(0, 0, count)
+    return {stage.steps[0].key: stage.values(draws, 1000)["share"] for stage in plan.batch_stages}
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
+def test_shares_of_mixup_follow_beta(alpha: float) -> None:
+    (shares,) = shares_of({"mixup": {"alpha": alpha}}, 5000).values()
+    assert kstest(shares, beta(alpha, alpha).cdf).pvalue > 1e-3
+
+
+def test_areas_of_cutmix_follow_beta_where_boxes_are_whole() -> None:
+    plan = plan_of(CUTMIX)
+    draws = Sampler(plan, SEED).draw(0, 0, 20_000)
+    values = plan.batch_stages[0].values(draws, 1000)
+    left, right, top, bottom = values["box"].T
+    np.testing.assert_allclose(values["share"], 1 - (right - left) * (bottom - top) / 1000**2, atol=1e-6)
+    # Those whose middle is far enough from each edge: of them all sizes below that are whole.
+    inner = (np.abs(draws["cutmix"]["x"] - 0.5) < 0.25) & (np.abs(draws["cutmix"]["y"] - 0.5) < 0.25)
+    small = inner & (values["share"] > 0.75)
+    # A half that is no longer than a quarter of the side: a share of more than 3/4, uniformly for alpha 1.
+    assert small.sum() > 1000
+    assert kstest(values["share"][small], "uniform", args=(0.75, 0.25)).pvalue > 1e-3
+    assert abs((right - left)[small] - (bottom - top)[small]).max() <= 1, "square"
+
+
+def test_one_of_mixes_each_sample_in_one_way() -> None:
+    plan = plan_of(EITHER)
+    draws = Sampler(plan, SEED).draw(0, 0, 9000)
+    mixup, cutmix = draws["mix.mixup"]["applied"], draws["mix.cutmix"]["applied"]
+    assert np.maximum(mixup, cutmix).sum() == mixup.sum() + cutmix.sum()
+    assert mixup.mean() == pytest.approx(0.6, abs=0.025)
+    assert cutmix.mean() == pytest.approx(0.3, abs=0.025)
+
+
+@needs_gpu
+def test_mixing_never_waits_for_the_gpu() -> None:
+    plan = plan_of({"one_of": {"p": 0.5, "steps": {"mixup": {}, "cutmix": {}}}})
+    mixer = Mixer(plan, seed=SEED, rank=0, classes=3)
+    images, targets = torch.rand(7, 3, SIZE, SIZE, device="cuda"), torch.zeros(7, dtype=torch.int64, device="cuda")
+    mixer.mix(images, targets, epoch=0, start=0)  # the first time memory is pinned
+    with refuse_waiting():
+        mixer.mix(images, targets, epoch=0, start=7)
+
+
+def test_shares_do_not_depend_on_the_batch_size(varied: Split, device: torch.device) -> None:
+    whole = Sampler(plan_of(MIXUP), SEED).draw(0, 0, 7)["mixup"]["uniform"]
+    start = 0
+    for plain, mixed in both(MIXUP, varied, device, batch_size=3):
+        size = len(plain)
+        share = (
+            torch.from_numpy(beta.ppf(whole[start : start + size], 0.8, 0.8)).float().to(device)[:, None, None, None]
+        )
+        expected = share * plain.images + (1 - share) * plain.images.roll(-1, 0)
+        torch.testing.assert_close(mixed.images, expected, rtol=0, atol=1e-4)
+        start += size
+    assert start == 7
+
+
+def test_the_only_sample_of_a_batch_is_mixed_with_itself(varied: Split, device: torch.device) -> None:
+    for steps in (MIXUP, CUTMIX):
+        *_, (plain, mixed) = both(steps, varied, device, batch_size=3)
+        assert len(plain) == len(mixed) == 1
+        torch.testing.assert_close(mixed.images, plain.images, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(numbers(mixed.targets), one_hot(plain.targets), atol=1e-6)
+
+
+# --- the loader ---
+
+
+def assert_same_batches(ours: list[Batch], theirs: list[Batch]) -> None:
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.images, other.images, rtol=0, atol=0)
+        torch.testing.assert_close(one.targets, other.targets, rtol=0, atol=0)
+
+
+def test_resumes_to_the_same_mixture(varied: Split, device: torch.device) -> None:
+    loader = loader_of(plan_of(EITHER), varied, device, batch_size=2)
+    list(loader)
+    going = iter(loader)
+    next(going)
+    state = loader.state_dict()
+    rest = list(going)
+    resumed = loader_of(plan_of(EITHER), varied, device, batch_size=2)
+    resumed.load_state_dict(state)
+    assert_same_batches(list(resumed), rest)
+    assert_same_batches(list(resumed), list(loader))
+
+
+def test_epochs_mix_in_other_shares(varied: Split, device: torch.device) -> None:
+    loader = loader_of(plan_of(MIXUP), varied, device)
+    first, second = ([sorted(row) for batch in loader for row in batch.targets.tolist()] for _ in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize("steps", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
+def test_views_are_mixed_alike(steps: dict[str, Any], varied: Split, device: torch.device) -> None:
+    plan = plan_of(steps, views={"count": 2})
+    ((plain, mixed),) = both(steps, varied, device, views={"count": 2})
+    (name,) = steps
+    drawn = dict(Sampler(plan, SEED).draw(0, 0, 7)[name])
+    assert len(mixed.views) == 2
+    torch.testing.assert_close(mixed.images, mixed.views[0], rtol=0, atol=0)
+    for before, after in zip(plain.views, mixed.views, strict=True):
+        images = numbers(before)
+        expected, shares = by_hand(name, images, np.roll(images, -1, 0), drawn, ALPHAS[name])
+        np.testing.assert_allclose(numbers(after), expected, atol=1e-4)
+        own, others = one_hot(plain.targets), np.roll(one_hot(plain.targets), -1, 0)
+        np.testing.assert_allclose(
+            numbers(mixed.targets), shares[:, None] * own + (1 - shares[:, None]) * others, atol=1e-5
+        )
+    assert (plain.views[0] != plain.views[1]).any()
+
+
+def test_raw_images_are_not_mixed(varied: Split, device: torch.device) -> None:
+    raw = next(iter(loader_of(plan_of(EITHER), varied, device, raw=True)))
+    plain = next(iter(loader_of(plan_of({}), varied, device, raw=True)))
+    torch.testing.assert_close(raw.images, plain.images, rtol=0, atol=0)
+    assert (raw.images.dtype, raw.targets.dtype) == (torch.uint8, torch.int64)
+
+
+# --- the trainer ---
+
+
+def test_accuracy_counts_the_class_with_the_largest_share() -> None:
+    meter = ClassMeter(3, torch.device("cpu"), keep=True)
+    outputs = torch.tensor([[2.0, 1, 0], [0, 3, 1], [0, 0, 1], [1, 0, 0]])
+    targets = torch.tensor([[0.7, 0.3, 0], [0.6, 0.4, 0], [0, 0, 1], [0.2, 0.3, 0.5]])
+    meter.update(torch.tensor(1.5), outputs, targets)
+    meter.update(torch.tensor(0.5), outputs[:1], torch.tensor([[0.1, 0.9, 0]]))
+    assert meter.compute() == {"loss": pytest.approx((4 * 1.5 + 0.5) / 5), "accuracy": pytest.approx(2 / 5)}
+    assert meter.kept().confusion(3).tolist() == [[1, 1, 0], [1, 0, 0], [1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (2, "cat"),
+        ([0.3, 0.0, 0.7], "cat 70%, ant 30%"),
+        ([0.0, 1.0, 0.0], "bee 100%"),
+        ([0.0, 0.004, 0.996], "cat 100%"),
+    ],
+)
+def test_label_names_what_is_mixed(target: Any, expected: str) -> None:
+    assert Classify().caption(target, CLASSES) == expected
+
+
+def test_label_without_names_of_classes() -> None:
+    assert Classify().caption(1, ()) == "1"
+    assert Classify().caption([0.25, 0.75], ()) == "1 75%, 0 25%"
+
+
+def test_a_fit_with_mixed_targets() -> None:
+    logits = torch.tensor([[2.0, 0, 0], [0, 1, 0], [0, 0, 3]])
+    targets = torch.tensor([[0.8, 0.2, 0], [0.5, 0.25, 0.25], [0, 0.6, 0.4]])
+    train = MemoryLoader(logits[:, :, None, None], targets, batch_size=3, shuffle=False)
+    recorder = Recorder()
+    learner = make_learner(
+        recorder, train=train, val=logits_loader(logits.tolist(), [0, 1, 2]), model=Logits(), optimizer=frozen, epochs=1
+    )
+    learner.fit()
+    (row,) = recorder.rows
+    by_hand = -(targets * logits.log_softmax(dim=1)).sum(dim=1).mean()
+    assert row["train_loss"] == pytest.approx(float(by_hand))
+    # The largest shares are those of classes 0, 0 and 1.
+    assert row["train_accuracy"] == pytest.approx(1 / 3)
+    assert row["val_accuracy"] == 1
+
+
+def test_mixed_batches_train_a_model(varied: Split, device: torch.device) -> None:
+    train = loader_of(plan_of(EITHER), varied, device, batch_size=3)
+    val = Loader(build_plan(parse_aug({"size": SIZE}), "val"), varied, batch_size=7, seed=0, device=device)
+    model = tiny_model()
+    before = [parameter.clone() for parameter in model.parameters()]
+    recorder = Recorder()
+    learner = make_learner(recorder, train=train, val=val, model=model, device=device)  # type: ignore[arg-type]
+    learner.fit()
+    assert all((a.cpu() != b.cpu()).any() for a, b in zip(before, model.parameters(), strict=True))
+    assert [np.isfinite(row["train_loss"]) for row in recorder.rows] == [True, True]
+
+
+@pytest.mark.parametrize("steps", [MIXUP, CUTMIX])
+def test_labels_and_numbers_are_mixed_in_the_same_shares(
+    steps: dict[str, Any], varied: Split, device: torch.device
+) -> None:
+    """A one-hot table of labels comes out as classes do, and numbers as its product with theirs."""
+    hot = tuple(tuple(float(place == target) for place in range(3)) for target in varied.targets)
+    weights = torch.tensor([[0.5, -3.0], [2.0, 7.0], [-1.0, 100.0]])
+    table = tuple(map(tuple, (torch.tensor(hot) @ weights).tolist()))
+    splits = (varied, Split(varied.files, hot), Split(varied.files, table))
+    (classes,), (labels,), (values,) = (list(loader_of(plan_of(steps), split, device)) for split in splits)
+    assert labels.targets.dtype == torch.float32
+    torch.testing.assert_close(labels.targets, classes.targets)
+    torch.testing.assert_close(values.targets.cpu(), classes.targets.cpu() @ weights)
+    torch.testing.assert_close(labels.images, classes.images, rtol=0, atol=0)

@@ -1,0 +1,306 @@
+"""Real DALI, on the CPU and on the GPU, against OpenCV and NumPy, pixel by pixel."""
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from decoded import decoded
+from photos import draw_photo
+from PIL import Image
+from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, read, run
+
+from augment.data.dataset import Split
+from augment.pipeline.build import Shard, batches_per_epoch
+from augment.recipe.op import BORDERS
+from augment.recipe.sampler import Sampler
+from augment.recipe.steps import SplitName
+
+# --- the graph's outputs ---
+
+
+def test_outputs(image_files: Split, device: torch.device) -> None:
+    plan = plan_of({}, size=16)
+    raw, index = run(plan, image_files.files, device)
+    full, _ = run(plan, image_files.files, device, raw=False)
+    half, _ = run(plan, image_files.files, device, raw=False, half=True)
+    assert raw.shape == full.shape == half.shape == (7, 16, 16, 3)
+    assert [str(a.dtype) for a in (raw, full, half, index)] == ["uint8", "float32", "float16", "int32"]
+    assert index.tolist() == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [(None, None), ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), ((0.1, 0.5, 0.9), (0.5, 0.25, 2.0))]
+)
+def test_normalization(image_files: Split, device: torch.device, mean: Any, std: Any) -> None:
+    plan = plan_of({"hue": {}}, size=16, mean=mean, std=std)
+    raw, _ = run(plan, image_files.files, device)
+    expected = (raw / 255 - (mean or (0.485, 0.456, 0.406))) / (std or (0.229, 0.224, 0.225))
+    full, _ = run(plan, image_files.files, device, raw=False)
+    half, _ = run(plan, image_files.files, device, raw=False, half=True)
+    np.testing.assert_allclose(full, expected, rtol=1e-5, atol=1e-5)
+    # Ten bits of mantissa.
+    np.testing.assert_allclose(half, expected, rtol=2**-10, atol=2**-10)
+
+
+RECIPE: dict[str, Any] = {
+    "random_resized_crop": {},
+    "flip": {"p": 0.5},
+    "rotate": {"p": 0.5},
+    "hue": {"p": 0.5},
+    "warp": {"p": 0.5, "border": "wrap"},
+}
+
+
+@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 4}, {"prefetch": 1}, {"prefetch": 5, "threads": 3}])
+def test_threads_and_prefetch_change_nothing(image_files: Split, device: torch.device, options: dict[str, Any]) -> None:
+    plan = plan_of(RECIPE, "train", size=16)
+    images, indices = run(plan, image_files.files, device, batch_size=3, epochs=2)
+    again, same = run(plan, image_files.files, device, batch_size=3, epochs=2, **options)
+    np.testing.assert_array_equal(same, indices)
+    np.testing.assert_array_equal(again, images)
+
+
+def test_seeds_ranks_and_epochs_give_other_images(image_files: Split, device: torch.device) -> None:
+    plan = plan_of(RECIPE, "train", size=16)
+    first = run(plan, image_files.files, device)
+    for options in ({"seed": SEED + 1}, {"epoch": 1}):
+        images, indices = run(plan, image_files.files, device, **options)  # type: ignore[arg-type]
+        assert indices.tolist() != first[1].tolist()
+        by_index, first_by_index = images[np.argsort(indices)], first[0][np.argsort(first[1])]
+        # The crop is drawn anew too: no image comes out as before.
+        assert (by_index != first_by_index).any(axis=(1, 2, 3)).all()
+
+
+def test_every_epoch_has_the_samplers_draws(tmp_path: Path, device: torch.device) -> None:
+    gray = np.full((8, 8, 3), 100, np.uint8)
+    files = [tmp_path / f"{i}.png" for i in range(5)]
+    for file in files:
+        Image.fromarray(gray).save(file)
+    for split, epochs in (("train", (4, 5, 6)), ("val", (4, 4, 4))):
+        plan = plan_of({"brightness": {"p": 0.6, "factor_range": [0.5, 1.5]}}, split, size=8)  # type: ignore[arg-type]
+        images, _ = run(plan, files, device, batch_size=2, epochs=3, epoch=4)
+        draws = [Sampler(plan, SEED).draw(epoch, 0, 5)["brightness"] for epoch in epochs]
+        factors = np.concatenate([np.where(d["applied"], d["factor"], 1) for d in draws])
+        np.testing.assert_allclose(images[:, 4, 4, 0], 100 * factors, atol=0.51)
+
+
+# --- geometry ---
+
+
+def test_directions_as_one_sees_them(photos: tuple[Path, ...], device: torch.device) -> None:
+    plain = read(photos)
+    shift = {"scale_range": [1, 1], "shear_range": [0, 0], "border": "constant"}
+    for steps, expected in (
+        ({"flip": {}}, plain[:, :, ::-1]),
+        ({"flip": {"direction": "vertical"}}, plain[:, ::-1]),
+        ({"rotate": {"angle_range": [90, 90]}}, np.rot90(plain, axes=(1, 2))),
+        ({"rotate": {"angle_range": [-90, -90]}}, np.rot90(plain, -1, axes=(1, 2))),
+        ({"affine": {"translate_range": [0.25, 0.25], **shift}}, np.pad(plain, [(0, 0), (16, 0), (16, 0), (0, 0)])),
+    ):
+        # float32 coordinates are not whole numbers to the last bit.
+        assert_close(pixels(steps, photos, device), expected[:, :SIZE, :SIZE], most=1, mean=0.01)
+
+
+CV_BORDERS = {
+    "reflect_101": cv2.BORDER_REFLECT_101,
+    "constant": cv2.BORDER_CONSTANT,
+    "replicate": cv2.BORDER_REPLICATE,
+    "wrap": cv2.BORDER_WRAP,
+}
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_warp_against_opencv(border: str, photos: tuple[Path, ...], device: torch.device) -> None:
+    common = {"border": border, "fill": 77}
+    steps = {
+        "affine": {"translate_range": [0.25, 0.25], "scale_range": [0.8, 0.8], "shear_range": [0, 0], **common},
+        "flip": {},
+        "rotate": {"angle_range": [30, 30], **common},
+    }
+    # By hand: scaled by .8, shifted by .25 x 64 px, mirrored, turned by 30 degrees, about the middle at 31.5 px.
+    affine, mirror = np.array([[0.8, 0, 16], [0, 0.8, 16], [0, 0, 1]]), np.diag([-1.0, 1, 1])
+    turn = np.array([[3**0.5 / 2, 0.5, 0], [-0.5, 3**0.5 / 2, 0], [0, 0, 1]])
+    there, back = (np.array([[1, 0, m], [0, 1, m], [0, 0, 1]]) for m in (31.5, -31.5))
+    matrix = there @ turn @ mirror @ affine @ back
+    expected = [
+        cv2.warpPerspective(
+            image.astype(np.uint8), matrix, (SIZE, SIZE), borderMode=CV_BORDERS[border], borderValue=(77, 77, 77)
+        )
+        for image in read(photos)
+    ]
+    # OpenCV may round its coordinates to 1/32 px, which these smooth images show by at most two gray levels.
+    # Where wrap or a constant puts an edge next to the image, the same 1/32 px weigh more: few pixels, so the mean.
+    sharp_edge = border in ("wrap", "constant")
+    assert_close(pixels(steps, photos, device), np.stack(expected), most=8 if sharp_edge else 2, mean=0.3)
+
+
+def test_borders_and_fills_are_told_apart(photos: tuple[Path, ...], device: torch.device) -> None:
+    looks = [(border, 0) for border in BORDERS] + [("constant", 200), ("replicate", 200)]
+    results = [pixels({"rotate": {"angle_range": [30, 30], "border": b, "fill": f}}, photos, device) for b, f in looks]
+    for i, (border, _) in enumerate(looks):
+        for j in range(i):
+            off = np.abs(results[i] - results[j]).mean()
+            # The fill is seen with a constant border only.
+            assert off == 0 if border == looks[j][0] == "replicate" else off > 0.2, (looks[i], looks[j])
+    np.testing.assert_array_equal(results[looks.index(("constant", 200))][:, 0, 0], 200)
+
+
+# --- color ---
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """Two PNGs of all colors there are, the extremes included."""
+    folder, rng = tmp_path_factory.mktemp("noise"), np.random.default_rng(0)
+    files = tuple(folder / f"{i}.png" for i in range(2))
+    for file in files:
+        values = rng.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+        values[:4], values[-4:] = 0, 255
+        Image.fromarray(values).save(file)
+    return files
+
+
+@pytest.mark.parametrize(
+    ("steps", "matrix", "offset"),
+    [
+        ({"brightness": {"factor_range": [1.5, 1.5]}}, np.eye(3) * 1.5, 0),
+        ({"contrast": {"factor_range": [0.6, 0.6]}}, np.eye(3) * 0.6, 51.2),
+        ({"contrast": {"factor_range": [2, 2]}}, np.eye(3) * 2, -128),
+        ({"saturation": {"factor_range": [0, 0]}}, np.array([[0.299, 0.587, 0.114]] * 3), 0),
+        (
+            {"hue": {"angle_range": [180, 180]}, "brightness": {"factor_range": [0.5, 0.5]}},
+            np.array([[-0.201, 0.587, 0.114], [0.299, 0.087, 0.114], [0.299, 0.587, -0.386]]),
+            0,
+        ),
+        # One matrix: what the first step brings above 255, the second takes back.
+        (
+            {"brightness": {"factor_range": [2, 2]}, "contrast": {"factor_range": [0.5, 0.5]}},
+            np.eye(3),
+            64,
+        ),
+    ],
+    ids=["brighter", "paler", "harder", "gray", "hue and darker", "there and back"],
+)
+def test_color_against_numpy(
+    steps: dict[str, Any], matrix: Pixels, offset: float, noise: tuple[Path, ...], device: torch.device
+) -> None:
+    expected = np.clip(np.rint(read(noise) @ matrix.T + offset), 0, 255)
+    # A half may be rounded either way.
+    assert_close(pixels(steps, noise, device), expected, most=1, mean=0.3)
+
+
+def test_colors_of_an_orange(tmp_path: Path, device: torch.device) -> None:
+    file = tmp_path / "orange.png"
+    Image.fromarray(np.full((8, 8, 3), (200, 100, 50), np.uint8)).save(file)
+    for name, value, expected in (
+        ("contrast", {"factor_range": [0.6, 0.6]}, (171, 111, 81)),
+        ("saturation", {"factor_range": [0.8, 0.8]}, (185, 105, 65)),
+        ("hue", {"angle_range": [36, 36]}, (161, 133, 0)),
+    ):
+        result = pixels({name: value}, [file], device, size=8)
+        np.testing.assert_allclose(result, np.broadcast_to(expected, result.shape), atol=1)
+
+
+# --- fused against step by step ---
+
+
+@pytest.fixture(scope="module")
+def large_photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    folder = tmp_path_factory.mktemp("large_photos")
+    files = tuple(folder / f"{seed}.png" for seed in range(6))
+    for seed, file in enumerate(files):
+        Image.fromarray(draw_photo(128, 128, 100 + seed)).save(file)
+    return files
+
+
+WARPS: dict[str, Any] = {
+    "rotate": {},
+    "affine": {"translate_range": [-0.05, 0.05]},
+    "warp": {"magnitude_range": [-0.05, 0.05]},
+    "rotate_2": {"op": "rotate"},
+}
+COLORS: dict[str, Any] = {"contrast": {}, "hue": {}, "brightness": {}, "saturation": {}}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_fused_warps_against_step_by_step(count: int, large_photos: tuple[Path, ...], device: torch.device) -> None:
+    steps = dict(list(WARPS.items())[:count])
+    fused, apart = (pixels(steps, large_photos, device, size=128, fuse=fuse) for fuse in (True, False))
+    # The middle, which no border reaches; resampling once instead of `count` times is sharper.
+    middle = np.s_[:, 32:96, 32:96]
+    assert_close(fused[middle], apart[middle], most=8, mean=1)
+    assert np.abs(fused - pixels({}, large_photos, device, size=128)).mean() > 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_fused_colors_against_step_by_step(count: int, large_photos: tuple[Path, ...], device: torch.device) -> None:
+    steps = dict(list(COLORS.items())[:count])
+    fused, apart = (pixels(steps, large_photos, device, size=128, fuse=fuse) for fuse in (True, False))
+    assert min(fused.min(), apart.min()) > 0
+    assert max(fused.max(), apart.max()) < 255
+    # A rounding a step.
+    assert_close(fused, apart, most=count, mean=0.3 * count)
+
+
+def test_geometry_and_color_in_turn(large_photos: tuple[Path, ...], device: torch.device) -> None:
+    steps = {"rotate": WARPS["rotate"], "contrast": {}, "flip": {}, "hue": {}, "warp": WARPS["warp"]}
+    result = pixels(steps, large_photos, device, size=128)
+    # Inside, color and geometry can be exchanged up to rounding.
+    sorted_steps = {name: steps[name] for name in ("rotate", "flip", "warp", "contrast", "hue")}
+    expected = pixels(sorted_steps, large_photos, device, size=128)
+    middle = np.s_[:, 32:96, 32:96]
+    assert_close(result[middle], expected[middle], most=8, mean=1)
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "world_size", "batches"),
+    [(1, 1, 1, 1), (1, 8, 1, 1), (8, 8, 1, 1), (9, 8, 1, 2), (9, 4, 2, 2), (8, 4, 2, 1), (10, 3, 3, 2), (9, 3, 3, 1)],
+)
+def test_batches_per_epoch(samples: int, batch_size: int, world_size: int, batches: int) -> None:
+    assert batches_per_epoch(samples, batch_size, world_size) == batches
+
+
+def test_ranks_draw_their_own_parameters(photos: tuple[Path, ...], device: torch.device) -> None:
+    plan = plan_of({"brightness": {"factor_range": [0.5, 1.5]}})
+    shards = [run(plan, photos, device, shard=Shard(rank, 2), batch_size=3) for rank in (0, 1)]
+    for rank, (images, indices) in enumerate(shards):
+        # 3 of the 6 files; `run` took two batches, which are the shard's twice.
+        assert indices.tolist() == [3 * rank, 3 * rank + 1, 3 * rank + 2] * 2
+        factor = Sampler(plan, SEED, rank).draw(0, 0, 3)["brightness"]["factor"]
+        expected = np.clip(read(photos)[3 * rank : 3 * rank + 3] * factor[:, None, None, None], 0, 255)
+        np.testing.assert_allclose(images[:3], expected, atol=0.51)
+
+
+# --- CPU and GPU beside each other: the same draws, so nearly the same pixels of files that decode alike ---
+# --- (op by op: test_every_op.py) ---
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize(
+    ("split", "steps", "most", "decode"),
+    [
+        ("val", {"resize": {}}, 1, True),
+        ("val", {"center_crop": {"scale": 0.7}}, 1, True),
+        # The resize before it is up to one off; a color matrix of up to 1.2 and its rounding make two of it.
+        ("val", {"contrast": {"p": 0.5}}, 2, False),
+        *[("val", {"warp": {"border": border}, "rotate": {"border": border}}, 1, False) for border in BORDERS],
+        # A warp that is one off, and a color matrix that makes up to three of it.
+        ("val", {"affine": {}, "rotate": {"p": 0.5}, "hue": {}, "contrast": {}}, 4, False),
+        ("train", {"random_resized_crop": {}, "flip": {"p": 0.5}, "warp": {}, "hue": {}, "saturation": {}}, 4, True),
+    ],
+)
+def test_cpu_and_gpu_agree(
+    split: SplitName, steps: dict[str, Any], most: int, decode: bool, photos: tuple[Path, ...]
+) -> None:
+    plan = plan_of(steps, split, size=48)
+    files = photos * 3 if decode else decoded(photos * 3)
+    on_cpu, on_gpu = (
+        run(plan, files, torch.device(name), batch_size=4, epochs=2, seed=SEED, decode=decode)
+        for name in ("cpu", "cuda")
+    )
+    np.testing.assert_array_equal(on_cpu[1], on_gpu[1])
+    assert_close(on_gpu[0], on_cpu[0], most=most, mean=0.3)

@@ -1,0 +1,154 @@
+"""Crops in real DALI, on the CPU and on the GPU: against Pillow, and where random windows lie."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photos import draw_photo
+from PIL import Image, ImageOps
+from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, read, run
+
+from augment.pipeline.build import Shard
+from augment.recipe.plan import Plan
+
+# (width, height): strips in either direction, one pixel, smaller and larger than the result, and the result's size.
+SIDES = ((48, 40), (40, 48), (200, 16), (16, 200), (500, 3), (2, 200), (1, 1), (5, 5), (33, 77), (SIZE, SIZE))
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    folder = tmp_path_factory.mktemp("shapes")
+    files = tuple(folder / f"{width}x{height}.png" for width, height in SIDES)
+    for seed, (file, (width, height)) in enumerate(zip(files, SIDES, strict=True)):
+        Image.fromarray(draw_photo(width, height, seed)).save(file)
+    return files
+
+
+def resized(image: Image.Image, scale: float | None, size: int) -> Pixels:
+    """Resize with Pillow: the whole image, or the centered square of `scale` times its short side."""
+    width, height = image.size
+    side = min(width, height) * (scale or 1)
+    square = ((width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2)
+    box = None if scale is None else square
+    return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)).astype(int)
+
+
+CROPS: list[tuple[dict[str, Any], float | None]] = [
+    ({}, None),
+    ({"resize": {}}, None),
+    ({"center_crop": {}}, 1.0),
+    ({"center_crop": {"scale": 0.5}}, 0.5),
+    ({"center_crop": {"scale": 0.875}}, 0.875),
+]
+EVERY_CROP = pytest.mark.parametrize(
+    ("steps", "scale"), CROPS, ids=["none", "resize", "center", "center half", "center 7/8"]
+)
+
+
+@EVERY_CROP
+@pytest.mark.parametrize("size", [24, SIZE])
+def test_crop_against_pillow(
+    steps: dict[str, Any], scale: float | None, size: int, shapes: tuple[Path, ...], device: torch.device
+) -> None:
+    expected = np.stack([resized(Image.open(file), scale, size) for file in shapes])
+    # All images are one batch: each has its own square. Pillow rounds between its two passes, DALI does not; where
+    # a side shrinks eightfold, their antialiasing differs by some levels at its ends.
+    assert_close(pixels(steps, shapes, device, size=size), expected, most=8, mean=0.25)
+
+
+def test_resize_to_the_same_size_changes_nothing(photos: tuple[Path, ...], device: torch.device) -> None:
+    np.testing.assert_array_equal(pixels({}, photos, device, decode=True), read(photos))
+
+
+@EVERY_CROP
+def test_jpeg_comes_out_upright(
+    steps: dict[str, Any], scale: float | None, tmp_path: Path, device: torch.device
+) -> None:
+    photo = Image.fromarray(draw_photo(90, 60, 3))
+    files = [tmp_path / "gray.jpg"]
+    photo.convert("L").save(files[0], quality=95)
+    for orientation in range(1, 9):
+        files.append(tmp_path / f"orientation {orientation}.jpg")
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        photo.save(files[-1], quality=95, exif=exif)
+    result = pixels(steps, files, device, decode=True, size=32)
+    expected = np.stack([resized(ImageOps.exif_transpose(Image.open(file)), scale, 32) for file in files])
+    # The GPU's decoder has another inverse transform and chroma upsampling.
+    most, mean = (3, 0.3) if device.type == "cpu" else (27, 1.5)
+    off = {file.stem: np.abs(one - other) for file, one, other in zip(files, result, expected, strict=True)}
+    assert {name: (o.max(), o.mean()) for name, o in off.items() if o.max() > most or o.mean() > mean} == {}
+
+
+WIDTH, HEIGHT = 250, 200
+
+
+@pytest.fixture(scope="module")
+def ramp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PNG whose red is x and whose green is y: a window of it tells where it was cut."""
+    file = tmp_path_factory.mktemp("ramp") / "ramp.png"
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    Image.fromarray(np.stack([x, y, np.zeros_like(x)], axis=-1).astype(np.uint8)).save(file)
+    return file
+
+
+def windows(plan: Plan, ramp: Path, device: torch.device, count: int) -> Pixels:
+    """Return (count, 4): left, top, width and height in pixels of the windows that a pipeline takes."""
+    images, _ = run(plan, [ramp] * count, device, decode=True)
+    columns, rows = images[..., 0].mean(axis=1), images[..., 1].mean(axis=2)
+    # Away from the window's edges red and green are linear in the result's x and y, to half a gray level.
+    low, high = 8, SIZE - 8
+    extent = np.stack([v[:, high] - v[:, low] for v in (columns, rows)], axis=1) / (high - low) * SIZE
+    middle = np.stack([columns.mean(axis=1), rows.mean(axis=1)], axis=1) + 0.5
+    return np.concatenate([middle - extent / 2, extent], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("area", "aspect"),
+    [((0.35, 1.0), (3 / 4, 4 / 3)), ((0.1, 0.2), (0.5, 2.0)), ((0.25, 0.25), (1.0, 1.0)), ((0.3, 0.4), (2.0, 2.0))],
+)
+def test_random_windows_stay_in_their_ranges(
+    area: tuple[float, float], aspect: tuple[float, float], ramp: Path, device: torch.device
+) -> None:
+    count = 200
+    plan = plan_of({"random_resized_crop": {"area_range": area, "aspect_range": aspect}}, "train")
+    left, top, width, height = windows(plan, ramp, device, count).T
+    # A side is known to about 1.5 px, a gray level over the 48 px that it is measured on and DALI's whole pixels.
+    off = 1.5
+    assert (left > -off).all()
+    assert (top > -off).all()
+    assert (left + width < WIDTH + off).all()
+    assert (top + height < HEIGHT + off).all()
+    assert ((width + off) * (height + off) >= area[0] * WIDTH * HEIGHT).all()
+    assert ((width - off) * (height - off) <= area[1] * WIDTH * HEIGHT).all()
+    assert ((width + off) / (height - off) >= aspect[0]).all()
+    assert ((width - off) / (height + off) <= aspect[1]).all()
+    # They fill their ranges, and the image.
+    share, ratio = width * height / (WIDTH * HEIGHT), np.log(width / height)
+    assert np.ptp(share) >= 0.6 * (area[1] - area[0])
+    assert np.ptp(ratio) >= 0.8 * np.log(aspect[1] / aspect[0])
+    assert left.min() < 0.1 * (WIDTH - width.min())
+    assert (left + width).max() > WIDTH - 0.1 * (WIDTH - width.min())
+    assert (top + height).max() > HEIGHT - 0.1 * (HEIGHT - height.min())
+
+
+def test_random_windows_differ_between_samples_and_epochs(ramp: Path, device: torch.device) -> None:
+    plan = plan_of({"random_resized_crop": {"area_range": [0.1, 0.2]}}, "train", size=16)
+    images, _ = run(plan, [ramp] * 20, device, epochs=2, decode=True)
+    assert len(np.unique(images, axis=0)) == 40
+
+
+def test_random_windows_have_the_seed_of_their_run_epoch_split_and_rank(ramp: Path, device: torch.device) -> None:
+    steps = {"random_resized_crop": {"area_range": [0.1, 0.2]}}
+    train, val = (plan_of(steps, split, size=16) for split in ("train", "val"))
+    ways: list[tuple[Plan, dict[str, Any]]] = [
+        (train, {}),
+        (train, {"seed": SEED + 1}),
+        (train, {"epoch": 1}),
+        (train, {"shard": Shard(1, 2)}),
+        (val, {}),
+    ]
+    firsts = np.concatenate([run(plan, [ramp] * 2, device, batch_size=1, **options)[0][:1] for plan, options in ways])
+    assert len(np.unique(firsts, axis=0)) == len(ways)

@@ -1,0 +1,120 @@
+"""Where images are decoded, how much is kept, and what is said about it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import augment.pipeline.placement
+from augment.data.dataset import Split
+from augment.pipeline.graph import Placement
+from augment.pipeline.loader import Loader
+from augment.pipeline.placement import _decoding_speed, cache_size, decoded_bytes, place
+from augment.pipeline.state import check_state
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import Aug, parse_aug
+from augment.support.errors import UserError
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+GIB = 2**30
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A trial that finds the CPU faster, without one; the ways that were tried."""
+    tried: list[str] = []
+
+    def speed(placement: Placement, files: tuple[Path, ...], threads: int) -> float:
+        tried.append(placement.decode)
+        return {"mixed": 1000.0, "cpu": 2000.0}[placement.decode]
+
+    monkeypatch.setattr(augment.pipeline.placement, "_decoding_speed", speed)
+    return tried
+
+
+def aug_of(**given: object) -> Aug:
+    return parse_aug(given)
+
+
+def test_without_a_gpu_nothing_is_tried(photos: tuple[Path, ...], trials: list[str]) -> None:
+    placement = place(aug_of(decode="auto", cache="gpu", prefetch=3), photos, CPU, threads=1)
+    assert placement == Placement("cpu", prefetch=3)
+    assert placement.reason == ""
+    assert trials == []
+
+
+@pytest.mark.parametrize(("decode", "expected"), [("mixed", "mixed"), ("cpu", "cpu")])
+def test_what_is_asked_for(decode: str, expected: str, photos: tuple[Path, ...], trials: list[str]) -> None:
+    placement = place(aug_of(decode=decode, hw_decoder_load=0.5), photos, CUDA, threads=1)
+    assert (placement.device, placement.decode, placement.cache, placement.hw_decoder_load) == ("gpu", expected, 0, 0.5)
+    assert trials == []
+
+
+def test_auto_takes_the_faster_way_and_says_why(photos: tuple[Path, ...], trials: list[str]) -> None:
+    placement = place(aug_of(decode="auto"), photos, CUDA, threads=1)
+    assert placement.decode == "cpu"
+    assert sorted(trials) == ["cpu", "mixed"]
+    expected = "decode: cpu, for a trial of decoding alone gave mixed 1,000 img/s, cpu 2,000 img/s"
+    assert placement.reason == expected
+    assert place(aug_of(decode="auto"), photos, CUDA, threads=1, trial=False).decode == "mixed"
+    assert len(trials) == 2
+
+
+def test_a_trial_decodes(photos: tuple[Path, ...]) -> None:
+    assert _decoding_speed(Placement("cpu"), photos, threads=1) > 0
+
+
+def test_size_of_the_cache(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Six images of 64 x 64 px, and a tenth more than they take.
+    assert decoded_bytes(photos) == int(1.1 * 6 * 64 * 64 * 3)
+    assert cache_size("off", photos) == 0
+    assert cache_size(700, photos) == 700
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (20 * GIB, 80 * GIB))
+    assert cache_size("gpu", photos) == 1
+    monkeypatch.setattr(augment.pipeline.placement, "decoded_bytes", lambda files: 100 * GIB)
+    assert cache_size("gpu", photos) == 10 * 1024 + 1, "half of what is free"
+
+
+def test_a_cache_is_mentioned_and_only_for_images_decoded_on_the_gpu(photos: tuple[Path, ...]) -> None:
+    placement = place(aug_of(cache=100), photos, CUDA, threads=1)
+    assert placement.cache == 100
+    assert placement.reason == "cache: 100 MiB of GPU memory; all 6 images, decoded, take about 0"
+    assert place(aug_of(cache=100, decode="cpu"), photos, CUDA, threads=1).cache == 0
+
+
+def loader(placement: Placement, split: Split) -> Loader:
+    plan = build_plan(aug_of(size=32), "train")
+    return Loader(plan, split, batch_size=2, seed=0, device=CPU, placement=placement)
+
+
+def test_a_run_that_continues_decodes_as_it_did(image_files: Split) -> None:
+    before = loader(Placement("cpu", decode="cpu", auto=True), image_files)
+    next(iter(before))
+    after = loader(Placement("cpu", decode="mixed", cache=9, auto=True), image_files)
+    after.load_state_dict(before.state_dict())
+    assert after.placement == Placement("cpu", decode="cpu", auto=True)
+
+
+MIXED = Placement("gpu")
+
+
+@pytest.mark.parametrize(
+    ("other", "key"),
+    [
+        (replace(MIXED, decode="cpu"), "aug.decode"),
+        (replace(MIXED, cache=100), "aug.cache"),
+        (replace(MIXED, hw_decoder_load=0.5), "aug.hw_decoder_load"),
+        (replace(MIXED, auto=True), "aug.decode"),
+        (Placement("cpu"), "fit.device"),
+    ],
+)
+def test_a_state_of_other_pixels_is_refused(other: Placement, key: str, image_files: Split) -> None:
+    with pytest.raises(UserError, match=key):
+        check_state(loader(MIXED, image_files).identity, loader(other, image_files).identity)
+
+
+def test_a_state_of_the_same_pixels_is_taken(image_files: Split) -> None:
+    tried = replace(MIXED, auto=True, cache=100)
+    for one, other in ((MIXED, replace(MIXED, prefetch=9)), (tried, replace(tried, decode="cpu", cache=0))):
+        check_state(loader(one, image_files).identity, loader(other, image_files).identity)

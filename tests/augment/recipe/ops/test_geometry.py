@@ -1,0 +1,165 @@
+"""Geometry ops in pixels: where points are mapped, and images compared with NumPy and OpenCV."""
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from photos import draw_photo
+from rendering import SIZE, Pixels, draws_of, one_of_values, plan_of, read, render, save
+
+from augment.recipe.op import OPS
+from augment.recipe.sampler import Sampler
+
+COUNT = 12
+Floats = NDArray[Any]
+
+
+@pytest.fixture(scope="module")
+def soft(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return save(tmp_path_factory.mktemp("soft"), [draw_photo(SIZE, SIZE, seed) for seed in range(COUNT)])
+
+
+def land(op: str, points: list[tuple[float, float]], size: int = SIZE, **values: Any) -> Floats:
+    """Return where an op takes points, (x, y) in pixels from the middle."""
+    given = {n: v if isinstance(v, str) else np.array([float(v)]) for n, v in values.items()}
+    matrix = np.asarray(OPS[op].function(size=size, **given)).reshape(-1, 3, 3)[0]
+    moved = np.c_[np.array(points, float), np.ones(len(points))] @ matrix.T
+    return np.asarray(moved[:, :2] / moved[:, 2:])
+
+
+CORNERS = [(-SIZE / 2, -SIZE / 2), (SIZE / 2, -SIZE / 2), (SIZE / 2, SIZE / 2), (-SIZE / 2, SIZE / 2)]
+
+
+def test_translate() -> None:
+    np.testing.assert_allclose(land("translate", [(0, 0), (5, 6)], x=0.25, y=-0.5), [(16, -32), (21, -26)])
+
+
+def test_scale() -> None:
+    np.testing.assert_allclose(land("scale", [(0, 0), (3, -4)], factor=2), [(0, 0), (6, -8)])
+
+
+def test_shear_about_the_center() -> None:
+    # Along x, by 45 degrees: a row moves right by its distance below the center.
+    np.testing.assert_allclose(
+        land("shear", [(0, 0), (0, 8), (3, -8)], x=45, y=0, center="middle"), [(0, 0), (8, 8), (-5, -8)], atol=1e-12
+    )
+    np.testing.assert_allclose(
+        land("shear", [(8, 0), (-8, 3)], x=0, y=45, center="middle"), [(8, 8), (-8, -5)], atol=1e-12
+    )
+    # Along x, then along y: (0, 8) becomes (8, 8), which becomes (8, 16).
+    np.testing.assert_allclose(land("shear", [(0, 8)], x=45, y=45, center="middle"), [(8, 16)], atol=1e-12)
+
+
+@pytest.mark.parametrize(("x", "y"), [(30, 0), (0, -20), (17, 25)])
+def test_shear_about_the_corner_adds_a_shift(x: float, y: float) -> None:
+    kept = land("shear", CORNERS[:1], x=x, y=y, center="corner")
+    np.testing.assert_allclose(kept, CORNERS[:1], atol=1e-9, err_msg="the top left corner stays")
+    difference = land("shear", CORNERS, x=x, y=y, center="corner") - land("shear", CORNERS, x=x, y=y, center="middle")
+    np.testing.assert_allclose(difference, np.broadcast_to(difference[0], (4, 2)), atol=1e-9)
+
+
+def test_perspective_moves_corners_to_the_drawn_positions() -> None:
+    names = ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")
+    rng = np.random.default_rng(0)
+    for distortion in (0.0, 0.25, 0.9):
+        drawn = dict(zip(names, rng.random(8), strict=True))
+        moved = land("perspective", CORNERS, distortion=distortion, **drawn)
+        for i, (x, y) in enumerate(CORNERS):
+            inwards = (1 - distortion * drawn[f"x{i}"], 1 - distortion * drawn[f"y{i}"])
+            np.testing.assert_allclose(moved[i], (x * inwards[0], y * inwards[1]), atol=1e-9)
+    same: dict[str, Any] = dict.fromkeys(names, 0.7)
+    plain = land("perspective", [(3, 4)], distortion=0, **same)
+    np.testing.assert_allclose(plain, [(3, 4)], atol=1e-9)
+
+
+def test_perspective_matrices_match_opencv() -> None:
+    names = ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")
+    drawn = {name: np.random.default_rng(i).random(5) for i, name in enumerate(names)}
+    ours = OPS["perspective"].function(size=SIZE, distortion=np.full(5, 0.5), **drawn)
+    for sample, matrix in enumerate(ours):
+        ends = [
+            (x * (1 - 0.5 * drawn[f"x{i}"][sample]), y * (1 - 0.5 * drawn[f"y{i}"][sample]))
+            for i, (x, y) in enumerate(CORNERS)
+        ]
+        theirs = cv2.getPerspectiveTransform(np.array(CORNERS, np.float32), np.array(ends, np.float32))
+        np.testing.assert_allclose(matrix / matrix[2, 2], theirs, atol=1e-4)
+
+
+def test_rot90_matches_numpy(soft: list[Path], device: torch.device) -> None:
+    plan = plan_of({"rot90": {}})
+    turns = draws_of(plan, COUNT)["rot90"]["turns"]
+    assert set(turns) == {0, 1, 2, 3}
+    expected = [np.rot90(image, int(k)) for image, k in zip(read(soft), turns, strict=True)]
+    np.testing.assert_array_equal(render(plan, soft, device), np.stack(expected))
+
+
+def test_whole_pixels_are_not_resampled(soft: list[Path], device: torch.device) -> None:
+    plan = plan_of(
+        {
+            "translate": {
+                "x_range": one_of_values(-0.25, 0, 0.125),
+                "y_range": one_of_values(0, 0.5),
+                "border": "constant",
+            }
+        }
+    )
+    drawn = draws_of(plan, COUNT)["translate"]
+    expected = np.zeros((COUNT, SIZE, SIZE, 3), int)
+    for i, image in enumerate(read(soft)):
+        x, y = int(drawn["x"][i] * SIZE), int(drawn["y"][i] * SIZE)
+        expected[i, max(0, y) : SIZE + min(0, y), max(0, x) : SIZE + min(0, x)] = image[
+            max(0, -y) : SIZE + min(0, -y), max(0, -x) : SIZE + min(0, -x)
+        ]
+    np.testing.assert_array_equal(render(plan, soft, device), expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "params"),
+    [
+        ("scale", {"factor_range": [0.5, 2]}),
+        ("shear", {"x_range": [-40, 40], "y_range": [-40, 40]}),
+        ("shear", {"x_range": [-40, 40], "center": "corner"}),
+        ("translate", {"x_range": [-0.4, 0.4]}),
+        ("perspective", {"distortion_range": [0.3, 0.6]}),
+    ],
+)
+@pytest.mark.parametrize("border", ["constant", "reflect_101"])
+def test_images_match_opencv(
+    op: str, params: dict[str, Any], border: str, soft: list[Path], device: torch.device
+) -> None:
+    plan = plan_of({op: params | {"border": border, "fill": 40}})
+    matrices = plan.stages[0].matrix(draws_of(plan, COUNT), SIZE)
+    ours = render(plan, soft, device)
+    middle = (SIZE - 1) / 2
+    there, back = (np.array([[1, 0, s * middle], [0, 1, s * middle], [0, 0, 1]]) for s in (1, -1))
+    modes = {"constant": cv2.BORDER_CONSTANT, "reflect_101": cv2.BORDER_REFLECT_101}
+    for image, made, matrix in zip(read(soft), ours, matrices, strict=True):
+        theirs: Pixels = cv2.warpPerspective(
+            image.astype(np.uint8),
+            there @ matrix @ back,
+            (SIZE, SIZE),
+            flags=cv2.INTER_LINEAR,
+            borderMode=modes[border],
+            borderValue=(40, 40, 40),
+        )
+        off = np.abs(made - theirs.astype(int))
+        # OpenCV rounds coordinates to 1/32 of a pixel, which matters more at edges in a photo and at its border.
+        assert np.quantile(off, 0.98) <= 2
+        assert off.mean() <= 0.6
+
+
+@pytest.mark.parametrize("name", [op.name for op in OPS.values() if op.kind == "geometry" and op.draws])
+def test_values_drawn_once_give_all_samples_the_same_matrix(name: str) -> None:
+    plan = plan_of({"step": {"op": name, "p": 0.5, "draw": "once"}})
+    draws = Sampler(plan, seed=3).draw(1, 0, 50)
+    matrices, applied = plan.stages[0].matrix(draws, SIZE), draws["step"]["applied"]
+    assert 0 < applied.sum() < 50
+    assert np.array_equal(np.unique(matrices[applied], axis=0), matrices[applied][:1])
+    assert not np.array_equal(matrices[applied][0], np.eye(3))
+    assert "drawn once" in str(plan)
+    each = plan_of({"step": {"op": name, "p": 0.5}})
+    assert "drawn once" not in str(each)

@@ -1,0 +1,218 @@
+"""Built-in matrix ops, compared with matrices and colors computed by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.recipe.op import OPS, Array
+from augment.recipe.ops.geometry import stack
+
+ORANGE = np.array([200.0, 100.0, 50.0])
+
+
+def geometry(name: str, size: int = 128, **values: Any) -> Array:
+    """Return the matrix of an op, (N, 3, 3)."""
+    arrays = {n: v if isinstance(v, str) else np.atleast_1d(np.asarray(v, float)) for n, v in values.items()}
+    return np.asarray(OPS[name].function(size=size, **arrays))
+
+
+def moved(matrix: Array, x: float, y: float) -> list[float]:
+    """Return where the first sample's matrix takes a point, in pixels from the middle."""
+    result = matrix.reshape(-1, 3, 3)[0] @ [x, y, 1.0]
+    assert result[2] == 1
+    return list(result[:2])
+
+
+def color_matrix(name: str, **drawn: Any) -> Any:
+    """Return an op's matrices, its fixed parameters at their defaults."""
+    op = OPS[name]
+    return op.function(**op.values({n: param.default for n, param in op.params.items()}, drawn))
+
+
+def colored(name: str, rgb: Array = ORANGE, **values: float) -> Array:
+    """Return the color that a color op makes of a color, unclipped."""
+    matrix = color_matrix(name, **{n: np.array([v]) for n, v in values.items()})
+    assert matrix.shape == (1, 3, 4)
+    return np.asarray(matrix[0, :, :3] @ rgb + matrix[0, :, 3])
+
+
+def test_stack_puts_the_sample_dimension_first() -> None:
+    stacked = stack((np.array([1, 2]), 0), (0, np.array([3, 4])), (5, 6))
+    assert stacked.tolist() == [[[1, 0], [0, 3], [5, 6]], [[2, 0], [0, 4], [5, 6]]]
+    assert stacked.dtype == np.float64
+    assert stack((1, 2), (3, 4)).tolist() == [[1, 2], [3, 4]]
+
+
+# --- geometry: source to destination, origin in the middle, x right, y down ---
+
+
+def test_flip() -> None:
+    assert geometry("flip", direction="horizontal").tolist() == [[-1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert geometry("flip", direction="vertical").tolist() == [[1, 0, 0], [0, -1, 0], [0, 0, 1]]
+
+
+def test_rotate_turns_counter_clockwise() -> None:
+    quarter = geometry("rotate", angle=90)
+    assert moved(quarter, 10, 0) == pytest.approx([0, -10]), "what is right of the middle goes up"
+    assert moved(quarter, 0, -10) == pytest.approx([-10, 0]), "what is above goes left"
+    turns = geometry("rotate", angle=[0, 30, -30, 180])
+    root = 3**0.5 / 2
+    expected: list[list[list[float]]] = [
+        [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+        [[root, 0.5, 0], [-0.5, root, 0], [0, 0, 1]],
+        [[root, -0.5, 0], [0.5, root, 0], [0, 0, 1]],
+        [[-1, 0, 0], [0, -1, 0], [0, 0, 1]],
+    ]
+    np.testing.assert_allclose(turns, expected, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("corner", "source"),
+    [((0, 0), (-12.8, 6.4)), ((128, 0), (140.8, -6.4)), ((0, 128), (12.8, 121.6)), ((128, 128), (166.4, 108.8))],
+)
+def test_warp_matches_the_2019_recipe(corner: tuple[float, float], source: tuple[float, float]) -> None:
+    # Destination to source, from the corner: A = [[1 + 2u, 2u], [2v, 1 + 2v]], b = -S (u, v). With u = .1, v = -.05 and
+    # S = 128: A = [[1.2, .2], [-.1, .9]], b = (-12.8, 6.4). The middle of the image is 64 px from either side.
+    matrix = geometry("warp", u=0.1, v=-0.05)
+    assert moved(matrix, source[0] - 64, source[1] - 64) == pytest.approx([corner[0] - 64, corner[1] - 64])
+
+
+def test_warp_in_numbers() -> None:
+    # u = v = .05, S = 64: A = [[1.1, .1], [.1, 1.1]] has the inverse [[1.1, -.1], [-.1, 1.1]] / 1.2, and the middle
+    # of the result shows what is 64 x .05 = 3.2 px right of and below the image's.
+    matrix = geometry("warp", size=64, u=[0.05, 0], v=[0.05, 0])
+    expected = np.array([[11 / 12, -1 / 12, -8 / 3], [-1 / 12, 11 / 12, -8 / 3], [0, 0, 1]])
+    np.testing.assert_allclose(matrix[0], expected)
+    np.testing.assert_array_equal(matrix[1], np.eye(3))
+
+
+NEUTRAL: dict[str, Any] = {"translate_x": 0.0, "translate_y": 0.0, "scale": 1.0, "shear_x": 0.0, "shear_y": 0.0}
+HALF = 26.56505117707799  # degrees whose tangent is 1/2
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, [[1, 0, 0], [0, 1, 0], [0, 0, 1]]),
+        ({"translate_x": 0.25}, [[1, 0, 32], [0, 1, 0], [0, 0, 1]]),
+        ({"translate_y": -0.125}, [[1, 0, 0], [0, 1, -16], [0, 0, 1]]),
+        ({"scale": 1.5}, [[1.5, 0, 0], [0, 1.5, 0], [0, 0, 1]]),
+        ({"shear_x": HALF}, [[1, 0.5, 0], [0, 1, 0], [0, 0, 1]]),
+        ({"shear_y": -HALF}, [[1, 0, 0], [-0.5, 1, 0], [0, 0, 1]]),
+        # Sheared, then scaled, then shifted: the shift is not scaled.
+        (
+            {"translate_x": 0.25, "translate_y": 0.5, "scale": 2, "shear_x": HALF, "shear_y": -HALF},
+            [[2, 1, 32], [-1, 2, 64], [0, 0, 1]],
+        ),
+    ],
+)
+def test_affine(values: dict[str, Any], expected: list[list[float]]) -> None:
+    np.testing.assert_allclose(geometry("affine", **{**NEUTRAL, **values})[0], expected, atol=1e-12)
+
+
+def test_affine_moves_pixels_in_the_expected_directions() -> None:
+    assert moved(geometry("affine", **{**NEUTRAL, "translate_x": 0.1}), 0, 0) == pytest.approx([12.8, 0]), "right"
+    assert moved(geometry("affine", **{**NEUTRAL, "translate_y": 0.1}), 0, 0) == pytest.approx([0, 12.8]), "down"
+    assert moved(geometry("affine", **{**NEUTRAL, "scale": 2.0}), 3, 4) == pytest.approx([6, 8]), "larger"
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_shifts_scale_with_the_image_size(size: int) -> None:
+    assert moved(geometry("affine", size, **{**NEUTRAL, "translate_x": 0.5}), 0, 0) == [size / 2, 0]
+    # The point that the random warp brings to the middle is size (u, v) away from it.
+    assert moved(geometry("warp", size, u=0.1, v=0.05), 0.1 * size, 0.05 * size) == pytest.approx([0, 0])
+
+
+# --- color: on RGB in 0..255 ---
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("brightness", {"factor": 1.5}, [[1.5, 0, 0, 0], [0, 1.5, 0, 0], [0, 0, 1.5, 0]]),
+        ("brightness", {"factor": 0}, [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]),
+        ("contrast", {"factor": 0.6}, [[0.6, 0, 0, 51.2], [0, 0.6, 0, 51.2], [0, 0, 0.6, 51.2]]),
+        ("contrast", {"factor": 2}, [[2, 0, 0, -128], [0, 2, 0, -128], [0, 0, 2, -128]]),
+        (
+            "saturation",
+            {"factor": 0.8},
+            [[0.8598, 0.1174, 0.0228, 0], [0.0598, 0.9174, 0.0228, 0], [0.0598, 0.1174, 0.8228, 0]],
+        ),
+        ("saturation", {"factor": 0}, [[0.299, 0.587, 0.114, 0]] * 3),
+        (
+            # 180 degrees mirror the chroma: twice the luma less the color.
+            "hue",
+            {"angle": 180},
+            [[-0.402, 1.174, 0.228, 0], [0.598, 0.174, 0.228, 0], [0.598, 1.174, -0.772, 0]],
+        ),
+    ],
+)
+def test_color_matrices(name: str, values: dict[str, float], expected: list[list[float]]) -> None:
+    matrix = color_matrix(name, **{n: np.array([float(v)]) for n, v in values.items()})
+    np.testing.assert_allclose(matrix, [expected], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("angle", "expected"),
+    [
+        # At 90 degrees I becomes Q and Q becomes -I: red is Y + 0.956 Q - 0.621 I, whose part of red, for one, is
+        # 0.299 + 0.956 x 0.211 - 0.621 x 0.596 = 0.131. Three decimals of YIQ limit what can be compared.
+        (90, [[0.131, 0.257, 0.612, 0], [0.627, 0.552, -0.179, 0], [-0.949, 1.632, 0.317, 0]]),
+        (36, [[0.767, -0.082, 0.315, 0], [0.250, 0.900, -0.151, 0], [-0.677, 0.726, 0.951, 0]]),
+        (-36, [[0.965, 0.306, -0.271, 0], [-0.136, 0.942, 0.194, 0], [0.790, -0.503, 0.712, 0]]),
+    ],
+)
+def test_hue_is_the_textbook_rotation_in_yiq(angle: float, expected: list[list[float]]) -> None:
+    np.testing.assert_allclose(OPS["hue"].function(angle=np.array([float(angle)])), [expected], atol=3e-3)
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+def test_factor_one_is_the_identity(name: str) -> None:
+    np.testing.assert_array_equal(color_matrix(name, factor=np.ones(2)), [np.eye(3, 4)] * 2)
+
+
+def test_hue_zero_is_the_identity() -> None:
+    np.testing.assert_allclose(OPS["hue"].function(angle=np.zeros(1)), [np.eye(3, 4)], atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("brightness", {"factor": 0.5}, (100, 50, 25)),
+        ("contrast", {"factor": 0.6}, (171, 111, 81)),
+        ("saturation", {"factor": 0.8}, (185, 105, 65)),
+        ("hue", {"angle": 36}, (161, 133, 0)),
+    ],
+)
+def test_colors_of_an_orange(name: str, values: dict[str, Any], expected: tuple[int, int, int]) -> None:
+    np.testing.assert_allclose(np.clip(colored(name, **values), 0, 255), expected, atol=1)
+
+
+def test_pivots() -> None:
+    gray = np.full(3, 128.0)
+    np.testing.assert_allclose(colored("contrast", gray, factor=7.0), gray)
+    for level in (0.0, 60.0, 255.0):
+        np.testing.assert_allclose(colored("saturation", np.full(3, level), factor=3.0), level, atol=1e-9)
+        np.testing.assert_allclose(colored("hue", np.full(3, level), angle=77.0), level, atol=1e-3)
+
+
+def test_hue_keeps_the_luma_and_rotates_from_red_to_yellow() -> None:
+    luma = np.array([0.299, 0.587, 0.114])
+    for angle in (-170.0, -18.0, 36.0, 90.0):
+        assert luma @ colored("hue", angle=angle) == pytest.approx(luma @ ORANGE)
+    red = np.array([200.0, 0.0, 0.0])
+    assert colored("hue", red, angle=30)[1] > 10 > -10 > colored("hue", red, angle=-30)[1]
+
+
+def test_hue_angles_add_up() -> None:
+    there = colored("hue", colored("hue", angle=50.0), angle=-20.0)
+    np.testing.assert_allclose(there, colored("hue", angle=30.0), atol=1e-9)
+
+
+def test_each_sample_has_its_own_matrix() -> None:
+    factors: Any = np.array([0.5, 1.0, 2.0])
+    for name in ("brightness", "contrast", "saturation"):
+        together = color_matrix(name, factor=factors)
+        for i in range(3):
+            np.testing.assert_array_equal(together[i], color_matrix(name, factor=factors[i : i + 1])[0])

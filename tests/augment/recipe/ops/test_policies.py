@@ -1,0 +1,302 @@
+"""Policies: which steps are chosen, how often and in which order, and that pixels match the chosen steps."""
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from photos import draw_photo
+from rendering import SEED, SIZE, Pixels, chi_square, draws_of, plan_of, read, render, save
+
+from augment.recipe.plan import Plan
+from augment.recipe.sampler import Sampler
+from augment.recipe.stage import Draws, step_matrix
+
+N = 6000
+COUNT = 24
+Mask = NDArray[np.bool_]
+
+ROTATE = {"angle_range": [-40, 40]}
+HUE = {"angle_range": [-90, 90]}
+GAMMA = {"gamma_range": [0.4, 2.5]}
+STEPS: dict[str, Any] = {"rotate": ROTATE, "hue": HUE, "gamma": GAMMA}
+
+
+@pytest.fixture(scope="module")
+def soft(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return save(tmp_path_factory.mktemp("soft"), [draw_photo(SIZE, SIZE, seed) for seed in range(COUNT)])
+
+
+def applied(plan: Plan, count: int = N) -> dict[str, Mask]:
+    return {path: drawn["applied"].astype(bool) for path, drawn in draws_of(plan, count).items()}
+
+
+def policy(op: str, steps: dict[str, Any] | None = None, **params: Any) -> dict[str, Any]:
+    return {"op": op, "steps": STEPS if steps is None else steps, **params}
+
+
+def likely(counts: Any, expected: Any) -> bool:
+    return chi_square(counts, expected) > 1e-3
+
+
+# --- one_of ---
+
+
+def test_one_of_chooses_steps_in_proportion_to_their_weights() -> None:
+    steps = {"rotate": {"weight": 2}, "hue": {}, "gamma": {"weight": 5}}
+    chosen = np.stack(list(applied(plan_of({"one_of": {"steps": steps}})).values()))
+    assert (chosen.sum(axis=0) == 1).all()
+    assert likely(chosen.sum(axis=1), [2, 1, 5])
+
+
+def test_alternatives_of_one_op_share_an_operator_and_keep_their_own_values() -> None:
+    steps = {name: {"op": "gaussian_blur", "sigma_range": [s, s]} for name, s in (("soft", 1), ("strong", 5))}
+    plan = plan_of({"one_of": policy("one_of", steps, p=0.6)})
+    (stage,) = plan.stages
+    draws = draws_of(plan, 300)
+    soft, strong = (draws[f"one_of.{name}"]["applied"] for name in steps)
+    neutral = stage.neutral["sigma"]
+    found = stage.values(draws, SIZE, neutral=True)["sigma"]
+    np.testing.assert_array_equal(found, np.where(soft, 1, np.where(strong, 5, neutral)))
+    assert set(found.tolist()) == {1, 5, neutral}
+
+
+def test_one_of_with_p_skips_the_other_samples() -> None:
+    chosen = np.stack(list(applied(plan_of({"one_of": policy("one_of", p=0.3)})).values()))
+    assert chosen.sum(axis=0).max() == 1
+    assert likely([*chosen.sum(axis=1), N - chosen.sum()], [0.1, 0.1, 0.1, 0.7])
+
+
+def test_p_of_a_nested_step_multiplies_its_chance_of_being_chosen() -> None:
+    steps = {"rotate": {"p": 0.5}, "hue": {"p": 0}, "gamma": {}}
+    plan = plan_of({"one_of": {"steps": steps, "p": 0.9}})
+    chosen = applied(plan)
+    assert "one_of.hue" not in [step.key for step in plan.steps]
+    assert not chosen["one_of.hue"].any()
+    assert likely(
+        [chosen["one_of.rotate"].sum(), chosen["one_of.gamma"].sum(), N - np.stack(list(chosen.values())).sum()],
+        [0.15, 0.3, 0.55],
+    )
+
+
+# --- some_of ---
+
+
+def test_some_of_draws_the_number_of_steps() -> None:
+    for given, expected in (([1, 3], [0, 1, 1, 1]), ({"values": [0, 2, 2]}, [1, 0, 2, 0])):
+        chosen = np.stack(list(applied(plan_of({"some": policy("some_of", count_range=given)})).values()))
+        counts = np.bincount(chosen.sum(axis=0), minlength=4)
+        assert likely([c for c, e in zip(counts, expected, strict=True) if e], [e for e in expected if e])
+        assert sum(counts) == sum(c for c, e in zip(counts, expected, strict=True) if e)
+
+
+def test_some_of_chooses_all_steps_and_pairs_equally_often() -> None:
+    plan = plan_of({"some": policy("some_of", count_range=[2, 2])})
+    assert [step.key for step in plan.steps] == ["some.rotate", "some.hue", "some.gamma"]
+    chosen = np.stack(list(applied(plan).values()))
+    assert (chosen.sum(axis=0) == 2).all()
+    assert likely([(~row).sum() for row in chosen], [1, 1, 1]), "the one that is left out"
+
+
+def orders(plan: Plan, name: str, count: int) -> list[tuple[str, ...]]:
+    """Return the names of the steps that each sample goes through, in order."""
+    runs: list[list[str]] = [[] for _ in range(count)]
+    slots = sorted(applied(plan, count).items(), key=lambda item: item[0].split(".")[1])
+    for path, rows in slots:
+        assert path.startswith(f"{name}.")
+        for sample in np.flatnonzero(rows):
+            runs[sample].append(path.split(".")[2])
+    return [tuple(run) for run in runs]
+
+
+def test_some_of_in_random_order_draws_all_orders_equally_often() -> None:
+    plan = plan_of({"some": policy("some_of", count_range=[2, 2], order="random")})
+    runs = orders(plan, "some", N)
+    possible = list(permutations(STEPS, 2))
+    assert set(runs) == set(possible)
+    assert likely([runs.count(run) for run in possible], [1] * 6)
+
+
+# --- sequence ---
+
+
+def test_sequence_applies_all_or_none() -> None:
+    chosen = np.stack(list(applied(plan_of({"all": policy("sequence", p=0.4)})).values()))
+    assert set(chosen.sum(axis=0)) == {0, 3}
+    assert likely([chosen[0].sum(), (~chosen[0]).sum()], [0.4, 0.6])
+
+
+def test_sequence_in_random_order_draws_all_orders_equally_often() -> None:
+    runs = orders(plan_of({"all": policy("sequence", order="random")}), "all", N)
+    possible = list(permutations(STEPS))
+    assert set(runs) == set(possible)
+    assert likely([runs.count(run) for run in possible], [1] * 6)
+
+
+# --- nesting, chances ---
+
+NESTED: dict[str, Any] = {
+    "outer": {
+        "op": "one_of",
+        "p": 0.8,
+        "steps": {
+            "both": {"op": "sequence", "p": 0.5, "weight": 2, "steps": {"rotate": {}, "hue": {"p": 0.5}}},
+            "some": {"op": "some_of", "count_range": [1, 2], "order": "random", "steps": {"warp": {}, "gamma": {}}},
+            "flip": {},
+        },
+    }
+}
+
+
+def test_policies_nest() -> None:
+    chosen = applied(plan_of(NESTED))
+    assert set(chosen) == {
+        "outer.both.rotate", "outer.both.hue", "outer.flip",
+        "outer.some.1.warp", "outer.some.1.gamma", "outer.some.2.warp", "outer.some.2.gamma",
+    }  # fmt: skip
+    both, some = chosen["outer.both.rotate"], chosen["outer.some.1.warp"] | chosen["outer.some.1.gamma"]
+    assert (both & ~chosen["outer.both.hue"]).any()
+    assert not (chosen["outer.both.hue"] & ~both).any()
+    assert np.max(both.astype(int) + some + chosen["outer.flip"]) == 1
+    second = chosen["outer.some.2.warp"] | chosen["outer.some.2.gamma"]
+    assert not (second & ~some).any()
+    assert not (chosen["outer.some.1.warp"] & chosen["outer.some.2.warp"]).any()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        NESTED,
+        {"one_of": policy("one_of", {"rotate": {"weight": 3}, "hue": {"p": 0.3}}, p=0.6)},
+        {"some": policy("some_of", count_range=[0, 3])},
+        {"some": policy("some_of", count_range={"values": [1, 3, 3]}, order="random")},
+        {"all": policy("sequence", {"rotate": {"p": 0.2}, "hue": {}}, order="random", p=0.7)},
+    ],
+)
+def test_probability_of_a_nested_step_matches_the_plan(steps: dict[str, Any]) -> None:
+    plan, samples = plan_of(steps), 50_000
+    rates = applied(plan, samples)
+    assert {step.key for step in plan.steps} == set(rates)
+    for step in plan.steps:
+        count = int(rates[step.key].sum())
+        assert 0 < step.p < 1
+        assert likely([count, samples - count], [step.p, 1 - step.p]), step.key
+
+
+# --- streams ---
+
+
+def assert_same_draws(one: dict[str, Draws], other: dict[str, Draws]) -> None:
+    for path, drawn in one.items():
+        for name, values in drawn.items():
+            np.testing.assert_array_equal(values, other[path][name], err_msg=f"{path} {name}")
+
+
+def test_adding_steps_changes_no_draw() -> None:
+    alone = draws_of(plan_of(NESTED), 50)
+    assert_same_draws(alone, draws_of(plan_of({"hue": {}, **NESTED, "one_of": policy("one_of")}), 50))
+    # Nor does a change of p of a nested step, or a further step in another policy.
+    changed = plan_of({"outer": NESTED["outer"] | {"p": 1.0}})
+    for path, drawn in draws_of(changed, 50).items():
+        assert (drawn["applied"] >= alone[path]["applied"]).all()
+        assert_same_draws({path: {n: v for n, v in alone[path].items() if n != "applied"}}, {path: drawn})
+
+
+def test_draws_of_a_nested_step_depend_on_its_path() -> None:
+    two = {"a": policy("one_of"), "b": policy("one_of")}
+    draws = draws_of(plan_of(two), 50)
+    assert (draws["a.rotate"]["angle"] != draws["b.rotate"]["angle"]).all()
+    assert (draws["a.rotate"]["applied"] != draws["b.rotate"]["applied"]).any()
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_draws_do_not_depend_on_the_batch_size(size: int) -> None:
+    sampler = Sampler(plan_of(NESTED | {"rand_augment": {}}, "train"), SEED)
+    whole = sampler.draw(2, 0, 21)
+    parts = [sampler.draw(2, start, size) for start in range(0, 21, size)]
+    for path, drawn in whole.items():
+        for name, values in drawn.items():
+            np.testing.assert_array_equal(np.concatenate([part[path][name] for part in parts]), values)
+
+
+# --- pixels ---
+
+
+def one_by_one(plan: Plan, files: list[Path], device: torch.device, folder: Path, ops: dict[str, str]) -> Pixels:
+    """Carry out what a policy chose for each sample, one step after the other, each in a pipeline of its own.
+
+    Args:
+        ops: for the last part of a path, the range of the one value that its op draws.
+    """
+    draws = draws_of(plan, len(files))
+    result = read(files)
+    # Slot by slot; of one_of there is only one.
+    for path, drawn in sorted(draws.items(), key=lambda item: item[0].split(".")[1]):
+        rows = np.flatnonzero(drawn["applied"])
+        name = path.split(".")[-1]
+        value = next(v for n, v in drawn.items() if n != "applied")
+        for row in rows:
+            step = {name: {ops[name]: [float(value[row])] * 2}}
+            (result[row],) = render(plan_of(step), save(folder, [result[row]]), device)
+    return result
+
+
+RANGES = {"rotate": "angle_range", "hue": "angle_range", "gamma": "gamma_range"}
+
+
+def test_one_of_matches_the_chosen_step(soft: list[Path], tmp_path: Path, device: torch.device) -> None:
+    plan = plan_of({"one_of": policy("one_of", p=0.6)})
+    ours = render(plan, soft[:12], device)
+    np.testing.assert_allclose(ours, one_by_one(plan, soft[:12], device, tmp_path, RANGES), atol=0)
+    left = ~np.logical_or.reduce(list(applied(plan, 12).values()))
+    assert left.any()
+    np.testing.assert_array_equal(ours[left], read(soft[:12])[left])
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("op", ["sequence", "some_of"])
+def test_random_order_matches_the_steps_in_the_drawn_order(
+    op: str, fuse: bool, soft: list[Path], tmp_path: Path, device: torch.device
+) -> None:
+    steps = STEPS | {"hue": HUE | {"angle_range": [-30, 30]}}
+    params: dict[str, Any] = {"order": "random"} | ({"count_range": [2, 3]} if op == "some_of" else {})
+    plan = plan_of({"policy": policy(op, steps, **params)}, fuse=fuse)
+    ours = render(plan, soft[:10], device)
+    expected = one_by_one(plan, soft[:10], device, tmp_path, RANGES)
+    assert len(set(orders(plan, "policy", 10))) > 3
+    # The same operators in the same order, with the same rounding; the GPU rounds ties differently.
+    np.testing.assert_allclose(ours, expected, atol=0 if device.type == "cpu" else 4)
+
+
+@pytest.mark.parametrize("op", ["sequence", "some_of"])
+def test_geometry_in_random_order_is_one_matrix_in_the_drawn_order(op: str) -> None:
+    steps: dict[str, Any] = {"rotate": ROTATE, "scale": {"factor_range": [2, 2]}, "translate": {"x_range": [0.2, 0.3]}}
+    params: dict[str, Any] = {"order": "random"} | ({"count_range": [1, 3]} if op == "some_of" else {})
+    plan = plan_of({"policy": policy(op, steps, **params)})
+    (stage,) = plan.stages
+    draws = draws_of(plan, 40)
+    matrices = stage.matrix(draws, SIZE)
+    by_key = {step.key: step for step in plan.steps}
+    for sample, run in enumerate(orders(plan, "policy", 40)):
+        expected = np.eye(3)
+        for slot, name in enumerate(run, 1):
+            key = f"policy.{slot}.{name}"
+            expected = step_matrix(by_key[key], draws[key], SIZE)[sample] @ expected
+        np.testing.assert_allclose(matrices[sample], expected, atol=1e-9)
+
+
+def test_another_nested_step_changes_only_the_choice() -> None:
+    def drawn(*names: str) -> dict[str, Draws]:
+        steps = {name: {} for name in names}
+        return draws_of(plan_of({"some": {"op": "some_of", "count_range": [1, 1], "p": 0.5, "steps": steps}}), 200)
+
+    two, three = drawn("rotate", "hue"), drawn("rotate", "hue", "gamma")
+    reached = [np.logical_or.reduce([d["applied"] for d in draws.values()]) for draws in (two, three)]
+    np.testing.assert_array_equal(*reached, err_msg="the same samples")
+    np.testing.assert_array_equal(two["some.rotate"]["angle"], three["some.rotate"]["angle"])
+    # Of the first two, the same one is chosen, unless the third one replaces it.
+    stayed = reached[0] & ~three["some.gamma"]["applied"]
+    np.testing.assert_array_equal(two["some.hue"]["applied"][stayed], three["some.hue"]["applied"][stayed])

@@ -1,0 +1,328 @@
+"""Random parameters: reproducible, independent, uniform, and applied with probability p."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_cases import APPLIED, LEAVES, given, plan_with
+from scipy.stats import chi2
+
+from augment.params import Range
+from augment.recipe.op import Array, Op
+from augment.recipe.plan import build_plan
+from augment.recipe.sampler import Sampler
+from augment.recipe.stage import Draws
+from augment.recipe.steps import SplitName, parse_aug
+from augment.support.seeds import derive_seed
+
+EVERY_LEAF = pytest.mark.parametrize("op", LEAVES, ids=lambda op: op.name)
+EVERY_APPLIED_OP = pytest.mark.parametrize("op", APPLIED, ids=lambda op: op.name)
+MANY = 20_000
+
+
+def sampler(steps: dict[str, Any], seed: int = 7, rank: int = 0, split: SplitName = "train") -> Sampler:
+    return Sampler(build_plan(parse_aug({split: steps}), split), seed, rank)
+
+
+def equal(one: Draws, other: Draws) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+THREE: dict[str, Any] = {
+    "rotate": {"p": 0.5, "angle_range": [-7, 7]},
+    "warp": {"p": 0.5, "magnitude_range": [-0.1, 0.1]},
+    "hue": {"p": 0.5, "angle_range": [-18, 18]},
+}
+
+
+# --- reproducible ---
+
+
+def test_seeds_are_the_same_in_every_process() -> None:
+    assert derive_seed(0, "train", "rotate") == 237386257990824522494056462916912159748
+    assert 0 <= derive_seed() < 2**128
+
+
+def test_seeds_depend_on_every_part() -> None:
+    parts: list[tuple[int | str, ...]] = [(0,), ("0",), (0, 0), (0, 1), (1, 0), (10,), (1, 1, 0), ("a", "b"), ("ab",)]
+    assert len({derive_seed(*part) for part in parts}) == len(parts)
+
+
+# Drawn once, in another process. A change of these numbers changes what every saved run would have been fed.
+GOLDEN: dict[tuple[int, int, int], dict[str, dict[str, list[Any]]]] = {
+    (0, 0, 4): {
+        "rotate": {
+            "applied": [True, True, True, False],
+            "angle": [1.7077927483758675, 5.120399868970473, -4.194506876488709, -6.2847843239521515],
+        },
+        "warp": {
+            "applied": [False, True, False, True],
+            "u": [-0.06112358965222336, 0.09410221000494248, 0.039391315678037164, 0.05199416244286295],
+            "v": [0.06968151761128547, 0.0013753118107412005, -0.06103547679622401, 0.03279597917046387],
+        },
+        "hue": {
+            "applied": [False, False, False, False],
+            "angle": [-7.163969152626386, 9.514875238742253, -12.98042315412085, -9.508875809055821],
+        },
+    },
+    (3, 1000, 2): {
+        "rotate": {"applied": [True, True], "angle": [3.2483165400663996, -2.3520093740025425]},
+        "warp": {
+            "applied": [True, False],
+            "u": [0.07385239196010929, -0.005242695272452427],
+            "v": [0.011108011559694056, 0.03450712417771898],
+        },
+        "hue": {"applied": [True, True], "angle": [17.032078284666433, 17.43998972494596]},
+    },
+}
+
+
+@pytest.mark.parametrize(("position", "expected"), GOLDEN.items())
+def test_draws_are_the_same_in_every_process(
+    position: tuple[int, int, int], expected: dict[str, dict[str, list[Any]]]
+) -> None:
+    drawn = sampler(THREE).draw(*position)
+    assert drawn.keys() == expected.keys()
+    for key, values in expected.items():
+        assert drawn[key].keys() == values.keys()
+        for name, numbers in values.items():
+            np.testing.assert_allclose(drawn[key][name], numbers, rtol=1e-14)
+
+
+def test_drawing_twice_gives_the_same() -> None:
+    one = sampler(THREE)
+    first = one.draw(1, 5, 9)
+    one.draw(0, 0, 100)
+    second = one.draw(1, 5, 9)
+    assert all(equal(first[key], second[key]) for key in THREE)
+
+
+def all_equal(ones: dict[str, Draws], others: dict[str, Draws]) -> bool:
+    return ones.keys() == others.keys() and all(equal(ones[key], others[key]) for key in ones)
+
+
+@EVERY_APPLIED_OP
+def test_draws_do_not_depend_on_the_batch_size(op: Op) -> None:
+    one = Sampler(plan_with(op, p=0.5), seed=7)
+    whole = one.draw(0, 0, 100)
+
+    def rows(start: int, count: int) -> dict[str, Draws]:
+        return {key: {n: v[start : start + count] for n, v in drawn.items()} for key, drawn in whole.items()}
+
+    for start, count in ((37, 20), (0, 1), (1, 1), (2, 7), (3, 97), (99, 1)):
+        assert all_equal(one.draw(0, start, count), rows(start, count))
+    for start in range(0, 98, 7):
+        assert all_equal(one.draw(0, start, 7), rows(start, 7))
+
+
+def test_draws_far_into_an_epoch() -> None:
+    one = sampler(THREE)
+    start = 10**9 + 3
+    whole = one.draw(0, start, 10)
+    assert equal({n: v[4:] for n, v in whole["warp"].items()}, one.draw(0, start + 4, 6)["warp"])
+
+
+# --- independent ---
+
+
+@EVERY_APPLIED_OP
+def test_adding_steps_changes_no_other_draw(op: Op) -> None:
+    step = given(op, p=0.5)
+
+    def draw(steps: dict[str, Any]) -> dict[str, Draws]:
+        drawn = sampler(steps).draw(2, 3, 50)
+        return {key: values for key, values in drawn.items() if key.split(".")[0] == "tested"}
+
+    alone = draw({"tested": step})
+    assert alone
+    after: dict[str, Any] = {} if op.kind == "batch" else {"flip": {"p": 0.1}}  # nothing may follow those
+    for steps in (
+        {"before": {"op": "warp"}, "tested": step},
+        {"tested": step, "after": given(op, p=0.5)},
+        {"random_resized_crop": {}, "warp": {}, "renamed": {"op": "hue"}, "tested": step, **after},
+        {"hue": {"p": 0}, "tested": step},
+        {"one_of": {"steps": {"warp": {}, "hue": {}}}, "tested": step},
+    ):
+        assert all_equal(draw(steps), alone)
+
+
+def test_fusion_and_size_change_no_draw() -> None:
+    expected = sampler(THREE).draw(0, 0, 20)
+    for aug in ({"fuse": False}, {"size": 32}, {"mean": [0.5, 0.5, 0.5]}):
+        drawn = Sampler(build_plan(parse_aug({"train": THREE, **aug}), "train"), 7).draw(0, 0, 20)
+        assert all(equal(drawn[key], expected[key]) for key in THREE)
+
+
+@EVERY_APPLIED_OP
+def test_raising_p_changes_no_value_and_only_adds_samples(op: Op) -> None:
+    rare, half, always = (Sampler(plan_with(op, p=p), seed=7).draw(0, 0, 500) for p in (0.1, 0.5, 1))
+    assert rare.keys() == half.keys() == always.keys()
+    for key in always:
+        for value in always[key].keys() - {"applied"}:
+            assert np.array_equal(rare[key][value], always[key][value])
+            assert np.array_equal(half[key][value], always[key][value])
+    few, some, most = (np.logical_or.reduce([d["applied"] for d in draws.values()]) for draws in (rare, half, always))
+    assert (few <= some).all()
+    assert (some <= most).all()
+    assert few.sum() < some.sum() < most.sum()
+    if op.kind != "policy":
+        assert most.all()
+
+
+def test_a_range_only_scales_its_draws() -> None:
+    narrow = sampler({"rotate": {"angle_range": [0, 1]}}).draw(0, 0, 50)["rotate"]
+    wide = sampler({"rotate": {"angle_range": [-90, 90]}}).draw(0, 0, 50)["rotate"]
+    np.testing.assert_allclose(wide["angle"], 180 * narrow["angle"] - 90)
+
+
+def test_epochs_splits_ranks_seeds_and_keys_differ() -> None:
+    steps: dict[str, Any] = {"warp": {"p": 0.5}}
+    again: dict[str, Any] = {"again": {"op": "warp", "p": 0.5}}
+    draws = [
+        sampler(steps).draw(0, 0, 30)["warp"],
+        sampler(steps).draw(1, 0, 30)["warp"],
+        sampler(steps).draw(10, 0, 30)["warp"],
+        sampler(steps).draw(0, 30, 30)["warp"],
+        sampler(steps, seed=8).draw(0, 0, 30)["warp"],
+        sampler(steps, rank=1).draw(0, 0, 30)["warp"],
+        sampler(steps, split="val").draw(0, 0, 30)["warp"],
+        sampler(again).draw(0, 0, 30)["again"],
+    ]
+    for name in ("u", "v", "applied"):
+        assert len({drawn[name].tobytes() for drawn in draws}) == len(draws), name
+    # Not one value in common: no stream is another one shifted.
+    assert len(np.unique([drawn["u"] for drawn in draws] + [drawn["v"] for drawn in draws])) == 2 * 30 * len(draws)
+
+
+# --- drawn once ---
+
+ONCE: dict[str, Any] = {"warp": {"p": 0.5, "draw": "once"}, "again": {"op": "warp", "p": 0.5, "draw": "once"}}
+GOLDEN_ONCE = (-0.09200503480534272, 0.09491582900676371)  # drawn once, in another process
+
+
+def fixed_values(drawn: Draws, *names: str) -> tuple[float, ...]:
+    """Return the values that all samples have in common."""
+    assert all(len(np.unique(drawn[name])) == 1 for name in names)
+    return tuple(float(drawn[name][0]) for name in names)
+
+
+def test_values_drawn_once_are_those_of_the_seed_and_the_path() -> None:
+    draws = [
+        sampler(ONCE).draw(0, 0, 40),
+        sampler(ONCE).draw(3, 1000, 40),
+        sampler(ONCE, rank=1).draw(0, 0, 40),
+        sampler(ONCE, split="val").draw(0, 0, 40),
+        Sampler(sampler(ONCE).plan, 7, view=1).draw(0, 0, 40),
+        sampler({"flip": {}, **ONCE}).draw(0, 0, 40),
+    ]
+    assert len({fixed_values(drawn["warp"], "u", "v") for drawn in draws}) == 1
+    assert len({drawn["warp"]["applied"].tobytes() for drawn in draws[:5]}) == 5, "still drawn for each sample"
+    others = {
+        fixed_values(sampler(ONCE, seed=8).draw(0, 0, 40)["warp"], "u", "v"),
+        fixed_values(draws[0]["again"], "u", "v"),
+    }
+    assert len(others | {fixed_values(draws[0]["warp"], "u", "v")}) == 3
+
+
+def test_values_drawn_once_are_the_same_in_every_process() -> None:
+    assert fixed_values(sampler(ONCE).draw(0, 0, 3)["warp"], "u", "v") == GOLDEN_ONCE
+
+
+def test_drawing_once_changes_neither_what_is_applied_nor_other_steps() -> None:
+    each, once = sampler(THREE), sampler(THREE | {"warp": THREE["warp"] | {"draw": "once"}})
+    one, other = each.draw(2, 5, 60), once.draw(2, 5, 60)
+    assert np.array_equal(one["warp"]["applied"], other["warp"]["applied"])
+    assert equal(one["rotate"], other["rotate"])
+    assert equal(one["hue"], other["hue"])
+
+
+def test_a_step_drawn_once_has_the_same_values_in_every_slot_of_a_policy() -> None:
+    steps = {
+        "turn": {"op": "rotate", "draw": "once"},
+        "tilt": {"op": "shear"},
+        "look": {"op": "perspective", "draw": "once"},
+    }
+    drawn = sampler({"some_of": {"count_range": [2, 3], "order": "random", "steps": steps}}).draw(0, 0, 30)
+    turns = [path for path in drawn if path.endswith(".turn")]
+    assert len(turns) == 3
+    assert len({fixed_values(drawn[path], "angle") for path in turns}) == 1
+    corners = [fixed_values(drawn[path], "x0", "y0", "x1") for path in drawn if path.endswith(".look")]
+    assert len(set(corners)) == 1
+    assert len(set(corners[0])) == 3
+
+
+def test_values_drawn_once_are_spread_over_their_range() -> None:
+    """Over seeds they are what they would be over samples."""
+    drawn = [sampler(ONCE, seed=seed).draw(0, 0, 1)["warp"] for seed in range(2000)]
+    for name in ("u", "v"):
+        assert chi_square((np.array([one[name][0] for one in drawn]) + 0.1) / 0.2) < critical(20)
+
+
+# --- statistics: with a fixed seed, so never by chance; bounds that 9,999 of 10,000 fair draws keep
+
+
+def chi_square(uniform: Array, bins: int = 20) -> float:
+    """Return Pearson's statistic of values that should be uniform in [0, 1)."""
+    observed, _ = np.histogram(uniform, bins, (0, 1))
+    expected = len(uniform) / bins
+    return float(((observed - expected) ** 2 / expected).sum())
+
+
+def critical(bins: int) -> float:
+    """Return what the statistic of fair draws exceeds once in 10,000 times."""
+    return float(chi2.isf(1e-4, bins - 1))
+
+
+def as_uniform(op: Op, params: Any, value: str, drawn: Array) -> tuple[Array, int]:
+    """Return draws as numbers that should be uniform in [0, 1), and the number of bins to count them in."""
+    if value in op.uniforms:
+        return drawn, 20
+    param, (low, high) = op.params[op.draws[value]], params[op.draws[value]]
+    assert isinstance(param, Range)
+    if param.whole:
+        levels = int(high - low) + 1
+        return (drawn - low + 0.5) / levels, levels
+    return (drawn - low) / (high - low), 20
+
+
+@EVERY_LEAF
+def test_values_are_uniform_and_independent(op: Op) -> None:
+    plan = plan_with(op, p=0.5)
+    drawn, params = Sampler(plan, seed=0).draw(0, 0, MANY)["tested"], plan.steps[0].params
+    columns = {"applied": drawn["applied"].astype(float)}
+    for value in (*op.draws, *op.uniforms):
+        if value in op.draws and len(set(params[op.draws[value]])) == 1:
+            assert (drawn[value] == params[op.draws[value]][0]).all(), "a range of one value"
+            continue
+        columns[value], bins = as_uniform(op, params, value, drawn[value])
+        assert columns[value].min() >= 0
+        assert columns[value].max() <= 1
+        assert chi_square(columns[value], bins) < critical(bins)
+        # Whether a step applies is independent of the drawn values.
+        assert chi_square(columns[value][drawn["applied"]], bins) < critical(bins)
+        # Nor does a sample tell anything about the next one.
+        assert abs(np.corrcoef(columns[value][:-1], columns[value][1:])[0, 1]) < 4 / MANY**0.5
+    if len(columns) > 1:
+        between = np.corrcoef(np.stack(list(columns.values())))
+        assert np.abs(between - np.eye(len(columns))).max() < 4 / MANY**0.5
+
+
+@pytest.mark.parametrize("p", [0.025, 0.3, 0.5, 0.9])
+@EVERY_LEAF
+def test_apply_rate_is_p(op: Op, p: float) -> None:
+    applied = Sampler(plan_with(op, p=p), seed=0).draw(0, 0, MANY)["tested"]["applied"]
+    # Four standard deviations of a binomial.
+    assert abs(applied.mean() - p) < 4 * (p * (1 - p) / MANY) ** 0.5
+
+
+def test_steps_apply_independently_of_each_other() -> None:
+    names = ["flip", "rotate", "warp", "affine"]
+    drawn = sampler({name: {"p": 0.5} for name in names}, seed=0).draw(0, 0, MANY)
+    between = np.corrcoef(np.stack([drawn[name]["applied"] for name in names]))
+    assert np.abs(between - np.eye(len(names))).max() < 4 / MANY**0.5
+
+
+def test_epochs_apply_independently_of_each_other() -> None:
+    one = sampler({"rotate": {"p": 0.5}}, seed=0)
+    between = np.corrcoef(np.stack([one.draw(epoch, 0, MANY)["rotate"]["angle"] for epoch in range(4)]))
+    assert np.abs(between - np.eye(4)).max() < 4 / MANY**0.5

@@ -1,0 +1,518 @@
+"""Parsing of the `aug` section, and the message for each mistake in it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from augment.params import Values
+from augment.recipe.op import BORDERS, OPS, policy
+from augment.recipe.steps import Aug, Step, Views, parse_aug, parse_steps, plain_steps
+from augment.support.errors import UserError
+
+FULL: dict[str, Any] = {
+    "size": 64,
+    "fuse": False,
+    "mean": [0.5, 0.5, 0.5],
+    "std": [0.25, 0.25, 0.25],
+    "train": {
+        "random_resized_crop": {"area_range": [0.5, 1]},
+        "flip": {"p": 0.5, "direction": "vertical"},
+        "rotate": {"p": 0.1, "angle_range": [-30, 30], "border": "constant", "fill": 9},
+        "rotate_2": {"op": "rotate", "p": 0},
+        "hue": None,
+    },
+    "val": {"center_crop": {"scale": 0.9}},
+}
+
+
+def refusal(given: object) -> str:
+    with pytest.raises(UserError) as caught:
+        parse_aug(given)
+    return str(caught.value)
+
+
+def step_refusal(**steps: object) -> str:
+    return refusal({"train": steps})
+
+
+def test_a_complete_section() -> None:
+    aug = parse_aug(FULL)
+    assert (aug.size, aug.fuse, aug.mean, aug.std) == (64, False, (0.5,) * 3, (0.25,) * 3)
+    assert aug.steps("train") is aug.train
+    assert aug.steps("val") is aug.val
+    crop, flip, rotate, again, hue = aug.train
+    assert (crop.key, crop.op.name, dict(crop.params)) == (
+        "random_resized_crop",
+        "random_resized_crop",
+        {"area_range": (0.5, 1.0), "aspect_range": (0.75, 4 / 3)},
+    )
+    assert (flip.p, dict(flip.params)) == (0.5, {"direction": "vertical"})
+    assert (rotate.p, dict(rotate.params)) == (
+        *(0.1, {"angle_range": (-30, 30), "border": "constant", "fill": 9, "draw": "each"}),
+    )
+    assert (again.key, again.op, again.p) == ("rotate_2", OPS["rotate"], 0.0)
+    assert dict(again.params) == {"angle_range": (-7, 7), "border": "reflect_101", "fill": 0, "draw": "each"}
+    assert (hue.p, dict(hue.params)) == (1.0, {"angle_range": (-18, 18)})
+    assert [(step.key, dict(step.params)) for step in aug.val] == [("center_crop", {"scale": 0.9})]
+
+
+@pytest.mark.parametrize("given", [None, {}, {"train": None, "val": {}}, {"train": {}, "plugins": []}])
+def test_nothing_given_is_no_augmentation(given: object) -> None:
+    assert parse_aug(given) == Aug(size=128, fuse=True, mean=None, std=None, plugins=(), train=(), val=())
+
+
+def test_steps_keep_the_order_of_the_file() -> None:
+    keys = ["hue", "warp", "flip", "contrast"]
+    assert [step.key for step in parse_steps({key: {} for key in keys}, "train")] == keys
+    assert [step.key for step in parse_steps({key: {} for key in keys[::-1]}, "train")] == keys[::-1]
+
+
+def test_plain_steps_round_trip() -> None:
+    aug = parse_aug(FULL)
+    for steps in (aug.train, aug.val):
+        plain = plain_steps(steps)
+        assert parse_steps(plain, "aug.train") == steps
+        assert plain_steps(parse_steps(plain, "aug.train")) == plain
+    assert plain_steps(aug.val) == {"center_crop": {"op": "center_crop", "scale": 0.9}}
+    assert plain_steps(aug.train)["rotate"] == {
+        "op": "rotate",
+        "p": 0.1,
+        "angle_range": [-30, 30],
+        "border": "constant",
+        "fill": 9,
+        "draw": "each",
+    }
+
+
+def test_steps_are_equal_when_all_their_parts_are() -> None:
+    given: dict[str, Any] = {"rotate": {"p": 0.5, "angle_range": [-3, 3]}}
+    assert parse_steps(given, "a") == parse_steps(given, "b")
+    for other in ({"p": 0.4}, {"angle_range": [-3, 3.5]}, {"border": "wrap"}):
+        assert parse_steps({"rotate": given["rotate"] | other}, "a") != parse_steps(given, "a")
+    assert parse_steps({"again": {"op": "rotate", **given["rotate"]}}, "a") != parse_steps(given, "a")
+
+
+def test_steps_cannot_be_changed() -> None:
+    (step,) = parse_steps({"rotate": {}}, "train")
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        step.params["fill"] = 1  # type: ignore[index]
+    with pytest.raises(AttributeError, match="cannot assign"):
+        step.p = 0.5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"rotate": {"p": 0.075}}, "rotate  p 0.075  angle -7..7 deg"),
+        ({"again": {"op": "rotate"}}, "again (rotate)  p 1  angle -7..7 deg"),
+        ({"flip": {"p": 0.5}}, "flip  p 0.5  direction horizontal"),
+        ({"warp": {"magnitude_range": [0, 0.12345]}}, "warp  p 1  magnitude 0..0.1235"),
+        ({"resize": {}}, "resize  p 1  side both"),
+        ({"rotate": {"angle_range": {"values": [-3, 3]}}}, "rotate  p 1  angle +-3 deg"),
+        ({"one_of": {"p": 0.5, "steps": {"flip": {}}}}, "one_of  p 0.5"),
+    ],
+)
+def test_step_as_text(given: dict[str, Any], text: str) -> None:
+    (step,) = parse_steps(given, "train")
+    assert str(step) == text
+
+
+def test_a_bare_step_applies_always() -> None:
+    assert Step("flip", OPS["flip"]).p == 1.0
+
+
+# --- mistakes: full key path, what was given, what is allowed, the nearest name ---
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"trian": {}},
+            "aug.trian: unknown key. Did you mean 'train'? Allowed: cache, decode, fuse, hw_decoder_load, mean, "
+            "plugins, prefetch, size, std, train, val, views.",
+        ),
+        ({"sizes": 3}, "aug.sizes: unknown key. Did you mean 'size'? Allowed: "),
+        ({1: 3}, "aug.1: unknown key. Allowed: "),
+        ("imagenette", "aug: 'imagenette' is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug."),
+        ([], "aug: [] is not allowed. Allowed: a mapping"),
+        ({"size": 0}, "aug.size: 0 is not allowed. Allowed: a whole number from 8 to 4096."),
+        ({"size": 64.0}, "aug.size: 64.0 is not allowed. Allowed: a whole number from 8 to 4096."),
+        ({"size": True}, "aug.size: True is not allowed. Allowed: a whole number from 8 to 4096."),
+        ({"fuse": "no"}, "aug.fuse: 'no' is not allowed. Allowed: true or false."),
+        (
+            {"mean": [124, 116, 104]},
+            "aug.mean: [124, 116, 104] is not allowed. Allowed: three numbers from 0 to 1 or null.",
+        ),
+        (
+            {"std": [0, 1, 1]},
+            "aug.std: [0, 1, 1] is not allowed. Allowed: three numbers above 0 up to 10 or null.",
+        ),
+        ({"plugins": "mine"}, "aug.plugins: 'mine' is not allowed. Allowed: a list of names, as aug.plugins=[mine]."),
+        (
+            {"train": ["rotate"]},
+            "aug.train: ['rotate'] is not allowed. Allowed: a mapping of steps, as rotate: {p: 0.5}.",
+        ),
+        ({"val": "rotate"}, "aug.val: 'rotate' is not allowed. Allowed: a mapping of steps"),
+        (
+            {"val": {"rotate": 0.5}},
+            "aug.val.rotate: 0.5 is not allowed. Allowed: a mapping of parameters, as {p: 0.5}.",
+        ),
+        ({"val": {"rotate": False}}, "aug.val.rotate: False is not allowed. Allowed: a mapping of parameters"),
+        ({"val": {"rotat": {}}}, "aug.val.rotat: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
+        ({"val": {3: {}}}, "aug.val.3: unknown op '3'. Allowed: affine, "),
+    ],
+)
+def test_mistakes_in_the_section(given: object, message: str) -> None:
+    assert refusal(given).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"p": 1.5}, "p: 1.5 is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": -0.1}, "p: -0.1 is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": True}, "p: True is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": "0.5"}, "p: '0.5' is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": float("nan")}, "p: nan is not allowed. Allowed: a number from 0 to 1."),
+        ({"p": None}, "p: None is not allowed. Allowed: a number from 0 to 1."),
+        (
+            {"angle_range": [7, -7]},
+            "angle_range: [7, -7] is not allowed. Allowed: [low, high] with low <= high or {values: [...]}, numbers from -360 to 360.",  # noqa: E501
+        ),
+        ({"angle_range": 7}, "angle_range: 7 is not allowed. Allowed: [low, high]"),
+        ({"angle_range": "7"}, "angle_range: '7' is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [-7]}, "angle_range: [-7] is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [-7, "7"]}, "angle_range: [-7, '7'] is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [False, True]}, "angle_range: [False, True] is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [0, float("inf")]}, "angle_range: [0, inf] is not allowed. Allowed: [low, high]"),
+        ({"angle_range": [-361, 0]}, "angle_range: [-361, 0] is not allowed. Allowed: [low, high]"),
+        (
+            {"angle_rang": [-7, 7]},
+            "angle_rang: unknown key. Did you mean 'angle_range'? Allowed: angle_range, border, ",
+        ),
+        ({"angle": [-7, 7]}, "angle: unknown key. Did you mean 'angle_range'? Allowed: "),
+        ({"probability": 1}, "probability: unknown key. Allowed: "),
+        ({"border": "reflect"}, "border: unknown name 'reflect'. Did you mean 'reflect_101'? Allowed: constant, "),
+        ({"fill": 256}, "fill: 256 is not allowed. Allowed: a whole number from 0 to 255."),
+        ({"fill": 0.5}, "fill: 0.5 is not allowed. Allowed: a whole number from 0 to 255."),
+        ({"op": "rotat"}, "op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
+        ({"op": None}, "op: unknown op 'None'. "),
+    ],
+)
+def test_mistakes_in_a_step(params: dict[str, Any], message: str) -> None:
+    assert step_refusal(rotate=params).startswith(f"aug.train.rotate.{message}")
+    # A second use of an op is reported with its own key.
+    again = {"op": "rotate", **params}
+    assert step_refusal(rotate={}, rotate_2=again).startswith(f"aug.train.rotate_2.{message}")
+
+
+def test_unknown_step_name_suggests_op() -> None:
+    assert step_refusal(rotate={}, rotate_2={}).startswith(
+        "aug.train.rotate_2: unknown op 'rotate_2'. Did you mean 'rotate'? Allowed: affine, "
+    )
+
+
+# --- policies, and what mixes samples ---
+
+
+FLIP_ROTATE: dict[str, Any] = {"flip": {}, "rotate": {}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ({"rotate": {"weight": 2}}, "rotate.weight: only steps nested in one_of have a weight. Allowed: p, border, "),
+        (
+            {"some_of": {"steps": {"flip": {"weight": 2}, "hue": {}}}},
+            "some_of.steps.flip.weight: only steps nested in one_of have a weight. Allowed: p, direction.",
+        ),
+        (
+            {"one_of": {"steps": {"sequence": {"steps": {"flip": {"weight": 2}}}}}},
+            "one_of.steps.sequence.steps.flip.weight: only steps nested in one_of have a weight.",
+        ),
+        ({"one_of": {"weight": 1, "steps": FLIP_ROTATE}}, "one_of.weight: only steps nested in one_of have a weight."),
+        (
+            {"one_of": {"steps": {"flip": {"weight": 0}}}},
+            "one_of.steps.flip.weight: 0 is not allowed. Allowed: a number above 0 up to 1000000.",
+        ),
+        ({"one_of": {"steps": {"flip": {"weight": None}}}}, "one_of.steps.flip.weight: None is not allowed."),
+        (
+            {"rotate": {"steps": {"flip": {}}}},
+            "rotate.steps: unknown key. Allowed: angle_range, border, draw, fill, op, p.",
+        ),
+        ({"center_crop": {"steps": {"flip": {}}}}, "center_crop.steps: unknown key. Allowed: op, scale."),
+        (
+            {"trivial_augment": {"steps": FLIP_ROTATE}},
+            "trivial_augment.steps: unknown key. Allowed: border, fill, op, p.",
+        ),
+        (
+            {"one_of": {"steps": {"flip": {}, "center_crop": {}}}},
+            "one_of.steps.center_crop: crops cannot be nested. Allowed: one crop, as the recipe's first step.",
+        ),
+        (
+            {"one_of": {"steps": {"sequence": {"steps": {"zoom": {"op": "center_crop"}}}}}},
+            "one_of.steps.sequence.steps.zoom: crops cannot be nested. Allowed: one crop, as the recipe's first step.",
+        ),
+        (
+            {"mixup": {}, "flip": {}},
+            "flip: 'mixup' mixes samples. Allowed: no other step after that.",
+        ),
+        (
+            {"one_of": {"steps": {"mixup": {}, "cutmix": {}}}, "turn": {"op": "rotate"}},
+            "turn: 'one_of' mixes samples. Allowed: no other step after that.",
+        ),
+        (
+            {"one_of": {"steps": {"mixup": {}, "flip": {}}}},
+            "one_of.steps.flip: either 'mixup' or this step mixes samples, but not both. Allowed: steps that all ",
+        ),
+        (
+            {"one_of": {"steps": {"flip": {}, "sequence": {"steps": {"cutmix": {}}}}}},
+            "one_of.steps.sequence: either 'flip' or this step mixes samples, but not both.",
+        ),
+        (
+            {"some_of": {"count_range": [1, 3], "steps": FLIP_ROTATE}},
+            "some_of.count_range: 1..3 of 2 steps. Allowed: at most 2.",
+        ),
+        (
+            {"some_of": {"count_range": {"values": [3, 1]}, "steps": FLIP_ROTATE}},
+            "some_of.count_range: 1 or 3 of 2 steps. Allowed: at most 2.",
+        ),
+        (
+            {"some_of": {"count_range": [0.5, 1], "steps": FLIP_ROTATE}},
+            "some_of.count_range: [0.5, 1] is not allowed. Allowed: [low, high] with low <= high or {values: [...]}, whole numbers from ",  # noqa: E501
+        ),
+        ({"one_of": None}, "one_of.steps: no steps to choose from. Allowed: a mapping of steps, as rotate: "),
+        ({"some_of": {"steps": {}}}, "some_of.steps: no steps to choose from."),
+        ({"sequence": {"steps": None}}, "sequence.steps: no steps to choose from."),
+        ({"one_of": {"steps": ["flip"]}}, "one_of.steps: ['flip'] is not allowed. Allowed: a mapping of steps"),
+        ({"one_of": {"steps": {"flip": 0.5}}}, "one_of.steps.flip: 0.5 is not allowed. Allowed: a mapping of param"),
+        (
+            {"a.b": {"op": "flip"}},
+            "a.b: a step's name cannot contain a dot. Allowed: the name of an op, or any other name with op: ",
+        ),
+        ({"one_of": {"steps": {"a.b": {"op": "flip"}}}}, "one_of.steps.a.b: a step's name cannot contain a dot."),
+        (
+            {"one_of": {"steps": {"rotat": {}}}},
+            "one_of.steps.rotat: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, ",
+        ),
+        (
+            {"one_of": {"steps": {"turn": {"op": "rotat"}}}},
+            "one_of.steps.turn.op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, ",
+        ),
+        (
+            {"one_of": {"steps": {"sequence": {"steps": {"rotate": {"angel_range": [0, 1]}}}}}},
+            "one_of.steps.sequence.steps.rotate.angel_range: unknown key. Did you mean 'angle_range'? Allowed: ",
+        ),
+        ({"one_of": {"steps": {"rotate": {"p": 2}}}}, "one_of.steps.rotate.p: 2 is not allowed."),
+        ({"rand_augment": {"num_ops": 0}}, "rand_augment.num_ops: 0 is not allowed. Allowed: a whole number from 1 "),
+        ({"auto_augment": {"found_on": "imagnet"}}, "auto_augment.found_on: unknown name 'imagnet'. Did you mean "),
+    ],
+)
+def test_mistakes_with_policies_and_mixing(steps: dict[str, Any], message: str) -> None:
+    assert step_refusal(**steps).startswith(f"aug.train.{message}")
+
+
+@pytest.mark.parametrize(
+    "name", [op.name for op in OPS.values() if op.kind == "batch"] + ["one_of", "some_of", "sequence"]
+)
+def test_samples_are_not_mixed_in_validation(name: str) -> None:
+    steps: dict[str, Any] = {"steps": {"mixup": {}, "cutmix": {}}} if OPS[name].nests else {}
+    expected = f"aug.val.{name}: mixes samples and their targets. Allowed: in aug.train only."
+    assert refusal({"val": {"flip": {}, name: steps}}) == expected
+    assert parse_aug({"train": {"flip": {}, name: steps}}).train[1].key == name
+
+
+def test_mixing_steps_can_follow_each_other() -> None:
+    steps: dict[str, Any] = {"flip": {}, "mixup": {"p": 0.5}, "one_of": {"steps": {"mixup": {}, "cutmix": {}}}}
+    assert [step.key for step in parse_steps(steps, "train")] == list(steps)
+
+
+NESTED: dict[str, Any] = {
+    "random_resized_crop": {},
+    "one_of": {
+        "p": 0.5,
+        "steps": {
+            "rotate": {"weight": 3, "angle_range": {"values": [-30, 30]}},
+            "again": {"op": "rotate", "weight": 0.5, "p": 0},
+            "some_of": {
+                "count_range": {"values": [0, 2]},
+                "order": "random",
+                "steps": {"hue": {}, "jpeg": {"quality_range": [50, 60]}, "trivial_augment": {"fill": 7}},
+            },
+        },
+    },
+    "sequence": {"steps": {"flip": None, "rand_augment": {"num_ops": 1}}},
+    "auto_augment": {"found_on": "svhn"},
+    "mix": {"op": "one_of", "steps": {"mixup": {"alpha": 0.2}, "cutmix": {"weight": 2}}},
+}
+
+
+def test_plain_steps_round_trip_of_nested_policies() -> None:
+    steps = parse_steps(NESTED, "aug.train")
+    plain = plain_steps(steps)
+    assert parse_steps(plain, "aug.train") == steps
+    assert plain_steps(parse_steps(plain, "aug.train")) == plain
+    inside = plain["one_of"]["steps"]
+    assert inside["rotate"]["weight"] == 3
+    assert inside["rotate"]["angle_range"] == {"values": [-30, 30]}
+    assert (inside["again"]["op"], inside["again"]["weight"], inside["again"]["p"]) == ("rotate", 0.5, 0)
+    assert list(inside["some_of"]["steps"]) == ["hue", "jpeg", "trivial_augment"]
+    # What a policy makes its steps of is in its own parameters.
+    assert inside["some_of"]["steps"]["trivial_augment"] == {
+        "op": "trivial_augment", "p": 1, "border": "constant", "fill": 7,
+    }  # fmt: skip
+    assert json.loads(json.dumps(plain)) == plain, "as a file could hold it"
+
+
+def test_nested_steps_are_parsed_like_other_steps() -> None:
+    (crop, one_of, sequence, auto, mix) = parse_steps(NESTED, "aug.train")
+    assert crop.steps == ()
+    assert [step.key for step in one_of.steps] == ["rotate", "again", "some_of"]
+    assert [step.weight for step in one_of.steps] == [3, 0.5, 1]
+    assert one_of.steps[0].params["angle_range"] == Values((-30, 30))
+    assert [step.op.name for step in mix.leaves()] == ["mixup", "cutmix"]
+    assert next(iter(crop.leaves())) is crop
+    assert len(auto.steps) == 1
+    assert sequence.steps[1].op.name == "rand_augment"
+
+
+def test_steps_with_different_nested_steps_are_not_equal() -> None:
+    given: dict[str, Any] = {"one_of": {"steps": {"flip": {}, "rotate": {}}}}
+    others: list[dict[str, Any]] = [{"flip": {}}, {"rotate": {}, "flip": {}}, {"flip": {"weight": 2}, "rotate": {}}]
+    for other in others:
+        assert parse_steps({"one_of": {"steps": other}}, "a") != parse_steps(given, "a")
+
+
+# --- the rest of the section ---
+
+
+@pytest.mark.parametrize(
+    ("given", "cache"), [("off", "off"), (False, "off"), ("gpu", "gpu"), (512, 512), (1, 1), (10**6, 10**6)]
+)
+def test_sizes_of_the_cache(given: object, cache: object) -> None:
+    assert repr(parse_aug({"cache": given}).cache) == repr(cache)
+
+
+@pytest.mark.parametrize("given", [0, -1, True, None, "on", "512", "", 1.5, float("nan"), ["gpu"], {}])
+def test_invalid_cache_sizes(given: object) -> None:
+    assert refusal({"cache": given}) == (f"aug.cache: {given!r} is not allowed. Allowed: off, gpu, or a number of MiB.")
+
+
+def test_views() -> None:
+    assert parse_aug({}).views == parse_aug({"views": None}).views == Views(count=1, crop="own")
+    assert parse_aug({"views": {"count": 2}}).views == Views(count=2, crop="own")
+    assert parse_aug({"views": {"count": 16, "crop": "same"}}).views == Views(count=16, crop="same")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"decode": "gpu"}, "aug.decode: unknown name 'gpu'. "),
+        ({"decode": "mixd"}, "aug.decode: unknown name 'mixd'. Did you mean 'mixed'? Allowed: auto, cpu, mixed."),
+        ({"decode": True}, "aug.decode: True is not allowed. Allowed: auto, cpu, mixed."),
+        ({"views": 2}, "aug.views: 2 is not allowed. Allowed: a mapping of count, crop."),
+        ({"views": {"cont": 2}}, "aug.views.cont: unknown key. Did you mean 'count'? Allowed: count, crop."),
+        ({"views": {"count": 0}}, "aug.views.count: 0 is not allowed. Allowed: a whole number from 1 to 16."),
+        ({"views": {"count": 17}}, "aug.views.count: 17 is not allowed. Allowed: a whole number from 1 to 16."),
+        ({"views": {"count": 2.0}}, "aug.views.count: 2.0 is not allowed. Allowed: a whole number from 1 to 16."),
+        ({"views": {"crop": "sam"}}, "aug.views.crop: unknown name 'sam'. Did you mean 'same'? Allowed: own, same."),
+        ({"prefetch": 0}, "aug.prefetch: 0 is not allowed. Allowed: a whole number from 1 to 64."),
+        ({"hw_decoder_load": 1.1}, "aug.hw_decoder_load: 1.1 is not allowed. Allowed: a number from 0 to 1."),
+    ],
+)
+def test_mistakes_with_decoding_and_views(given: object, message: str) -> None:
+    assert refusal(given).startswith(message)
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_every_border_is_allowed(border: str) -> None:
+    (step,) = parse_steps({"rotate": {"border": border}}, "train")
+    assert step.params["border"] == border
+
+
+def test_flip_has_no_border() -> None:
+    assert step_refusal(flip={"border": "wrap"}).startswith("aug.train.flip.border: unknown key. ")
+    assert step_refusal(flip={"direction": "up"}).startswith("aug.train.flip.direction: unknown name 'up'.")
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (
+            {"flip": {}, "center_crop": {}},
+            "center_crop: 'flip' comes before it. Allowed: at most one crop, as the first step.",
+        ),
+        (
+            {"resize": {}, "center_crop": {}},
+            "center_crop: 'resize' is the crop. Allowed: at most one crop, as the first step.",
+        ),
+        (
+            {"center_crop": {}, "flip": {}, "zoom": {"op": "center_crop", "scale": 0.5}},
+            "zoom: 'center_crop' is the crop. Allowed: at most one crop, as the first step.",
+        ),
+        ({"center_crop": {"p": 0.5}}, "center_crop.p: a crop applies to every image. Allowed: scale."),
+        ({"resize": {"p": 1}}, "resize.p: a crop applies to every image. Allowed: side."),
+        ({"center_crop": {"scale": 0}}, "center_crop.scale: 0 is not allowed. Allowed: a number above 0 up to 1."),
+        ({"center_crop": {"size": 9}}, "center_crop.size: unknown key. "),
+        (
+            {"random_resized_crop": {"area_range": [0, 1]}},
+            "random_resized_crop.area_range: [0, 1] is not allowed. Allowed: [low, high] with low <= high, numbers "
+            "above 0 up to 1.",
+        ),
+    ],
+)
+def test_mistakes_with_crops(steps: dict[str, Any], message: str) -> None:
+    assert step_refusal(**steps).startswith(f"aug.train.{message}")
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.kind == "crop"])
+def test_every_crop_can_come_first_in_either_split(name: str) -> None:
+    aug = parse_aug({"train": {name: {}, "flip": {}}, "val": {name: None}})
+    assert aug.train[0].op is aug.val[0].op is OPS[name]
+
+
+def test_errors_in_val_have_its_key_path() -> None:
+    assert refusal({"train": {"flip": {}}, "val": {"flip": {"p": 2}}}).startswith("aug.val.flip.p: 2 is not allowed.")
+
+
+def test_errors_use_the_key_path_of_the_caller() -> None:
+    with pytest.raises(UserError, match=r"^recipe\.train\.flip\.p: 2 is not allowed\."):
+        parse_aug({"train": {"flip": {"p": 2}}}, key="recipe")
+
+
+def test_duplicate_step_names() -> None:
+    with pytest.raises(UserError, match=r"aug.train.1: given twice"):
+        parse_aug({"train": {1: {"op": "rotate"}, "1": {"op": "flip"}}})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"one_of": {"step": {"rotate": {}}}}, r"aug.train.one_of.step: unknown key. Did you mean 'steps'?"),
+        ({"one_of": {"steps": {"rotate": {"wieght": 2}}}}, r"one_of.steps.rotate.wieght: .*Did you mean 'weight'?"),
+        ({"mine": {"opp": "rotate"}}, r"aug.train: unknown op 'mine'|aug.train.mine: unknown op 'mine'"),
+    ],
+)
+def test_misspelled_keys_of_policies(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_aug({"train": given})
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_steps_returned_by_a_policy_are_validated() -> None:
+    @policy()
+    def with_a_crop() -> dict[str, Any]:
+        """Crop, which a policy cannot."""
+        return {"center_crop": {}, "flip": {}}
+
+    @policy()
+    def mixing_first() -> dict[str, Any]:
+        """Mix samples, then flip."""
+        return {"mixup": {}, "flip": {}}
+
+    with pytest.raises(UserError, match=r"aug.train.with_a_crop \(with_a_crop\).center_crop: crops cannot be nested"):
+        parse_aug({"train": {"with_a_crop": {}}})
+    with pytest.raises(UserError, match=r"mixing_first\).flip: either .mixup. or this step mixes samples"):
+        parse_aug({"train": {"mixing_first": {}}})

@@ -1,0 +1,108 @@
+"""Atomic writing, JSON, and paths in messages."""
+
+import json
+import math
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from augment.support.files import atomic_path, digest, remove_parts, shown, write_atomically, write_json
+
+
+def test_a_pipe_is_written_to_but_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, "text")
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_symbolic_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
+    write_atomically(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "file").read_text() == "new"
+
+
+def test_what_is_made_at_an_atomic_path_is_renamed(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "new" / "file") as part:
+        part.write_text("text")
+    assert (tmp_path / "new" / "file").read_text() == "text"
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["file"]
+
+
+def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+
+    def write_half() -> None:
+        with atomic_path(tmp_path / "file") as part:
+            part.write_text("ne")
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        write_half()
+    assert (tmp_path / "file").read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    kept = [".hidden", ".mine.part", "file.part"]
+    for name in (*kept, f".{'0f' * 16}.part"):
+        (tmp_path / name).write_text("text")
+    (tmp_path / f".{'a1' * 16}.part" / "inside").mkdir(parents=True)
+    remove_parts(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == kept
+
+
+def test_json_has_null_for_numbers_that_are_not_finite(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"rows": [{"loss": math.nan, "n": 3}, (1.5, math.inf)], "text": "nan"})
+    assert json.loads((tmp_path / "a.json").read_text()) == {
+        "rows": [{"loss": None, "n": 3}, [1.5, None]],
+        "text": "nan",
+    }
+
+
+def test_writing_to_a_folder_fails(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        write_atomically(tmp_path / "folder", "text")
+    assert [file.name for file in tmp_path.rglob("*")] == ["folder"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "a" / "set") as part:
+        part.mkdir()
+        (part / "x").write_text("1")
+        assert not (tmp_path / "a" / "set").exists()
+    assert (tmp_path / "a" / "set" / "x").read_text() == "1"
+
+    def fail() -> None:
+        with atomic_path(tmp_path / "a" / "other") as part:
+            part.mkdir()
+            (part / "x").write_text("1")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["set"]
+
+
+def test_digests_differ_with_any_part() -> None:
+    assert digest("a", Path("b")) == digest("a", "b")
+    assert len({digest("a", "b"), digest("ab"), digest("a b"), digest("b", "a")}) == 4
+
+
+def test_paths_in_the_current_folder_are_shown_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "a" / "b") == Path("a/b")
+    for other in (tmp_path, tmp_path.parent / "c", Path("d/e"), Path("../f")):
+        assert shown(other) == other

@@ -1,0 +1,385 @@
+"""Exported transforms, compared with the validation loader; the report and the command line."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from photos import draw_photo
+from PIL import Image
+
+from augment.data.dataset import Split
+from augment.pipeline.graph import Device
+from augment.pipeline.loader import Loader
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.steps import SplitName, parse_aug
+from augment.support.errors import UserError
+from augment.tools._photos import find_photos
+from augment.tools.export.command import export, export_dali, main
+from augment.tools.export.parity import dali_form, parity, pillow_form
+from augment.tools.export.transform_source import python_source, torchvision_source
+
+SIZE = 32
+CPU = torch.device("cpu")
+STEPS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "resize": {"resize": None},
+    "center_crop": {"center_crop": {"scale": 0.9}},
+    "whole center_crop": {"center_crop": None},
+    "short": {"resize": {"side": "short"}},
+    "long": {"resize": {"side": "long"}},
+    "gray letterbox": {"letterbox": {"fill": 99}},
+    "replicated letterbox": {"letterbox": {"border": "replicate"}},
+    "reflected letterbox": {"letterbox": {"border": "reflect_101"}},
+}
+
+# Pillow rounds to whole levels after each of the two passes of a resize, DALI after the second only. Seen on photos:
+# at most 1 level, .04 to .17 in the mean. A little more for CMYK, whose conversion to RGB is another one, too: 2, .3.
+LEVELS, CMYK_LEVELS = 1.01, 2.01
+
+
+def plan_of(steps: Mapping[str, Any] | None = None, split: SplitName = "val", size: int = SIZE, **aug: object) -> Plan:
+    return build_plan(parse_aug({"size": size, split: steps, **aug}), split)
+
+
+def validate(plan: Plan, files: Sequence[Path], device: torch.device = CPU) -> NDArray[np.float32]:
+    loader = Loader(plan, Split(tuple(files), (0,) * len(files)), batch_size=4, seed=3, device=device)
+    return np.concatenate([batch.images.cpu().numpy() for batch in loader])
+
+
+def levels(difference: NDArray[np.float32], plan: Plan) -> NDArray[np.float32]:
+    """Turn differences of normalized images, (..., 3, height, width), into levels of 0..255."""
+    return np.abs(difference) * 255 * np.array(plan.std, np.float32)[:, None, None]
+
+
+def transform(plan: Plan, folder: Path, files: Sequence[Path]) -> NDArray[np.float32]:
+    """Write transform.py and apply it in this process."""
+    (folder / "transform.py").write_text(python_source(plan))
+    return pillow_form(folder / "transform.py", "").transform(files)
+
+
+def save(folder: Path, name: str, image: Image.Image, **options: Any) -> Path:
+    image.save(folder / name, **options)
+    return folder / name
+
+
+def photo(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Draw an image whose outermost rows differ from those inside: noise on a smooth photo."""
+    noise = np.random.default_rng(seed).integers(-60, 60, (height, width, 3))
+    return Image.fromarray((draw_photo(width, height, seed) + noise).clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """PNGs that are larger than the transform's size in one direction, both or none."""
+    folder = tmp_path_factory.mktemp("noisy")
+    return [save(folder, f"{w}.png", photo(w, h, w)) for w, h in ((120, 90), (47, 101), (20, 30), (333, 16), (32, 32))]
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_the_serialized_pipeline_matches_validation(
+    steps: dict[str, Any], image_files: Split, tmp_path: Path, device: torch.device
+) -> None:
+    plan, kind = plan_of(steps), "gpu" if device.type == "cuda" else "cpu"
+    export_dali(plan, tmp_path / "it.dali", kind)  # type: ignore[arg-type]
+    form = dali_form(tmp_path / "it.dali", kind)  # type: ignore[arg-type]
+    theirs = np.concatenate([form.transform(image_files.files[:4]), form.transform(image_files.files[4:])])
+    np.testing.assert_array_equal(theirs, validate(plan, image_files.files, device))
+    assert [file.name for file in tmp_path.iterdir()] == ["it.dali"]
+
+
+_LOAD = """
+import sys
+import numpy as np
+from nvidia.dali.pipeline import Pipeline
+pipeline = Pipeline.deserialize(filename=sys.argv[1])
+(images,) = pipeline.run(encoded=[np.fromfile(file, np.uint8) for file in sys.argv[3:]])
+np.save(sys.argv[2], np.asarray(images.as_tensor()))
+assert not any(name.split(".")[0] in ("augment", "trainer", "torch") for name in sys.modules)
+"""
+
+_APPLY = """
+import importlib.util, sys
+import numpy as np
+from PIL import Image
+spec = importlib.util.spec_from_file_location("transform", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+np.save(sys.argv[2], np.stack([module.transform(Image.open(file)) for file in sys.argv[3:]]))
+foreign = ("augment", "trainer", "torch", "torchvision", "nvidia")
+assert not any(name.split(".")[0] in foreign for name in sys.modules)
+"""
+
+
+def isolated(script: str, transform: Path, files: Sequence[Path]) -> NDArray[np.float32]:
+    """Run a script without this project's folder, user site and environment variables."""
+    out = transform.with_name("out.npy")
+    arguments = [str(path) for path in (transform, out, *files)]
+    subprocess.run([sys.executable, "-I", "-c", script, *arguments], cwd=transform.parent, check=True, timeout=60)
+    loaded: NDArray[np.float32] = np.load(out)
+    return loaded
+
+
+def test_the_serialized_pipeline_needs_dali_only(image_files: Split, tmp_path: Path) -> None:
+    plan = plan_of(STEPS["center_crop"])
+    export_dali(plan, tmp_path / "it.dali", "cpu")
+    theirs = isolated(_LOAD, tmp_path / "it.dali", image_files.files)
+    np.testing.assert_array_equal(theirs, validate(plan, image_files.files))
+
+
+def test_the_python_file_needs_pillow_and_numpy_only(noisy: list[Path], tmp_path: Path) -> None:
+    plan = plan_of(STEPS["center_crop"])
+    (tmp_path / "transform.py").write_text(python_source(plan))
+    theirs = isolated(_APPLY, tmp_path / "transform.py", noisy)
+    assert theirs.dtype == np.float32
+    assert theirs.shape == (len(noisy), 3, SIZE, SIZE)
+    assert levels(theirs - validate(plan, noisy), plan).max() <= LEVELS
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_the_python_file_matches_validation_within_a_level(
+    steps: dict[str, Any], noisy: list[Path], image_files: Split, tmp_path: Path
+) -> None:
+    # Including the edges, where Pillow's own resize is far off. Pillow and DALI's CPU decoder decode JPEG alike.
+    for files in (noisy, image_files.files):
+        plan = plan_of(steps, mean=[0.1, 0.5, 0.7], std=[0.1, 0.3, 1])
+        difference = levels(transform(plan, tmp_path, files) - validate(plan, files), plan)
+        assert difference.max() <= LEVELS
+        assert difference.mean() < 0.25
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_python_file_applies_exif_orientation(orientation: int, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = save(tmp_path, "it.jpg", photo(60, 40), exif=exif)
+    plan = plan_of(STEPS["center_crop"])
+    assert levels(transform(plan, tmp_path, [file]) - validate(plan, [file]), plan).max() <= LEVELS
+
+
+def _palette() -> Image.Image:
+    image = photo(50, 40).quantize(16)
+    image.info["transparency"] = bytes(range(0, 256, 16))
+    return image
+
+
+def _gray16() -> Image.Image:
+    ramp = np.linspace(0, 65535, 50 * 40).reshape(40, 50)
+    return Image.fromarray(ramp.astype(np.uint16))
+
+
+MODES = {
+    "gray.jpg": lambda: photo(50, 40).convert("L"),
+    "gray.png": lambda: photo(50, 40).convert("L"),
+    "gray-alpha.png": lambda: photo(50, 40).convert("LA"),
+    "alpha.png": lambda: Image.merge("RGBA", (*photo(50, 40).split(), photo(50, 40, 1).convert("L"))),
+    "palette.png": _palette,
+    "gray16.png": _gray16,
+    "bilevel.png": lambda: photo(50, 40).convert("1"),
+    "1x1.png": lambda: photo(1, 1),
+    "1x1.jpg": lambda: photo(1, 1),
+    "3000x2.png": lambda: photo(3000, 2),
+    "cmyk.jpg": lambda: photo(50, 40).convert("CMYK"),
+}
+
+
+@pytest.mark.parametrize("steps", [STEPS["none"], STEPS["center_crop"]], ids=["resize", "center_crop"])
+@pytest.mark.parametrize("name", MODES)
+def test_the_python_file_takes_every_kind_of_image(name: str, steps: dict[str, Any], tmp_path: Path) -> None:
+    file = save(tmp_path, name, MODES[name]())
+    plan = plan_of(steps)
+    tolerance = CMYK_LEVELS if name == "cmyk.jpg" else LEVELS
+    assert levels(transform(plan, tmp_path, [file]) - validate(plan, [file]), plan).max() <= tolerance
+
+
+def test_the_python_file_contains_exactly_the_functions_it_needs() -> None:
+    names = [f.name for f in ast.parse(python_source(plan_of())).body if isinstance(f, ast.FunctionDef)]
+    assert names == ["transform", "to_rgb", "resize", "resample", "normalize"]
+
+
+def test_the_plan_in_the_python_file_is_a_comment(tmp_path: Path) -> None:
+    key = 'it"""\nraise SystemExit'
+    plan = plan_of({key: {"op": "center_crop"}})
+    (tmp_path / "transform.py").write_text(python_source(plan))
+    assert callable(pillow_form(tmp_path / "transform.py", "").transform)
+
+
+@pytest.mark.parametrize(
+    "write", [python_source, torchvision_source, lambda plan: export_dali(plan, Path("no"), "cpu")]
+)
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ({"flip": {"p": 0.5}}, r"aug\.val\.flip: is random"),
+        ({"center_crop": None, "turn": {"op": "rotate"}}, r"aug\.val\.turn: is random"),
+        ({"window": {"op": "random_resized_crop"}}, r"aug\.val\.window: is random"),
+        ({"random_crop": None}, r"aug\.val\.random_crop: is random"),
+        ({"gaussian_blur": {"p": 0.5}}, r"aug\.val\.gaussian_blur: is random"),
+        ({"rotate": {"angle_range": {"values": [0, 5]}}}, r"aug\.val\.rotate: is random"),
+        ({"any": {"op": "one_of", "steps": {"flip": None, "rot90": None}}}, r"aug\.val\.any\.flip: is random"),
+        ({"shot_noise": {"factor_range": [1, 1]}}, r"aug\.val\.shot_noise: is random"),
+        ({"flip": None}, r"aug\.val\.flip: is not a crop"),
+        ({"contrast": {"factor_range": [2, 2]}}, r"aug\.val\.contrast: is not a crop"),
+        ({"hue": {"p": 0.1}, "flip": None}, r"aug\.val\.hue: is random; aug\.val\.flip: is not a crop"),
+    ],
+)
+def test_other_steps_are_refused_by_their_key(write: Any, steps: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        write(plan_of(steps))
+    assert "Allowed in aug.val: resize, center_crop" in str(raised.value)
+
+
+def test_a_step_with_p_zero_is_not_refused() -> None:
+    assert "center_crop(" in python_source(plan_of({"center_crop": None, "flip": {"p": 0}}))
+
+
+def test_parity_measures_the_difference(image_files: Split, tmp_path: Path) -> None:
+    plan = plan_of(mean=[0, 0, 0], std=[1, 1, 0.5])
+    (tmp_path / "off.py").write_text(
+        python_source(plan).replace("return normalize(", "return OFF + normalize(")
+        + "\n\nOFF = np.array([3, 0, 0], np.float32)[:, None, None] / 255\n"
+    )
+    export_dali(plan, tmp_path / "it.dali", "cpu")
+    forms = [dali_form(tmp_path / "it.dali", "cpu"), pillow_form(tmp_path / "off.py", "3 levels of red")]
+    same, off = parity(plan, image_files.files, forms, CPU)
+    assert (same.form, same.loader, same.images) == ("it.dali", "cpu", len(image_files))
+    assert same.max_levels == same.mean_levels == same.beyond == 0
+    assert off.why == "3 levels of red"
+    assert 2 <= off.max_levels <= 4.01
+    assert off.mean_levels == pytest.approx(1, abs=0.3)
+    assert off.max_normalized == pytest.approx(off.max_levels / 255, rel=1e-3)
+    # Blue weighs twice as much in normalized units; it is off by rounding only.
+    assert off.mean_levels / 255 <= off.mean_normalized <= off.mean_levels / 255 + 0.3 / 255
+    assert off.beyond == pytest.approx(1 / 3, abs=0.01)
+    assert off.worst in image_files.files
+
+
+def test_parity_names_the_worst_image(tmp_path: Path) -> None:
+    files = [save(tmp_path, f"{level}.png", Image.new("RGB", (40, 40), (level,) * 3)) for level in (10, 200, 30)]
+    plan = plan_of()
+    (tmp_path / "dark.py").write_text(python_source(plan).replace(", np.float32) / 255", ", np.float32) / 260"))
+    (result,) = parity(plan, files, [pillow_form(tmp_path / "dark.py", "")], CPU)
+    assert result.worst == files[1]
+    assert result.max_levels == pytest.approx(200 * 5 / 260, rel=1e-3)
+
+
+def test_all_is_exported_and_reported(image_files: Split, tmp_path: Path) -> None:
+    plan, folder = plan_of(STEPS["center_crop"]), tmp_path / "a" / "b"
+    results = export(plan, folder, image_files.files)
+    assert sorted(file.name for file in folder.iterdir()) == [
+        *("parity.json", "parity.png", "transform.py", "transform_cpu.dali"),
+        *("transform_gpu.dali", "transform_torchvision.py"),
+    ]
+    report = json.loads((folder / "parity.json").read_text())
+    assert report["digest"] == plan.digest
+    rows = {(row["loader"], row["form"]): row for row in report["results"]}
+    assert rows["cpu", "transform_cpu.dali"]["max_levels"] == 0
+    assert 0 < rows["cpu", "transform.py"]["max_levels"] <= LEVELS
+    assert rows["cpu", "transform_torchvision.py"]["images"] == len(image_files)
+    assert len(rows) == len(results) == (8 if torch.cuda.is_available() else 3)
+    with Image.open(folder / "parity.png") as image:
+        assert image.width > 4 * SIZE
+        assert np.ptp(np.asarray(image.convert("RGB"))) == 255
+
+
+def test_crops_without_a_compose_are_exported_without_it(image_files: Split, tmp_path: Path) -> None:
+    results = export(plan_of({"letterbox": None}), tmp_path, image_files.files[:1])
+    assert not (tmp_path / "transform_torchvision.py").exists()
+    assert {result.form for result in results} >= {"transform_cpu.dali", "transform.py"}
+
+
+def test_the_compose_approximates_validation(image_files: Split, tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    for steps in (STEPS[name] for name in ("resize", "center_crop", "whole center_crop", "short")):
+        plan = plan_of(steps)
+        (tmp_path / "compose.py").write_text(torchvision_source(plan))
+        # Including 16 bits per channel, which Pillow alone converts to white.
+        files = (*image_files.files, save(tmp_path, "gray16.png", _gray16()))
+        theirs = pillow_form(tmp_path / "compose.py", "").transform(files)
+        assert levels(theirs - validate(plan, files), plan).mean(axis=(1, 2, 3)).max() < 9
+
+
+def test_the_gpu_pipeline_is_written_without_a_gpu(tmp_path: Path) -> None:
+    devices: tuple[Device, ...] = ("cpu", "gpu")
+    for device in devices:
+        export_dali(plan_of(), tmp_path / device, device)
+    assert b"mixed" in (tmp_path / "gpu").read_bytes()
+    assert b"mixed" not in (tmp_path / "cpu").read_bytes()
+
+
+@pytest.fixture
+def folder(photos: tuple[Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_line_exports_a_recipe(
+    folder: Path, photos: tuple[Path, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_files = str(photos[0].parent)
+    assert main(["+aug=imagenette", "--out", "here", "aug.size=40", "--photos", image_files, "--limit", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "center_crop  scale 0.9" in out
+    assert "transform_torchvision.py" in out
+    assert "Compared on 2 images; written to here" in out
+    assert "Mean and std are ImageNet's" in out
+    assert "SIZE = 40\n" in Path("here/transform.py").read_text()
+    report = json.loads(Path("here/parity.json").read_text())
+    assert {row["images"] for row in report["results"]} == {2}
+
+
+def test_the_images_to_compare_on_are_spread_evenly(photos: tuple[Path, ...]) -> None:
+    for limit, numbers in ((2, (1, 4)), (4, (0, 2, 3, 5)), (9, range(6))):
+        found = find_photos(photos[0].parent, list, limit)
+        assert found == [photos[number] for number in numbers]
+
+
+def test_a_run_is_exported_with_its_own_normalization(
+    folder: Path, photos: tuple[Path, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(
+        "aug: {size: 24, mean: [0.5, 0.5, 0.25], std: [0.5, 0.5, 0.125], val: {center_crop: {scale: 0.5}}}"
+    )
+    assert main(["--run", "run", "--out", "here", "--photos", str(photos[0].parent), "--limit", "1"]) == 0
+    assert "ImageNet" not in capsys.readouterr().out
+    source = Path("here/transform.py").read_text()
+    assert "MEAN = (0.5, 0.5, 0.25)\nSTD = (0.5, 0.5, 0.125)\n" in source
+    assert "SIZE, scale=0.5)" in source
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["aug.val.flip.p=0.5"], "aug.val.flip: is random"),
+        (["--run", "nothing"], "--run nothing: contains no config.yaml"),
+        (["--run", "nothing", "+aug=none"], "cannot be combined"),
+        (["aug.val.center_corp.scale=0.5"], "Did you mean 'center_crop'?"),
+        (["--phtos", "."], "Did you mean '--photos'?"),
+        (["--limit", "0"], "--limit"),
+        (["--photos", "nothing"], "--photos nothing: there is no such folder"),
+        (["--photos", "."], "--photos .: the folder contains no images"),
+        (["--photos", "bad"], "bad/it.png is empty"),
+    ],
+)
+def test_mistakes_give_one_message(
+    arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "bad" in arguments:
+        Path("bad").mkdir()
+        Path("bad/it.png").touch()
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert not Path("outputs/export").exists()

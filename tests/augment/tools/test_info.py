@@ -1,0 +1,149 @@
+"""The info command on all kinds of sources."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from photos import draw_photo
+from PIL import Image
+from stores import write_shards
+
+from augment.tools.info.command import main
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in, as programs write below outputs/."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_folder(root: Path, train: int = 12, val: int = 3) -> Path:
+    for number, name in enumerate(("cat", "dog")):
+        for split, count in (("train", train), ("val", val)):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                seed = 1000 * number + 100 * (split == "val") + i
+                Image.fromarray(draw_photo(150, 140, seed)).save(folder / f"{i}.jpg", quality=90)
+    return root
+
+
+def report(*overrides: str) -> dict[str, Any]:
+    assert main([*overrides, "--json", "info.json"]) == 0
+    content: dict[str, Any] = json.loads(Path("info.json").read_text())
+    return content
+
+
+def kinds(content: dict[str, Any]) -> list[str]:
+    return [finding["kind"] for finding in content["findings"]]
+
+
+def test_a_folder_without_problems(here: Path, capsys: pytest.CaptureFixture[str]):
+    content = report("data=folder", f"data.root={write_folder(here / 'd')}")
+    assert content["images"] == {"train": 24, "val": 6}
+    assert content["classes"] == {"cat": {"train": 12, "val": 3}, "dog": {"train": 12, "val": 3}}
+    assert content["width"]["train"]["median"] == 150
+    assert content["formats"] == {"JPEG": 30}
+    assert content["modes"] == {"RGB": 30}
+    assert content["findings"] == []
+    assert "No problems found." in capsys.readouterr().out
+    with Image.open("outputs/info.png") as drawing:
+        assert drawing.width == 1320
+
+
+def test_bad_files_and_duplicates_are_reported(here: Path, capsys: pytest.CaptureFixture[str]):
+    root = write_folder(here / "d")
+    (root / "train/cat/0.jpg").write_bytes(b"")
+    data = (root / "train/cat/1.jpg").read_bytes()
+    (root / "val/dog/cut.jpg").write_bytes(data[: len(data) // 2])
+    shutil.copy(root / "train/cat/2.jpg", root / "val/dog/2.jpg")
+    with Image.open(root / "train/dog/3.jpg") as image:
+        image.resize((100, 94)).save(root / "val/dog/3.jpg", quality=40)
+    content = report("data=folder", f"data.root={root}")
+    unreadable = content["unreadable"]
+    assert [(Path(bad["file"]).name, bad["split"]) for bad in unreadable] == [("0.jpg", "train"), ("cut.jpg", "val")]
+    assert kinds(content) == ["unreadable", "leak", "near_leak", "contradiction"]
+    assert content["duplicates"]["val_in_train"] == 1
+    assert content["near_duplicates"]["groups"] == [[str(root / "train/dog/3.jpg"), str(root / "val/dog/3.jpg")]]
+    out = capsys.readouterr().out
+    assert "train/cat/0.jpg is empty (0 bytes)" in out
+    assert "train/dog/3.jpg (train) = val/dog/3.jpg (val)" in out
+
+
+def test_a_list_with_missing_files(here: Path):
+    root = write_folder(here / "d")
+    for split in ("train", "val"):
+        files = sorted((root / split).rglob("*.jpg"))
+        lines = [f"{file} {file.parent.name}" for file in [*files, root / split / "cat" / "gone.jpg"]]
+        Path(f"{split}.txt").write_text("\n".join(lines))
+    content = report("data=filelist", "data.train=train.txt", "data.val=val.txt")
+    assert [bad["reason"] for bad in content["unreadable"]] == ["cannot be read: No such file or directory"] * 2
+    assert kinds(content) == ["unreadable"]
+
+
+def test_scanning_shards_does_not_mark_them_as_validated(here: Path, caplog: pytest.LogCaptureFixture):
+    root = write_folder(here / "d")
+    for split in ("train", "val"):
+        files = sorted((root / split).rglob("*.jpg"))
+        targets = [int(file.parent.name == "dog") for file in files]
+        if split == "val":
+            files[0].write_bytes(b"no image")
+        write_shards(here, files, targets, 2, split)
+    content = report("data=webdataset", "data.train=train-*.tar", "data.val=val-*.tar")
+    assert [bad["file"] for bad in content["unreadable"]] == ["val-000.tar/photos/0000.jpg"]
+    assert not caplog.records
+    Path("classes.txt").write_text("cat\ndog\n")
+    report("data=webdataset", "data.train=train-*.tar", "data.val=val-*.tar")
+    assert "data.classes=classes.txt reads them" in caplog.text
+    # It was noted nowhere that all images of these shards are good.
+    assert not list((here / "outputs").rglob("*.good"))
+
+
+def test_arrays(here: Path):
+    image_files = np.stack([draw_photo(140, 140, seed) for seed in range(30)])
+    image_files[25] = image_files[3]
+    np.save("x.npy", image_files[:24])
+    np.save("y.npy", np.arange(24) % 2)
+    np.save("vx.npy", image_files[24:])
+    np.save("vy.npy", np.arange(6) % 2)
+    content = report("data=numpy", "data.train=x.npy", "data.train_targets=y.npy", "data.val=vx.npy",
+                     "data.val_targets=vy.npy")  # fmt: skip
+    assert content["formats"] == {"decoded": 30}
+    assert content["duplicates"]["groups"] == [["x.npy[3]", "vx.npy[1]"]]
+    assert kinds(content) == ["leak"]
+
+
+def test_several_labels_and_numbers(here: Path):
+    root = write_folder(here / "d")
+    for split in ("train", "val"):
+        files = sorted((root / split).rglob("*.jpg"))
+        lines = [f"{file},{'a;b' if i % 2 else 'b'},{i / len(files)}" for i, file in enumerate(files)]
+        Path(f"{split}.csv").write_text("path,label,age\n" + "\n".join(lines))
+    given = ("data=filelist", "data.train=train.csv", "data.val=val.csv")
+    labels = report(*given)
+    assert labels["task"] == "multilabel"
+    assert labels["labels_each"] == {"1": 15, "2": 15}
+    assert labels["classes"] == {"a": {"train": 12, "val": 3}, "b": {"train": 24, "val": 6}}
+    numbers = report(*given, "data.targets=[age]")
+    assert numbers["task"] == "regress"
+    assert numbers["numbers"]["age"]["train"]["max"] == pytest.approx(23 / 24)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["data=folder", "data.root=nowhere"], "there is no such folder"),
+        (["data=foldr"], "Did you mean 'folder'?"),
+        (["--out", "info.jpg"], "ends in .png"),
+        (["--jsn"], "--json"),
+    ],
+)
+def test_mistakes_end_with_code_2(arguments: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err

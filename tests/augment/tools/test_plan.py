@@ -1,0 +1,246 @@
+"""The plan command."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from augment.cli.compose import compose_recipe
+from augment.recipe.op import numpy_op
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import Aug, parse_aug
+from augment.tools.plan import devices, main, show_difference, summary
+
+ROOT = Path(__file__).parents[3]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def imagenette() -> Aug:
+    return compose_recipe(["+aug=imagenette"]).aug
+
+
+# --- showing ---
+
+
+def test_both_splits_are_shown_as_built(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "+aug=imagenette", "aug.train.rotate.p=.2")
+    aug = compose_recipe(["+aug=imagenette", "aug.train.rotate.p=.2"]).aug
+    train, val = build_plan(aug, "train"), build_plan(aug, "val")
+    where = devices(aug, train)
+    assert text == f"{train}\n  {summary(aug, train)}\n  {where}\n{val}\n  {summary(aug, val)}\n  {where}\n"
+    assert "rotate  p 0.2  angle -7..7 deg" in text
+
+
+@pytest.mark.parametrize(("split", "other"), [("train", "val"), ("val", "train")])
+def test_one_split(capsys: pytest.CaptureFixture[str], split: str, other: str) -> None:
+    text = printed(capsys, "+aug=imagenette", "--split", split)
+    assert text.startswith(f"{split}: 128 x 128 px")
+    assert f"{other}: " not in text
+
+
+def test_lines_are_not_wrapped_to_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    assert "  crop      random_resized_crop  area 0.35..1, aspect 0.75..1.333\n" in printed(capsys, "+aug=imagenette")
+
+
+def test_summary_counts_steps_and_operations() -> None:
+    steps = ("random_resized_crop", "flip", "warp", "rotate", "brightness", "contrast", "saturation")
+    aug = parse_aug({"train": {step: {} for step in steps}, "val": {"center_crop": {}}})
+    plan = build_plan(aug, "train")
+    assert summary(aug, plan) == f"7 steps: 1 crop, 1 warp, 1 color matrix; digest {plan.digest}"
+    val = build_plan(aug, "val")
+    assert summary(aug, val) == f"1 step: 1 crop; digest {val.digest}"
+
+
+def test_summary_without_fusion_and_without_steps_of_p_0() -> None:
+    steps = {"center_crop": {}, "rotate": {}, "warp": {"p": 0}, "affine": {}, "hue": {}, "contrast": {}}
+    aug = parse_aug({"fuse": False, "train": steps})
+    assert summary(aug, build_plan(aug, "train")).startswith("5 steps: 1 crop, 2 warps, 2 color matrices; ")
+
+
+def test_resizing_the_whole_image_counts_as_the_crop() -> None:
+    aug = parse_aug({"train": {"flip": {}}})
+    assert summary(aug, build_plan(aug, "train")).startswith("2 steps: 1 crop, 1 warp; ")
+
+
+NOTE = "mean and std are ImageNet's here; in training, a pretrained model provides its own"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["model=timm", "model.pretrained=true"], True),
+        (["model.pretrained=true"], True),
+        (["model=timm", "aug.mean=[.5,.5,.5]", "aug.std=[.5,.5,.5]"], False),
+        (["fit.lr=1"], False),
+    ],
+)
+def test_note_that_a_model_may_provide_its_own_mean(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: bool
+) -> None:
+    assert (NOTE in printed(capsys, *arguments)) is expected
+
+
+# --- comparing ---
+
+
+def test_against_shows_differences(capsys: pytest.CaptureFixture[str]) -> None:
+    new = ["+aug=imagenette", "aug.size=64", "aug.train.rotate.p=.5", "~aug.train.flip"]
+    text = printed(capsys, *new, "--against", "imagenette")
+    before, after = imagenette(), compose_recipe(new).aug
+    digests = {s: (build_plan(before, s).digest, build_plan(after, s).digest) for s in ("train", "val")}
+    assert text.splitlines() == [
+        "settings",
+        "  ~ size  128 px -> 64 px",
+        "train: plan {} -> {}".format(*digests["train"]),
+        "  - flip  p 0.5  direction horizontal",
+        "  ~ rotate  p 0.25 -> 0.5",
+        "val: plan {} -> {}".format(*digests["val"]),
+        "  same steps",
+    ]
+
+
+@pytest.mark.parametrize("other", [["none"], ["+aug=none"], ["aug=none"], ["none", "aug.size=128"]])
+def test_the_other_recipe_can_be_a_name_or_overrides(capsys: pytest.CaptureFixture[str], other: list[str]) -> None:
+    text = printed(capsys, "+aug=imagenette", "--split", "val", "--against", *other)
+    assert "  + center_crop  scale 0.9" in text
+    assert "train" not in text
+    assert "settings" not in text
+
+
+def test_the_other_recipe_does_not_inherit_overrides(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "+aug=imagenette", "aug.size=64", "--against", "+aug=imagenette", "~aug.train.flip")
+    assert "~ size  128 px -> 64 px" in text
+    assert "+ flip  p 0.5" in text
+
+
+def test_the_same_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "+aug=imagenette", "--against", "imagenette")
+    digest = {s: build_plan(imagenette(), s).digest for s in ("train", "val")}
+    assert text.splitlines() == [
+        f"train: same plan, {digest['train']}",
+        "  same steps",
+        f"val: same plan, {digest['val']}",
+        "  same steps",
+    ]
+
+
+def test_a_step_without_effect_does_not_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "aug.train.hue.p=0", "--split", "train", "--against", "none")
+    assert "train: same plan, " in text
+    assert "  + hue  p 0  angle -18..18 deg" in text
+
+
+def test_changes_are_colored_on_a_terminal_and_brackets_are_literal() -> None:
+    console = Console(force_terminal=True, color_system="standard", no_color=False, highlight=False, width=200)
+    old, new = parse_aug({"train": {"flip": {}, "hue": {}}}), parse_aug({"train": {"hue": {"p": 0.5}, "rotate": {}}})
+    with console.capture() as capture:
+        show_difference(old, new, ("train",), console)
+    red, green, yellow = "\x1b[31m", "\x1b[32m", "\x1b[33m"
+    for color, start in ((red, "  - flip"), (green, "  + rotate"), (yellow, "  ~ hue")):
+        assert color + start in capture.get()
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["+aug=imagenete"], "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
+        (["imagenete"], "'imagenete' is no override. Did you mean '+aug=imagenette'?"),
+        (["aug.sise=64"], "aug.sise: unknown key. Did you mean 'size'?"),
+        (["agu.size=64"], "agu: unknown key. Did you mean 'aug'?"),
+        (["aug.train.rotate.p=2"], "aug.train.rotate.p: 2 is not allowed. Allowed: a number from 0 to 1."),
+        (["~aug.train.rotate"], "aug.train.rotate"),
+        (["aug.size=[1"], "aug.size=[1: cannot be read"),
+        (["aug.size=64,128"], "aug.size=64,128: several values make a sweep"),
+        (["--spilt", "train"], "--spilt: unknown flag. Did you mean '--split'?"),
+        (["--split", "tain"], "argument --split: unknown name 'tain'. Did you mean 'train'?"),
+        (["--against"], "argument --against: expected at least one argument"),
+        (["--against", "imagenete"], "--against: aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
+        (["--against", "none", "+aug=imagenette"], "--against: aug: chosen twice, none and imagenette."),
+    ],
+)
+def test_mistakes_give_one_message(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert captured.err.startswith("error: ")
+    assert message in captured.err
+    assert captured.out == ""
+
+
+# --- as a program ---
+
+
+def run(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_the_program_prints_plans_and_leaves_nothing(tmp_path: Path) -> None:
+    result = run(tmp_path, "-W", "error", "-m", "augment", "plan", "+aug=imagenette", "--split", "val")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("val: 128 x 128 px\n  crop      center_crop  scale 0.9\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_program_exits_with_2(tmp_path: Path) -> None:
+    result = run(tmp_path, "-m", "augment", "plan", "aug.sise=3")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: aug.sise: unknown key. Did you mean 'size'?")
+
+
+def test_start_up_is_light(tmp_path: Path) -> None:
+    code = """
+import runpy, sys
+sys.argv = ["augment", "plan", "+aug=imagenette", "--against", "none"]
+try:
+    runpy.run_module("augment", run_name="__main__", alter_sys=True)
+except SystemExit as stopped:
+    assert stopped.code == 0
+heavy = ("torch", "nvidia", "trainer", "PIL", "matplotlib", "wandb", "cv2")
+print("loaded:", *sorted({name.split(".")[0] for name in sys.modules} & set(heavy)))
+"""
+    result = run(tmp_path, "-c", code)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "+ flip" in result.stdout
+    assert result.stdout.endswith("loaded:\n")
+
+
+def test_devices_are_described() -> None:
+    def line(**given: object) -> str:
+        aug = parse_aug(given)
+        return devices(aug, build_plan(aug, "train"))
+
+    assert line() == (
+        "with a GPU: decoding on the GPU and the CPU, everything else on the GPU; without: everything on the CPU; "
+        "prefetching 4 batches"
+    )
+    assert "decoding on the CPU, cache 300 MiB, everything else" in line(decode="cpu", cache=300, prefetch=2)
+    assert "decoding where it is faster, cache gpu" in line(decode="auto", cache="gpu")
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_an_op_that_runs_on_the_cpu_is_named() -> None:
+    @numpy_op()
+    def visitor(image: Any) -> Any:
+        """Change nothing."""
+        return image
+
+    aug = parse_aug({"train": {"visitor": {"p": 0.5}, "rotate": {}}})
+    assert devices(aug, build_plan(aug, "train")).endswith("; always on the CPU: visitor")

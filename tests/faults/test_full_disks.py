@@ -1,0 +1,160 @@
+"""A disk that becomes full at 20 points: one sentence, nothing lost, and the run resumes once there is room."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from full_disk import CREATE, FSYNC, RENAME, WRITE, operations
+from photos import draw_photo
+from PIL import Image
+
+from trainer.callbacks.recorder import TIMES, read_metrics
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
+from trainer.run.summary import SUMMARY_FILE
+
+pytestmark = pytest.mark.faults
+
+ROOT = Path(__file__).parents[2]
+TRAIN = [
+    "+aug=imagenette", "data=folder", "data.root=../DATA", "aug.size=16", "fit.batch_size=4", "fit.epochs=3",
+    "fit.device=cpu", "fit.threads=1",
+]  # fmt: skip
+ONE = [*TRAIN, "hydra.run.dir=outputs/run"]
+COMMANDS = {
+    "train": ONE,
+    "saving": [*ONE, "callbacks.checkpoint.every_batches=2"],
+    "sweep": ["-m", *TRAIN, "fit.lr=0.01,0.02", "hydra.sweep.dir=outputs/sweep"],
+    "evaluate": ["evaluate", "outputs/run"],
+}
+REPORT = "run/report.html"
+# Command, kind of the operation, its file below outputs/, and which one of these operations finds the disk full.
+POINTS = [
+    ("train", CREATE, "run/.lock", 0),
+    ("train", CREATE, "run/trainer.log", 0),
+    ("train", WRITE, "run/.hydra/config.yaml", 0),
+    ("train", WRITE, "run/summary.json", 0),
+    ("train", FSYNC, "run/config.yaml", 0),
+    ("train", RENAME, "run/environment.json", 0),
+    ("train", CREATE, "run/metrics.jsonl", 0),
+    ("train", WRITE, "run/schedule.png", 0),
+    ("train", WRITE, "run/batch.png", 1),
+    ("train", WRITE, "run/metrics.jsonl", 1),
+    ("train", FSYNC, "run/steps.jsonl", 2),
+    ("train", WRITE, "run/best.pt", 0),
+    ("train", WRITE, "run/last.pt", 1),
+    ("train", RENAME, "run/last.1.pt", 1),
+    ("saving", FSYNC, "run/last.pt", 3),
+    ("train", WRITE, "run/history.png", 0),
+    ("train", WRITE, REPORT, 0),
+    ("evaluate", WRITE, "run/evaluation.json", 0),
+    ("evaluate", WRITE, "run/evaluations.jsonl", 0),
+    ("sweep", WRITE, "sweep/sweep.md", 0),
+]
+SAMPLE = (POINTS[10], POINTS[13])
+
+
+@dataclass
+class Ended:
+    """A process that has ended."""
+
+    code: int
+    output: str
+
+
+def run(given: Sequence[str], folder: Path, number: int = -1) -> Ended:
+    """Run a command in a folder whose outputs/ are on a disk that is full from an operation on."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "COLUMNS": "200"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "full_disk", "outputs", str(number), "trace", "trainer", *given],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    return Ended(ended.returncode, ended.stdout)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with DATA, and beside it one for each command that ran with room."""
+    folder = tmp_path_factory.mktemp("disks")
+    for split, count in {"train": 12, "val": 6}.items():
+        for seed in range(count):
+            file = folder / "DATA" / split / ("cat", "dog")[seed % 2] / f"{seed}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(draw_photo(40, 30, seed + 1000 * len(split))).save(file)
+    return folder
+
+
+def undisturbed(name: str, data: Path) -> Path:
+    """Run a command with room, unless it was before; return where."""
+    folder = data / name
+    if not folder.exists():
+        prepare(name, folder, data)
+        ended = run(COMMANDS[name], folder)
+        assert ended.code == 0, ended.output
+    return folder
+
+
+def prepare(name: str, folder: Path, data: Path) -> None:
+    """Make a folder in which a command can run: a finished run is there for what evaluates one."""
+    folder.mkdir()
+    if name == "evaluate":
+        shutil.copytree(undisturbed("train", data) / "outputs", folder / "outputs")
+
+
+def results(run: Path) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    """Return the rows of a finished run, and its last weights."""
+    assert json.loads((run / SUMMARY_FILE).read_text())["status"] == "finished"
+    rows = [{key: value for key, value in row.items() if key not in TIMES} for row in read_metrics(run)]
+    return rows, load(run / LAST, FitState).model
+
+
+def check_same(run: Path, expected: Path) -> None:
+    """Check that two runs have the same rows and weights."""
+    (rows, weights), (expected_rows, expected_weights) = results(run), results(expected)
+    assert rows == expected_rows
+    assert all(torch.equal(weight, expected_weights[name]) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "file", "which"),
+    [pytest.param(*point, marks=[pytest.mark.sample] * (point in SAMPLE)) for point in POINTS],
+)
+def test_a_full_disk_loses_nothing(name: str, kind: str, file: str, which: int, data: Path, tmp_path: Path) -> None:
+    expected, folder = undisturbed(name, data), data / tmp_path.name
+    done = operations(expected / "trace", expected / "outputs")
+    number = [index for index, operation in enumerate(done) if operation == (kind, file)][which]
+    prepare(name, folder, data)
+    ended = run(COMMANDS[name], folder, number)
+    assert len((folder / "trace").read_text().splitlines()) > number, ended.output
+    assert "Traceback" not in ended.output, ended.output
+    assert "Exception ignored" not in ended.output, ended.output
+    fails = file != REPORT  # without its report a run is complete
+    assert "No space left on device" in ended.output
+    assert ended.output.count("error: ") == fails, ended.output
+    assert ended.code in ((1, 2) if fails else (0,)), ended
+    for job in {found.parent for found in folder.glob(f"outputs/**/{SUMMARY_FILE}")}:
+        status = json.loads((job / SUMMARY_FILE).read_text())["status"]
+        assert status == ("failed" if fails and name in ("train", "saving") else "finished"), ended.output
+        for checkpoint, of in ((LAST, FitState), (BEST, BestModel)):
+            if (job / checkpoint).exists():
+                load(job / checkpoint, of)
+    if name == "sweep":  # only its table is missing
+        for job in ("0", "1"):
+            check_same(folder / "outputs" / "sweep" / job, expected / "outputs" / "sweep" / job)
+        return
+    again = run([*COMMANDS[name], *["fit.resume=auto"] * (name in ("train", "saving"))], folder)
+    assert again.code == 0, again.output
+    check_same(folder / "outputs" / "run", expected / "outputs" / "run")
+    assert not list(folder.rglob("*.part"))

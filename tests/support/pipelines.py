@@ -1,0 +1,76 @@
+"""What real DALI makes of files, and how images are compared."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from decoded import for_device, pixels_of
+from numpy.typing import NDArray
+
+from augment.data.dataset import ImageRef
+from augment.pipeline.build import batches_per_epoch, build_pipeline
+from augment.pipeline.graph import Placement
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.steps import SplitName, parse_aug
+
+SIZE = 64
+SEED = 11
+Pixels = NDArray[Any]
+
+
+def plan_of(steps: dict[str, Any], split: SplitName = "val", size: int = SIZE, **aug: object) -> Plan:
+    return build_plan(parse_aug({"size": size, split: steps, **aug}), split)
+
+
+def run(
+    plan: Plan,
+    files: Sequence[ImageRef],
+    device: torch.device,
+    *,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    seed: int = SEED,
+    raw: bool = True,
+    prefetch: int = 2,
+    decode: bool = False,
+    **options: Any,
+) -> tuple[Pixels, Pixels]:
+    """Return what a pipeline makes of whole epochs: (epochs x files, size, size, 3), and the index of each file.
+
+    Args:
+        decode: hand the files themselves to a pipeline on the GPU too, see `for_device`.
+    """
+    if not decode:
+        files = for_device(files, device)
+    placement = Placement("gpu" if device.type == "cuda" else "cpu", prefetch=prefetch)
+    batch_size = batch_size or len(files)
+    pipeline = build_pipeline(plan, files, batch_size=batch_size, seed=seed, placement=placement, raw=raw, **options)
+    images: list[Pixels] = []
+    indices: list[Pixels] = []
+    for _ in range(epochs):
+        batches = [pipeline.run() for _ in range(batches_per_epoch(len(files), batch_size, 1))]
+        # What follows the last file of an epoch is padding.
+        for rows, column in ((images, 0), (indices, 1)):
+            rows.append(np.concatenate([np.asarray(b[column].as_cpu().as_tensor()) for b in batches])[: len(files)])
+    return np.concatenate(images), np.concatenate(indices)[:, 0]
+
+
+def pixels(
+    steps: dict[str, Any], files: Sequence[ImageRef], device: torch.device, *, decode: bool = False, **aug: Any
+) -> Pixels:
+    """Return the images of the val split, in the order of the files."""
+    images, indices = run(plan_of(steps, **aug), files, device, decode=decode)
+    assert indices.tolist() == list(range(len(files)))
+    return images.astype(int)
+
+
+def read(files: Sequence[ImageRef]) -> Pixels:
+    return np.stack([pixels_of(file) for file in files]).astype(int)
+
+
+def assert_close(result: Pixels, expected: Pixels, *, most: float, mean: float) -> None:
+    """Compare images: no value further off than `most`, of no image more than `mean` on average."""
+    off = np.abs(np.asarray(result, float) - np.asarray(expected, float))
+    assert off.max() <= most
+    assert off.reshape(len(off), -1).mean(axis=1).max() <= mean

@@ -1,0 +1,220 @@
+"""What all callbacks have in common, and the registry by which the configuration names them."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import (
+    FakeWandb,
+    assert_same,
+    make_learner,
+    on,
+    raises,
+)
+
+import trainer
+import trainer.run.config
+from augment.params import Number, setting, settings
+from augment.support.errors import UserError
+from trainer.callbacks import registry
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.grad_clip import GradClip
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.registry import configurable, known_callbacks, parse_callbacks
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, check_events
+from trainer.optim.schedule import lin
+
+# --- what all callbacks have in common ---
+
+
+def public_callbacks() -> list[type[Callback]]:
+    """Return every callback that a module of the project defines."""
+    names = [module.name for module in pkgutil.walk_packages(trainer.__path__, "trainer.") if "__" not in module.name]
+    found = [
+        value
+        for name in names
+        for value in vars(importlib.import_module(name)).values()
+        if inspect.isclass(value) and issubclass(value, Callback) and value.__module__ == name
+    ]
+    return [cls for cls in found if cls is not Callback and not cls.__name__.startswith("_")]
+
+
+ALL = public_callbacks()
+every_callback = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+
+
+def make(cls: type[Callback]) -> Callback:
+    return ParamScheduler({"lr": lin(0.1, 0.0)}) if cls is ParamScheduler else cls()
+
+
+@pytest.fixture(autouse=True)
+def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+    module = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def test_all_callbacks_are_found() -> None:
+    assert {cls.__name__ for cls in ALL} >= {
+        *("Recorder", "ParamScheduler", "Interrupt", "GradClip", "Checkpoint", "ProgressBar", "Plots", "Wandb"),
+        "Report",
+    }
+    assert {cls for cls in known_callbacks().values() if cls.__module__.startswith("trainer.")} <= set(ALL)
+
+
+@every_callback
+def test_every_event_of_a_callback_exists(cls: type[Callback]) -> None:
+    check_events(make(cls))
+    own = [name for name in dir(cls) if name.startswith(("before_", "after_"))]
+    assert set(own) == set(EVENTS)
+    for name in own:
+        assert list(inspect.signature(getattr(cls, name)).parameters) == ["self", "learner"], name
+
+
+@every_callback
+def test_every_callback_has_a_docstring(cls: type[Callback]) -> None:
+    assert cls.__doc__
+    assert not cls.__doc__.startswith(f"{cls.__name__}(")  # what dataclasses write where nobody else does
+
+
+@every_callback
+def test_a_callback_takes_a_fit_without_a_folder(cls: type[Callback]) -> None:
+    callback = make(cls)
+    others = () if cls is Recorder else (Recorder(),)
+    learner = make_learner(*others, callback, folder=None)
+    learner.fit()
+    assert learner.position == (2, 0)
+
+
+@every_callback
+def test_a_callback_takes_a_validation_of_its_own(cls: type[Callback]) -> None:
+    """As evaluation does it: without a fit around it."""
+    others = () if cls is Recorder else (Recorder(),)
+    learner = make_learner(*others, make(cls))
+    learner.validate()
+    assert learner.find(Recorder).val
+
+
+@every_callback
+def test_a_callback_takes_a_fit_that_ends_before_it_begins(cls: type[Callback], tmp_path: Path) -> None:
+    others = () if cls is Recorder else (Recorder(),)
+    make_learner(*others, make(cls), on("before_fit", raises(CancelFit), -100), folder=tmp_path).fit()
+
+
+@every_callback
+def test_a_callback_takes_an_epoch_that_is_cut_short(cls: type[Callback], tmp_path: Path) -> None:
+    others = () if cls is Recorder else (Recorder(),)
+    learner = make_learner(*others, make(cls), on("after_step", raises(CancelEpoch)), folder=tmp_path)
+    learner.fit()
+    assert learner.position == (2, 0)
+
+
+@every_callback
+@pytest.mark.parametrize("at", [2, 10])
+def test_a_state_survives_its_file_and_comes_back_as_it_was(cls: type[Callback], at: int, tmp_path: Path) -> None:
+    callback = make(cls)
+    others = () if cls is Recorder else (Recorder(),)
+    make_learner(*others, callback, on("before_batch", raises(CancelFit, at)), folder=tmp_path).fit()
+    state, file = callback.state_dict(), BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert_same(loaded, state)
+    fresh = make(cls)
+    fresh.load_state_dict(loaded)
+    assert_same(fresh.state_dict(), state)
+
+
+@every_callback
+def test_the_state_of_a_callback_that_never_ran_comes_back(cls: type[Callback]) -> None:
+    fresh = make(cls)
+    fresh.load_state_dict(make(cls).state_dict())
+    assert_same(fresh.state_dict(), make(cls).state_dict())
+
+
+# --- the registry ---
+
+
+def test_names_are_those_of_the_classes() -> None:
+    assert {name: cls.__name__ for name, cls in known_callbacks().items() if cls in ALL} == {
+        "grad_clip": "GradClip",
+        "checkpoint": "Checkpoint",
+        "early_stopping": "EarlyStopping",
+        "ema": "EMA",
+        "freeze": "Freeze",
+        "plots": "Plots",
+        "progress_bar": "ProgressBar",
+        "report": "Report",
+        "wandb": "Wandb",
+    }
+
+
+def test_a_callback_is_made_with_its_settings() -> None:
+    makers = parse_callbacks({"grad_clip": {"max_norm": 0.25}, "checkpoint": {"monitor": "val_loss"}, "plots": None})
+    clip, checkpoint = (maker() for maker in makers)
+    assert isinstance(clip, GradClip)
+    assert clip.max_norm == 0.25
+    assert isinstance(checkpoint, Checkpoint)
+    assert checkpoint.monitor == "val_loss"
+    assert makers[0]() is not clip
+
+
+@pytest.mark.parametrize("given", [{}, {"plots": None}, {"plots": None, "checkpoint": None}])
+def test_no_callbacks(given: dict[str, object]) -> None:
+    assert parse_callbacks(given) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("plots", "callbacks: 'plots' is not allowed. Allowed: a mapping of callbacks, as grad_clip: {}."),
+        (["plots"], "callbacks: ['plots'] is not allowed."),
+        ({"plotz": {}}, "callbacks.plotz: unknown callback. Did you mean 'plots'? Allowed: checkpoint, early_stop"),
+        ({"gradclip": None}, "callbacks.gradclip: unknown callback. Did you mean 'grad_clip'?"),
+        ({"plots": True}, "callbacks.plots: True is not allowed. Allowed: a mapping of images."),
+        ({"plots": {"imges": 3}}, "callbacks.plots.imges: unknown key. Did you mean 'images'?"),
+        (
+            {"plots": {"images": 0}},
+            "callbacks.plots.images: 0 is not allowed. Allowed: a whole number from 1 to",
+        ),
+        ({"grad_clip": {"max_norm": 0}}, "callbacks.grad_clip.max_norm: 0 is not allowed."),
+        ({"grad_clip": {"max_norm": "1"}}, "callbacks.grad_clip.max_norm: '1' is not allowed."),
+        ({"checkpoint": {"monitor": "val_acc"}}, "callbacks.checkpoint.monitor: unknown name 'val_acc'. Did you mean"),
+        ({"checkpoint": {"best": 1}}, "callbacks.checkpoint.best: unknown key."),
+        ({"checkpoint": {"order": 1}}, "callbacks.checkpoint.order: unknown key."),
+    ],
+)
+def test_mistakes_are_named(given: object, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        parse_callbacks(given)
+
+
+def test_custom_callback_is_registered_by_its_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._CALLBACKS, "model_ema", Callback)  # is taken out again after the test
+
+    @configurable
+    @dataclass(eq=False)
+    class ModelEma(Callback):
+        decay: float = setting(Number(default=0.99, within=(0, 1), doc="share of the old average"))
+
+    (maker,) = parse_callbacks({"model_ema": {"decay": 0.5}})
+    assert maker() is not maker()
+    assert isinstance(callback := maker(), ModelEma)
+    assert callback.decay == 0.5
+
+
+@pytest.mark.parametrize("name", known_callbacks())
+def test_every_callback_can_be_made_from_its_defaults(name: str) -> None:
+    (maker,) = parse_callbacks({name: {}})
+    callback = maker()
+    assert type(callback) is known_callbacks()[name]
+    for key, param in settings(known_callbacks()[name]).items():
+        assert getattr(callback, key) == param.default

@@ -1,0 +1,290 @@
+"""What is saved when, and which epoch counts as the best."""
+
+import math
+from copy import deepcopy
+from pathlib import Path
+from threading import Event
+
+import pytest
+import torch
+from fakes import (
+    assert_same,
+    make_learner,
+    needs_gpu,
+    noise_loader,
+    on,
+    raises,
+)
+
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.recorder import Recorder
+from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, save
+from trainer.loop.learner import Learner
+
+
+def scores(values: list[float], key: str = "val_accuracy") -> Callback:
+    """Make a callback that replaces what the recorder measured, before the checkpoint sees it."""
+    given = iter(values)
+
+    def replace(learner: Learner) -> None:
+        learner.find(Recorder).rows[-1][key] = next(given)
+
+    return on("after_epoch", replace)
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("monitor", "values", "best"),
+    [
+        ("val_accuracy", [0.1, 0.3, 0.2], 1),
+        ("val_accuracy", [0.3, 0.2, 0.1], 0),
+        ("val_accuracy", [0.1, 0.2, 0.3], 2),
+        ("val_accuracy", [0.2, 0.3, 0.3], 1),
+        ("val_accuracy", [0.0, 0.0, 0.0], 0),
+        ("train_accuracy", [0.1, 0.3, 0.2], 1),
+        ("val_loss", [0.3, 0.1, 0.2], 1),
+        ("val_loss", [0.2, 0.1, 0.1], 1),
+        ("val_loss", [0.1, 0.2, 0.3], 0),
+        ("train_loss", [0.3, 0.1, 0.2], 1),
+        ("val_loss", [NAN, 0.2, 0.3], 1),
+        ("val_loss", [0.3, NAN, 0.4], 0),
+        ("val_loss", [0.3, NAN, 0.2], 2),
+        ("val_accuracy", [NAN, 0.1, NAN], 1),
+        ("val_accuracy", [NAN, NAN, NAN], 0),
+    ],
+)
+def test_best_is_the_first_of_the_best(monitor: str, values: list[float], best: int, tmp_path: Path) -> None:
+    weights: list[dict[str, torch.Tensor]] = []
+    copy = on("after_epoch", lambda learner: weights.append(deepcopy(learner.model.state_dict())))
+    checkpoint = Checkpoint(monitor=monitor)
+    learner = make_learner(Recorder(), scores(values, monitor), checkpoint, copy, folder=tmp_path, epochs=3)
+    learner.fit()
+    assert checkpoint.best_epoch == best
+    assert_same(checkpoint.best, values[best])
+    saved = load(tmp_path / BEST, BestModel)
+    assert_same(saved.model, weights[best])
+    assert_same(saved.row, learner.find(Recorder).rows[best])
+
+
+def test_best_has_what_evaluation_needs(tmp_path: Path) -> None:
+    learner = make_learner(Recorder(), Checkpoint(), folder=tmp_path, epochs=1)
+    learner.fit()
+    saved = load(tmp_path / BEST, BestModel)
+    assert saved.task == "classify"
+    assert saved.classes == ("ant", "bee", "cat")
+    assert saved.row == learner.find(Recorder).rows[0]
+    samples = learner.find(Recorder).samples
+    assert samples is not None
+    assert samples.index.tolist() == [0, 1, 2]
+    assert_same(saved.samples, vars(samples))
+
+
+def test_last_is_saved_after_every_epoch(tmp_path: Path) -> None:
+    positions: list[tuple[int, int]] = []
+    look = on("after_epoch", lambda learner: positions.append(load(tmp_path / LAST, FitState).position), 100)
+    make_learner(Recorder(), scores([0.3, 0.2, 0.1]), Checkpoint(), look, folder=tmp_path, epochs=3).fit()
+    assert positions == [(1, 0), (2, 0), (3, 0)]
+    assert load(tmp_path / LAST, FitState).position == (3, 0)
+
+
+def test_last_is_saved_once_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[str] = []
+    monkeypatch.setattr("trainer.callbacks.checkpoint.save", lambda state, path, **_: saved.append(path.name))
+    make_learner(Recorder(), scores([0.3, 0.2]), Checkpoint(), folder=tmp_path).fit()
+    assert saved == [BEST, LAST, LAST]
+
+
+def test_an_interrupted_epoch_is_saved(tmp_path: Path) -> None:
+    stop = on("after_batch", raises(CancelFit, at=6))  # three batches and two, then the second of the second epoch
+    learner = make_learner(Recorder(), Checkpoint(), stop, folder=tmp_path)
+    learner.fit()
+    saved = load(tmp_path / LAST, FitState)
+    assert saved.position == (1, 2)
+    assert_same(saved.model, learner.model.state_dict())
+    assert saved.callbacks["Recorder"]["meter"]["samples"] == 4
+
+
+def test_an_interrupted_first_epoch_is_saved_too(tmp_path: Path) -> None:
+    make_learner(Recorder(), Checkpoint(), on("after_batch", raises(CancelFit)), folder=tmp_path).fit()
+    assert load(tmp_path / LAST, FitState).position == (0, 1)
+    assert not (tmp_path / BEST).exists()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
+def test_what_failed_is_not_saved(error: BaseException, tmp_path: Path) -> None:
+    learner = make_learner(Recorder(), Checkpoint(), on("after_step", raises(error, at=4)), folder=tmp_path)
+    with pytest.raises(type(error)):
+        learner.fit()
+    assert load(tmp_path / LAST, FitState).position == (1, 0)
+
+
+def test_a_failed_first_epoch_leaves_nothing(tmp_path: Path) -> None:
+    learner = make_learner(Recorder(), Checkpoint(), on("after_step", raises(RuntimeError("boom"))), folder=tmp_path)
+    with pytest.raises(RuntimeError, match="boom"):
+        learner.fit()
+    assert not list(tmp_path.glob("*.pt"))
+
+
+def test_the_last_state_every_so_many_epochs_and_at_the_end(tmp_path: Path) -> None:
+    saved: list[int] = []
+
+    class Watching(Checkpoint):
+        def _save_last(self, learner: Learner) -> None:
+            saved.append(learner.epoch)
+            super()._save_last(learner)
+
+    make_learner(Recorder(), Watching(every=2), folder=tmp_path, epochs=5).fit()
+    assert saved == [1, 3, 4]
+    assert load(tmp_path / LAST, FitState).position == (5, 0)
+
+
+# --- within epochs ---
+
+
+class Clock:
+    """Stands for `monotonic`; a batch takes a minute."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def positions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return a list that collects the position of every write of last.pt."""
+    saved: list[tuple[int, int]] = []
+
+    def remember(state: BestModel | FitState, path: Path, **options: int) -> None:
+        if isinstance(state, FitState):
+            saved.append(state.position)
+        save(state, path, **options)
+
+    monkeypatch.setattr("trainer.callbacks.checkpoint.save", remember)
+    return saved
+
+
+def test_last_is_saved_every_so_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = positions(monkeypatch)
+    make_learner(Recorder(), Checkpoint(every_batches=2, every=9), folder=tmp_path).fit()
+    assert saved == [(0, 2), (1, 2), (2, 0)]
+
+
+def test_last_is_saved_some_minutes_after_the_last_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch is 3 batches, and 2 of validation."""
+    saved, clock = positions(monkeypatch), Clock()
+    monkeypatch.setattr("trainer.callbacks.checkpoint.monotonic", clock)
+
+    def wait(learner: Learner) -> None:
+        clock.now += 60
+
+    slow = on("before_batch", wait)
+    make_learner(Recorder(), Checkpoint(every_minutes=2), slow, folder=tmp_path).fit()
+    assert saved == [(0, 2), (1, 0), (1, 2), (2, 0)]
+    saved.clear()
+    make_learner(Recorder(), Checkpoint(every_minutes=6, every=9), slow, folder=tmp_path).fit()
+    assert saved == [(1, 1), (2, 0)]
+    saved.clear()
+    make_learner(Recorder(), Checkpoint(every_minutes=None), slow, folder=tmp_path).fit()
+    assert saved == [(1, 0), (2, 0)]
+
+
+def test_what_is_saved_within_an_epoch_is_as_it_was_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write happens in the background, while training changes the weights."""
+    trained, weights = Event(), {}
+
+    def write_late(state: FitState, path: Path, **options: int) -> None:
+        assert trained.wait(60)
+        save(state, path, **options)
+
+    def remember(learner: Learner) -> None:
+        if learner.position == (0, 2):
+            weights.update(deepcopy(learner.model.state_dict()))
+        elif learner.position == (0, 3):
+            trained.set()
+            raise RuntimeError("boom")
+
+    monkeypatch.setattr("trainer.callbacks.checkpoint.save", write_late)
+    learner = make_learner(
+        Recorder(), Checkpoint(every_batches=2), on("after_batch", remember, order=99), folder=tmp_path
+    )
+    with pytest.raises(RuntimeError, match="boom"):
+        learner.fit()
+    saved = load(tmp_path / LAST, FitState)
+    assert saved.position == (0, 2)
+    assert_same(saved.model, weights)
+
+
+@needs_gpu
+@pytest.mark.parametrize("graph", [False, True])
+def test_what_is_saved_within_an_epoch_on_a_gpu_is_as_it_was_then(graph: bool, tmp_path: Path) -> None:
+    device = torch.device("cuda")
+    weights: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
+
+    def remember(learner: Learner) -> None:
+        if learner.training:
+            weights[learner.position] = deepcopy(learner.model.state_dict())
+
+    train, val = noise_loader(41, device=device), noise_loader(3, shuffle=False, device=device)
+    callbacks = (Recorder(), Checkpoint(every_batches=1, keep=30), on("after_batch", remember, order=99))
+    make_learner(*callbacks, train=train, val=val, device=device, graph=graph, epochs=1, folder=tmp_path).fit()
+    for number in range(1, 22):
+        saved = load(tmp_path / f"last.{number}.pt", FitState, device)
+        assert saved.position == (0, 22 - number)
+        assert_same(saved.model, weights[saved.position])
+
+
+def test_a_write_in_the_background_that_fails_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(state: object, path: Path, **_: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("trainer.callbacks.checkpoint.save", fail)
+    learner = make_learner(Recorder(), Checkpoint(every_batches=1), folder=tmp_path)
+    with pytest.raises(OSError, match="no space left"):
+        learner.fit()
+    assert learner.position.epoch == 0
+
+
+def test_the_files_before_the_last_one_are_kept(tmp_path: Path) -> None:
+    make_learner(Recorder(), Checkpoint(every_batches=1, keep=2), folder=tmp_path).fit()
+    files = [tmp_path / name for name in (LAST, "last.1.pt", "last.2.pt")]
+    assert [load(file, FitState).position for file in files] == [(2, 0), (1, 3), (1, 2)]
+    assert sorted(file.name for file in tmp_path.glob("*.pt")) == [BEST, "last.1.pt", "last.2.pt", LAST]
+
+
+def test_a_run_that_continues_in_its_folder_does_not_keep_a_damaged_file(tmp_path: Path) -> None:
+    """If the process were killed in the next save, there would be none but that."""
+    make_learner(Recorder(), Checkpoint(), folder=tmp_path).fit()
+    (tmp_path / LAST).write_bytes(b"")
+    learner = make_learner(
+        Recorder(), Checkpoint(), on("before_epoch", raises(RuntimeError("boom"))), folder=tmp_path, epochs=3
+    )
+    start = learner.restore(load(tmp_path / LAST, FitState))
+    assert start == (1, 0)
+    with pytest.raises(RuntimeError, match="boom"):
+        learner.fit(start)
+    assert load(tmp_path / LAST, FitState).position == (1, 0)
+
+
+def test_the_best_value_is_remembered_by_a_resumed_run(tmp_path: Path) -> None:
+    first = make_learner(Recorder(), scores([0.9]), Checkpoint(), folder=tmp_path, epochs=1)
+    first.fit()
+    checkpoint = Checkpoint()
+    second = make_learner(Recorder(), scores([0.8, 0.9]), checkpoint, folder=tmp_path, epochs=3)
+    second.fit(second.restore(load(tmp_path / LAST, FitState)))
+    assert (checkpoint.best, checkpoint.best_epoch) == (0.9, 0)
+    assert load(tmp_path / BEST, BestModel).row["epoch"] == 0
+
+
+def test_a_resumed_run_that_goes_by_another_value_seeks_the_best_again(tmp_path: Path) -> None:
+    """A loss that is compared with an accuracy would be the best in no epoch."""
+    first = make_learner(Recorder(), scores([0.1]), Checkpoint(), folder=tmp_path, epochs=1)
+    first.fit()
+    checkpoint = Checkpoint(monitor="val_loss")
+    second = make_learner(Recorder(), scores([0.8, 0.7], "val_loss"), checkpoint, folder=tmp_path, epochs=3)
+    second.fit(second.restore(load(tmp_path / LAST, FitState)))
+    assert (checkpoint.best, checkpoint.best_epoch) == (0.7, 2)
+    assert load(tmp_path / BEST, BestModel).row["epoch"] == 2

@@ -1,0 +1,128 @@
+"""Early stopping: after `patience` epochs without improvement, and not before."""
+
+import math
+from pathlib import Path
+
+import pytest
+from fakes import make_learner, on
+
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.early_stopping import EarlyStopping
+from trainer.callbacks.recorder import Recorder, read_metrics
+from trainer.loop.callback import Callback
+from trainer.loop.checkpoint import LAST, FitState, load
+from trainer.loop.learner import Learner
+from trainer.run.summary import Summary
+from trainer.tasks.registry import monitored, task_named
+
+FALLING = [0.5, 0.6, 0.7, 0.6, 0.7, 0.65, 0.66, 0.9]
+
+
+def scripted(values: list[float], name: str) -> Callback:
+    """A callback that writes a given value into the row of each epoch."""
+
+    def put(learner: Learner) -> None:
+        learner.find(Recorder).rows[-1][name] = values[learner.epoch]
+
+    return on("after_epoch", put, 1)
+
+
+def fitted(callback: EarlyStopping, values: list[float], *others: Callback, folder: Path | None = None) -> Learner:
+    script = scripted(values, monitored(callback.monitor, task_named("classify")))
+    learner = make_learner(Recorder(), script, callback, *others, epochs=len(values), folder=folder)
+    learner.fit()
+    return learner
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "epochs"),
+    [
+        (FALLING, {"patience": 3}, 6),
+        (FALLING, {"patience": 1}, 4),
+        (FALLING, {"patience": 5}, 8),
+        (FALLING, {"patience": 2, "min_delta": 0.15}, 5),
+        (FALLING, {"patience": 2, "min_delta": 0.3}, 3),
+        (
+            [0.3, 0.2, 0.25, 0.1, 0.2, 0.3],
+            {"monitor": "val_loss", "patience": 2},
+            6,
+        ),  # the last epoch: nothing is cut short
+        ([0.3, 0.2, 0.25, 0.21, 0.1], {"monitor": "val_loss", "patience": 2}, 4),
+        ([math.nan, math.nan, 0.1], {"monitor": "train_loss", "patience": 2}, 2),
+        ([0.0, 0.0, 0.0, 0.1], {"patience": 2}, 3),
+    ],
+)
+def test_the_epoch_in_which_it_ends(values: list[float], settings: dict[str, object], epochs: int) -> None:
+    callback = EarlyStopping(**settings)  # type: ignore[arg-type]
+    learner = fitted(callback, values)
+    assert len(learner.find(Recorder).rows) == epochs
+    assert bool(callback.reason) == (epochs < len(values))
+
+
+def test_with_rare_validation_the_epochs_in_between_count() -> None:
+    # Validated in epochs 3, 6, 9 and so on: 6 is the best, 9 comes three epochs later.
+    for patience, epochs in ((3, 9), (4, 12)):
+        callback = EarlyStopping(patience=patience)
+        scores = scripted([0, 0, 0.5, 0, 0, 0.6, 0, 0, 0.6, 0, 0, 0.6, 0, 0, 0.6], "val_accuracy")
+        rare = on("after_epoch", lambda learner: (learner.epoch + 1) % 3 and drop(learner), 2)
+        learner = make_learner(Recorder(), scores, rare, callback, epochs=15)
+        learner.fit()
+        assert len(learner.find(Recorder).rows) == epochs
+
+
+def test_without_a_value_it_does_not_stop() -> None:
+    callback = EarlyStopping(patience=2)
+    make_learner(Recorder(), on("after_epoch", drop, 1), callback, epochs=5).fit()
+    assert not callback.reason
+
+
+def drop(learner: Learner) -> None:
+    del learner.find(Recorder).rows[-1]["val_accuracy"]
+
+
+def test_the_last_epoch_is_saved_and_recorded(tmp_path: Path) -> None:
+    fitted(EarlyStopping(patience=1), FALLING, Checkpoint(), folder=tmp_path)
+    assert load(tmp_path / LAST, FitState).position == (4, 0)
+    assert len(read_metrics(tmp_path)) == 4
+
+
+def test_a_resumed_run_continues_counting() -> None:
+    first = make_learner(Recorder(), scripted(FALLING, "val_accuracy"), EarlyStopping(patience=3), epochs=4)
+    first.fit()
+    callback = EarlyStopping(patience=3)
+    second = make_learner(Recorder(), scripted(FALLING, "val_accuracy"), callback, epochs=len(FALLING))
+    second.fit(second.restore(first.state()))
+    assert len(second.find(Recorder).rows) == 6
+    assert callback.reason == "no better val_accuracy in 3 epochs"
+
+
+def test_patience_of_one_epoch_is_singular() -> None:
+    callback = EarlyStopping(patience=1)
+    make_learner(Recorder(), scripted(FALLING, "val_accuracy"), callback, epochs=len(FALLING)).fit()
+    assert callback.reason == "no better val_accuracy in 1 epoch"
+
+
+def test_the_summary_has_the_reason() -> None:
+    row = {"epoch": 2, "val_accuracy": 0.7}
+    text = str(Summary("finished", Path("run"), 6, row, row, 3.0, stopped="no better val_accuracy in 3 epochs"))
+    assert text == (
+        "finished after 6 epochs (stopped early: no better val_accuracy in 3 epochs): "
+        "best val_accuracy 0.7000 in epoch 3, last 0.7000, 3 s, in run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("epochs", "planned", "said"), [(3, 8, "3 of 8 epochs"), (8, 8, "8 epochs"), (1, 1, "1 epoch")]
+)
+def test_a_summary_has_the_planned_epochs(epochs: int, planned: int, said: str) -> None:
+    summary = Summary("finished", Path("run"), epochs, {}, {}, 3.0, planned=planned)
+    assert str(summary).startswith(f"finished after {said}: ")
+
+
+def test_a_summary_names_the_monitored_value() -> None:
+    """The accuracy of the epoch with the lowest loss need not be the best one."""
+    row = {"epoch": 2.0, "val_accuracy": 0.7, "val_loss": 0.1}
+    text = str(Summary("finished", Path("run"), 6, row, row, 3.0, monitor="val_loss"))
+    assert text == (
+        "finished after 6 epochs: val_accuracy 0.7000 in epoch 3, the best by val_loss, last 0.7000, 3 s, in run"
+    )

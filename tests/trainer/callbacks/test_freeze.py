@@ -1,0 +1,144 @@
+"""Freezing: what is frozen stays bit-identical, whatever the optimizer remembers; what is not, moves."""
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from fakes import make_learner, on, raises
+from torch import Tensor, nn
+
+from augment.support.errors import UserError
+from trainer.callbacks.freeze import Freeze
+from trainer.callbacks.recorder import Recorder
+from trainer.loop.callback import CancelFit
+from trainer.loop.learner import Learner
+from trainer.models.registry import Cnn
+
+
+def three_stages() -> nn.Sequential:
+    """Two convolutions with a norm each, and a head."""
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, 4, 2, bias=False), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)]
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+
+STEM, MIDDLE, HEAD = {"0", "1"}, {"2", "3"}, {"6"}
+
+
+def decaying(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+
+
+def moved(*callbacks: Any, epochs: int = 4, start: Any = None, **options: Any) -> list[set[str]]:
+    """Fit; return for each epoch the names of the modules of which anything has changed, statistics included."""
+    found: list[set[str]] = []
+    before: dict[str, Tensor] = {}
+
+    def remember(learner: Learner) -> None:
+        before.update({name: value.clone() for name, value in learner.model.state_dict().items()})
+
+    def compare(learner: Learner) -> None:
+        state = learner.model.state_dict()
+        found.append({n.split(".")[0] for n, v in state.items() if not torch.equal(v, before[n])})
+
+    watch = (on("before_train", remember), on("after_train", compare))
+    defaults: dict[str, Any] = {"model": three_stages(), "optimizer": decaying, "epochs": epochs}
+    learner = make_learner(Recorder(), *callbacks, *watch, **(defaults | options))
+    learner.fit(*(() if start is None else (learner.restore(start),)))
+    return found
+
+
+EVERYTHING = STEM | MIDDLE | HEAD
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [HEAD, EVERYTHING, EVERYTHING, EVERYTHING]),
+        ({"epochs": 3}, [HEAD, HEAD, HEAD, EVERYTHING]),
+        ({"epochs": 9}, [HEAD] * 4),
+        ({"unfreeze": "gradually"}, [HEAD, MIDDLE | HEAD, EVERYTHING, EVERYTHING]),
+        ({"epochs": 2, "unfreeze": "gradually"}, [HEAD, HEAD, MIDDLE | HEAD, EVERYTHING]),
+        ({"layers": "1"}, [MIDDLE | HEAD, EVERYTHING, EVERYTHING, EVERYTHING]),
+        ({"layers": "[23].*", "epochs": 2}, [STEM | HEAD, STEM | HEAD, EVERYTHING, EVERYTHING]),
+    ],
+)
+def test_what_moves_in_each_epoch(settings: dict[str, Any], expected: list[set[str]]) -> None:
+    assert moved(Freeze(**settings)) == expected
+
+
+def test_without_it_everything_moves() -> None:
+    assert moved() == [EVERYTHING] * 4
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda model: torch.optim.AdamW(model.parameters(), weight_decay=0.5),
+        lambda model: torch.optim.Adam(model.parameters(), foreach=True, weight_decay=0.5),
+    ],
+    ids=["adamw", "adam"],
+)
+def test_no_optimizer_moves_what_is_frozen(optimizer: Any) -> None:
+    assert moved(Freeze(epochs=2), epochs=3, optimizer=optimizer) == [HEAD, HEAD, EVERYTHING]
+
+
+@pytest.mark.parametrize("batches", [1, 3, 4, 6, 8])
+def test_a_resumed_run_freezes_what_it_would_have(batches: int) -> None:
+    """Three batches an epoch."""
+    freeze = Freeze(unfreeze="gradually")
+    stop = on("after_step", raises(CancelFit, batches - 1))
+    first = make_learner(Recorder(), freeze, stop, model=three_stages(), optimizer=decaying, epochs=4)
+    first.fit()
+    whole = [HEAD, MIDDLE | HEAD, EVERYTHING, EVERYTHING]
+    found = moved(Freeze(unfreeze="gradually"), start=first.state())
+    rest = whole[batches // 3 :] if batches % 3 else [set(), *whole[batches // 3 :]]
+    assert found == rest
+
+
+def test_nothing_stays_frozen_behind_it() -> None:
+    learner = make_learner(Recorder(), Freeze(epochs=9), model=three_stages())
+    learner.model[0].weight.requires_grad_(False)  # type: ignore[index, union-attr]
+    learner.fit()
+    assert [name for name, p in learner.model.named_parameters() if not p.requires_grad] == ["0.weight"]
+
+
+def test_a_norm_without_weights_goes_with_the_layer_before_it() -> None:
+    model = three_stages()
+    model[1] = nn.BatchNorm2d(4, affine=False)
+    assert moved(Freeze(), model=model, epochs=2) == [HEAD, EVERYTHING]
+
+
+def test_whoever_captured_steps_hears_of_every_change() -> None:
+    learner = make_learner(Recorder(), Freeze(unfreeze="gradually"), model=three_stages(), epochs=5)
+    calls: list[int] = []
+    learner.recapture = lambda: calls.append(learner.epoch)  # type: ignore[attr-defined]
+    learner.fit()
+    assert calls == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("layers", "what"),
+    [("layer9.*", "no parameter"), ("0", "no parameter"), ("3", "all parameters"), ("*", "all parameters")],
+)
+def test_freezing_nothing_or_everything_is_refused(layers: str, what: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"^callbacks\.freeze\.layers: .* freezes {what}\. Allowed: .* from 1 to 2, .*6\.\*"
+    ):
+        Freeze(layers=layers).check(three_stages())
+
+
+def test_a_network_of_one_layer_has_no_body() -> None:
+    with pytest.raises(UserError, match=r"^callbacks\.freeze\.layers: null freezes no parameter"):
+        Freeze().check(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+
+
+def test_networks_of_both_kinds_have_a_head() -> None:
+    for network, head in ((Cnn().build(3, 32), "23."), (timm.create_model("resnet18", num_classes=3), "fc.")):
+        freeze = Freeze(epochs=9)
+        learner = make_learner(Recorder(), freeze, model=network)
+        freeze.before_fit(learner)
+        learner.epoch = 0
+        freeze.before_epoch(learner)
+        assert {name for name, p in network.named_parameters() if p.requires_grad} == {f"{head}weight", f"{head}bias"}

@@ -1,0 +1,50 @@
+"""Which figures of a run are drawn, and when."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import CLASSES, MemoryLoader, make_learner, on, raises
+
+from trainer.callbacks import plots
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.plots import Plots
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import CancelFit
+from trainer.optim.schedule import lin
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The title of each batch that is drawn."""
+    titles: list[str] = []
+    monkeypatch.setattr(plots, "plot_batch", lambda images, labels, path, title: titles.append(title))
+    return titles
+
+
+def test_one_batch_of_a_run_is_drawn(drawn: list[str], tmp_path: Path) -> None:
+    first = make_learner(Recorder(), Plots(), on("after_batch", raises(CancelFit, 1)), folder=tmp_path)
+    first.fit()
+    assert drawn == ["training batch 1, as fed"]
+    second = make_learner(Recorder(), Plots(), folder=tmp_path)
+    second.fit(second.restore(first.state()))
+    assert drawn[1:] == ["training batch 3, as fed"]
+
+
+def test_the_batch_has_its_pixels_and_the_names_of_its_classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[tuple[object, list[str]]] = []
+    monkeypatch.setattr(plots, "plot_batch", lambda images, labels, path, title: seen.append((images, labels)))
+    images = torch.rand(5, 3, 4, 4)
+    loader = MemoryLoader(images, torch.tensor([2, 0, 1, 1, 0]), 3, shuffle=False)
+    make_learner(Recorder(), Plots(images=2), train=loader, folder=tmp_path, epochs=1).fit()
+    ((shown, labels),) = seen
+    assert torch.equal(torch.as_tensor(shown), (images[:2] * 255).round().byte().permute(0, 2, 3, 1))
+    assert labels == [CLASSES[2], CLASSES[0]]
+
+
+def test_the_figures_of_a_fit(tmp_path: Path) -> None:
+    schedule = ParamScheduler({"lr": lin(0.1, 0.0)})
+    make_learner(Recorder(), schedule, Checkpoint(), Plots(), folder=tmp_path).fit()
+    drawn = {plots.BATCH, plots.HISTORY, plots.SCHEDULE, "confusion.png"}
+    assert {file.name for file in tmp_path.glob("*.png")} == drawn

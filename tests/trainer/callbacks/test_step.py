@@ -1,0 +1,143 @@
+"""What callbacks do to a step: hyperparameters by the position in the fit, and gradients that are clipped."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from fakes import (
+    make_learner,
+    noise_loader,
+    on,
+    raises,
+)
+from torch import nn
+
+from trainer.callbacks.grad_clip import GradClip
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.learner import Learner, Position
+from trainer.optim.schedule import constant, lin, one_cycle
+
+# --- ParamScheduler ---
+
+
+def golden_one_cycle(step: int, total: int) -> float:
+    """From 0.2 to 1 over three tenths of the steps, then to 0, by cosines; written for whole steps."""
+    warm = 0.3 * total
+    if step < warm:
+        return 0.2 + 0.8 * (1 - math.cos(math.pi * step / warm)) / 2
+    return (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
+
+
+def rates(learner: Learner, start: Position | None = None, key: str = "lr") -> list[float]:
+    """Fit and return the values that the optimizer's steps were made with, each twice if there are two groups."""
+    seen: list[float] = []
+    learner.optimizer.register_step_pre_hook(
+        lambda optimizer, args, kwargs: seen.extend(group[key] for group in optimizer.param_groups)
+    )
+    learner.fit(start or Position())
+    return seen
+
+
+def scheduled(*callbacks: Callback, **options: Any) -> Learner:
+    return make_learner(ParamScheduler({"lr": one_cycle(1.0, start=0.2, end=0.0)}), *callbacks, **options)
+
+
+def test_ten_steps_of_one_cycle_by_hand() -> None:
+    found = rates(scheduled(train=noise_loader(10), epochs=2))
+    assert len(found) == 10
+    assert found[:4] == pytest.approx([0.2, 0.4, 0.8, 1.0])
+    assert found[3] == 1.0
+    assert found[4:] == pytest.approx([(1 + math.cos(math.pi * k / 7)) / 2 for k in range(1, 7)])
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2, 4])
+@pytest.mark.parametrize("samples", [1, 5, 7, 8])
+def test_the_schedule_runs_over_exact_steps(samples: int, limit: int | None) -> None:
+    """Whatever the batch size leaves over and whatever limit there is, it begins and ends with the fit."""
+    epochs = 3
+    total = epochs * min(limit or 99, math.ceil(samples / 2))
+    found = rates(scheduled(train=noise_loader(samples), epochs=epochs, limit_batches=limit))
+    assert found == pytest.approx([golden_one_cycle(step, total) for step in range(total)], abs=1e-12)
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_a_resumed_schedule_continues_where_it_was(limit: int | None) -> None:
+    total = 3 * (limit or 3)
+    golden = [golden_one_cycle(step, total) for step in range(total)]
+    for done in range(1, total):
+        stop = on("after_step", raises(CancelFit, done - 1))
+        first = scheduled(stop, epochs=3, limit_batches=limit)
+        second = scheduled(epochs=3, limit_batches=limit)
+        found = rates(first) + rates(second, second.restore(first.state()))
+        assert found == pytest.approx(golden, abs=1e-12)
+
+
+def test_a_step_that_is_left_out_still_counts() -> None:
+    learner = scheduled(on("before_batch", lambda learner: seen.append(learner.optimizer.param_groups[0]["lr"])))
+    seen: list[float] = []
+    learner.fit()
+    in_training = [seen[i] for i in (0, 1, 2, 5, 6, 7)]
+    assert in_training == pytest.approx([golden_one_cycle(step, 6) for step in range(6)])
+    assert seen[3:5] == [seen[2]] * 2  # validation changes nothing
+
+
+def test_any_parameter_and_every_group() -> None:
+    def two_groups(model: nn.Module) -> torch.optim.Optimizer:
+        first, *others = model.parameters()
+        groups: list[dict[str, Any]] = [{"params": [first]}, {"params": others, "momentum": 0.5}]
+        return torch.optim.SGD(groups, 0.1, momentum=0.9)
+
+    def learner() -> Learner:
+        schedules = {"momentum": lin(0.9, 0.3), "weight_decay": constant(0.01)}
+        return make_learner(ParamScheduler(schedules), optimizer=two_groups)
+
+    momenta = [0.9 - 0.6 * step / 6 for step in range(6)]
+    assert rates(learner(), key="momentum") == pytest.approx([value for value in momenta for _ in range(2)])
+    assert rates(learner(), key="weight_decay") == [0.01] * 12
+    assert rates(learner(), key="lr") == [0.1] * 12
+
+
+def test_each_group_has_its_share_of_the_learning_rate_and_adam_its_momentum_in_betas() -> None:
+    def adam(model: nn.Module) -> torch.optim.Optimizer:
+        first, *others = model.parameters()
+        groups: list[dict[str, Any]] = [{"params": [first], "lr_scale": 0.25}, {"params": others}]
+        return torch.optim.Adam(groups, 0.1, betas=(0.9, 0.99))
+
+    def learner() -> Learner:
+        return make_learner(ParamScheduler({"lr": lin(0.6, 0.0), "momentum": lin(0.9, 0.3)}), optimizer=adam)
+
+    expected = [0.6 - 0.1 * step for step in range(6)]
+    assert rates(learner()) == pytest.approx([value * share for value in expected for share in (0.25, 1.0)])
+    assert list(rates(learner(), key="betas")) == [  # type: ignore[comparison-overlap]
+        (pytest.approx(0.9 - 0.1 * step), 0.99) for step in range(6) for _ in range(2)
+    ]
+
+
+# --- GradClip ---
+
+
+def clipped_norms(max_norm: float) -> tuple[list[float], list[float]]:
+    """Return the norms of all gradients before and after clipping, a step each."""
+    before: list[float] = []
+    after: list[float] = []
+
+    def norm(learner: Learner) -> float:
+        return math.sqrt(sum(float(p.grad.square().sum()) for p in learner.model.parameters() if p.grad is not None))
+
+    make_learner(
+        on("before_step", lambda learner: before.append(norm(learner)), -1),
+        GradClip(max_norm=max_norm),
+        on("before_step", lambda learner: after.append(norm(learner)), 1),
+    ).fit()
+    return before, after
+
+
+def test_gradients_are_scaled_down_to_the_limit_and_never_up() -> None:
+    free, _ = clipped_norms(1e9)
+    limit = sorted(free)[1]
+    before, after = clipped_norms(limit)
+    assert any(norm > limit for norm in before)
+    assert any(norm < limit for norm in before)
+    assert after == pytest.approx([min(norm, limit) for norm in before], rel=1e-4)

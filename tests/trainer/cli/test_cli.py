@@ -1,0 +1,72 @@
+"""Mistakes on the command line of the trainer: a sentence each, before anything is written."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from augment.recipe import op as registry
+from trainer.cli.main import main
+from trainer.tools import reference
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start in an empty folder, and keep Hydra's switch from the other tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "3"], "--epochs: unknown flag. Did you mean 'fit.epochs=...'? Allowed:"),
+        (["--batch-size=3"], "--batch-size=3: unknown flag. Did you mean 'fit.batch_size=...'?"),
+        (["--aug.size", "3"], "--aug.size: unknown flag. Did you mean 'aug.size=...'?"),
+        (["--nothing"], "--nothing: unknown flag. Allowed: -m"),
+        (["imagenette"], "'imagenette' is no override. Did you mean '+aug=imagenette'?"),
+        (["-m", "train", "seed=0,1"], "'train' is no override."),
+        (["old"], "'old' is no override. Did you mean 'fit.resume=old'?"),
+        (["fit.resume=old/last.pt"], "fit.resume=old/last.pt: a file, not a folder. Allowed: the folder of a run"),
+        (["epochs=3"], "epochs: unknown key. Did you mean 'fit.epochs'?"),
+        (["data.root=old"], "data.root: unknown key of data=sample; data=folder, data=filelist have it. Allowed:"),
+    ],
+)
+def test_mistakes_have_a_sentence(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("old").mkdir()
+    Path("old/last.pt").touch()
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert re.match(f"error: {re.escape(message)}", capsys.readouterr().err)
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["-m", "seed=0,1"]])
+def test_a_folder_that_cannot_be_made_is_named(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("outputs").touch()
+    monkeypatch.setattr("trainer.cli.main.check_jobs", lambda *_, **__: None)
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert re.match(
+        r"error: hydra\.\w+\.dir=outputs/\S+: cannot be written: Not a directory\. Allowed:", capsys.readouterr().err
+    )
+
+
+def test_the_help_lists_what_plugins_declare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An op of one's own is in --help, as any other."""
+    text = (
+        'from augment.recipe.op import numpy_op\n@numpy_op()\ndef stays(image):\n    """Nothing."""\n    return image\n'
+    )
+    (tmp_path / "ops_for_help.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_OPS", dict(registry._OPS))
+    monkeypatch.setattr(reference, "OPS", registry._OPS)
+    assert main(["aug.plugins=[ops_for_help]", "--help"]) == 0
+    assert "stays (local)  Nothing." in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help", "aug.plugins=ops_for_help"])
+    assert "Allowed: a list of names, as aug.plugins=[ops_for_help]" in capsys.readouterr().err

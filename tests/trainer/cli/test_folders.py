@@ -1,0 +1,202 @@
+"""Folders of runs on the command line and from Python: one run each, continued in place, found by fit.resume=auto."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from photos import draw_photo
+from PIL import Image
+
+from augment.support.errors import UserError
+from trainer import train
+from trainer.callbacks.prepare import Prepare
+from trainer.callbacks.recorder import TIMES, read_metrics
+from trainer.cli import folders
+from trainer.cli.main import main
+from trainer.loop.learner import Learner
+from trainer.run.folder import owned, release
+from trainer.run.summary import read_summary
+
+SMALL = (
+    *("aug.size=16", "fit.batch_size=4", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"),
+    *("callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null"),
+)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    for split in ("train", "val"):
+        for channel, name in ((0, "red"), (2, "blue")):
+            (root / split / name).mkdir(parents=True)
+            for seed in range(4):
+                photo = draw_photo(24, 20, 10 * channel + seed) // 2
+                photo[..., channel] += 120
+                Image.fromarray(photo).save(root / split / name / f"{seed}.png")
+    return root
+
+
+Call = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def call(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Call]:
+    """Run the command line in `tmp_path`; return the exit code and all that it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["trainer"])
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str, settings: tuple[str, ...] = (*SMALL, "data=folder", f"data.root={photos}")) -> Any:
+        capsys.readouterr()
+        try:
+            code = main([*settings, *arguments])
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        except RuntimeError:
+            code = 1
+        return code, "".join(capsys.readouterr())
+
+    yield call
+    release()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in read_metrics(folder)]
+
+
+def fail_in(monkeypatch: pytest.MonkeyPatch, epoch: int | None) -> None:
+    """Let runs fail at the beginning of an epoch."""
+
+    def before_train(callback: Prepare, learner: Learner) -> None:
+        if learner.epoch == epoch:
+            raise RuntimeError("the power is gone")
+
+    monkeypatch.setattr(Prepare, "before_train", before_train)
+
+
+def started(folder: Path) -> list[Path]:
+    return sorted(file.parent for file in folder.glob("outputs/*/*/config.yaml"))
+
+
+@pytest.mark.slow
+def test_a_used_folder_is_refused_untouched_and_its_run_continues_in_place(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call("hydra.run.dir=whole")[0] == 0
+    before = contents(tmp_path / "whole")
+    code, text = call("hydra.run.dir=whole")
+    assert (code, text) == (
+        2,
+        "error: hydra.run.dir=whole: holds a run. Allowed: a folder of its own for each run; or fit.resume=whole as "
+        "well, which continues that run.\n",
+    )
+    with pytest.raises(UserError, match=r"^folder=whole: holds a run\."):
+        train(*read_overrides(tmp_path / "whole"), folder="whole")
+    assert contents(tmp_path / "whole") == before
+
+    fail_in(monkeypatch, 2)
+    assert call("hydra.run.dir=cut")[0] == 1
+    assert len(rows(tmp_path / "cut")) == 2
+    fail_in(monkeypatch, None)
+    code, text = call("fit.resume=cut", "hydra.run.dir=cut", settings=())
+    assert code == 0
+    assert "resumes cut" in text
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    assert "  resume: cut\n" in (tmp_path / "cut" / "config.yaml").read_text()
+    # What the folder says of its command line serves the next time, too.
+    assert call("fit.resume=cut", "fit.epochs=4", "hydra.run.dir=cut", settings=())[0] == 0
+    assert len(rows(tmp_path / "cut")) == 4
+
+
+@pytest.mark.slow
+def test_auto_starts_resumes_and_leaves_a_finished_run_alone(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_in(monkeypatch, 2)
+    assert call("fit.resume=auto")[0] == 1
+    (first,) = started(tmp_path)
+    fail_in(monkeypatch, 0)  # before its first checkpoint
+    assert call("fit.resume=auto", "seed=1")[0] == 1
+    fail_in(monkeypatch, None)
+    code, text = call("fit.resume=auto")
+    assert code == 0
+    assert f"resumes {first.relative_to(tmp_path)}" in text
+    (second,) = (run for run in started(tmp_path) if getattr(read_summary(run), "status", "") == "finished")
+    assert second != first
+    assert len(rows(second)) == 3
+    code, text = call("fit.resume=auto")
+    assert code == 0
+    assert text.startswith("already finished, nothing to resume: finished after 3 epochs: ")
+    assert len(started(tmp_path)) == 3
+    assert train(*(token for token in read_overrides(second) if "resume" not in token), "fit.resume=auto").epochs == 3
+    assert len(started(tmp_path)) == 3
+    # Nothing is left of the run that failed before its first checkpoint, so that it starts again.
+    assert call("fit.resume=auto", "seed=1")[0] == 0
+    assert len(started(tmp_path)) == 4
+
+
+def read_overrides(run: Path) -> list[str]:
+    lines = (run / ".hydra" / "overrides.yaml").read_text().splitlines()
+    return [line.removeprefix("- ").strip("'").lstrip("+") for line in lines]
+
+
+@pytest.mark.slow
+def test_auto_stays_in_the_folder_that_is_given(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = ("hydra.run.dir=run", "fit.resume=auto")
+    fail_in(monkeypatch, 0)
+    assert call(*again)[0] == 1
+    fail_in(monkeypatch, 2)
+    assert call(*again)[0] == 1
+    fail_in(monkeypatch, None)
+    assert call(*again)[0] == 0
+    assert [row["epoch"] for row in rows(tmp_path / "run")] == [0, 1, 2]
+    code, text = call(*again)
+    assert (code, text.split(":")[0]) == (0, "already finished, nothing to resume")
+    code, text = call(*again, "fit.lr=0.5")
+    assert code == 2
+    assert text.startswith("error: hydra.run.dir=run: holds a run of another configuration. Allowed: another folder; ")
+    assert not started(tmp_path)
+
+
+def test_auto_does_not_start_a_second_run_beside_a_living_one(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_in(monkeypatch, 0)
+    call()
+    (run,) = started(tmp_path)
+    with owned(run, str(run)):
+        code, text = call("fit.resume=auto")
+    assert code == 2
+    assert f"fit.resume=auto: a run of this configuration is in progress in {run.relative_to(tmp_path)} (pro" in text
+    assert started(tmp_path) == [run]
+
+
+def test_a_sweep_is_refused_where_jobs_are_and_with_auto(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "sweep" / "1").mkdir(parents=True)
+    (tmp_path / "sweep" / "1" / "summary.json").write_text(json.dumps({"status": "finished"}))
+    before = contents(tmp_path / "sweep")
+    code, text = call("-m", "seed=0,1", "hydra.sweep.dir=sweep")
+    assert code == 2
+    assert "error: hydra.sweep.dir=sweep: holds the jobs of another sweep (1). Allowed: a folder of its own" in text
+    assert contents(tmp_path / "sweep") == before
+    assert call("-m", "seed=0,1", "fit.resume=auto") == (
+        2,
+        "error: fit.resume=auto: resumes single runs, not sweeps. Allowed: without --multirun.\n",
+    )
+
+
+def test_the_folder_of_a_sweep_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "SWEEPS", [])
+    folders.ReserveFolders().on_multirun_start(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}}))
+    release()
+    assert [tmp_path] == folders.SWEEPS

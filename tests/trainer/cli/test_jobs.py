@@ -1,0 +1,92 @@
+"""The public face: `trainer.train` does what the command line does, and `import trainer` takes no time."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trainer
+from augment import UserError
+from trainer import Callback, CancelFit, Learner, Summary, configurable, train
+from trainer.callbacks.recorder import TIMES, read_metrics
+from trainer.cli.main import main
+
+SMALL = [
+    "+aug=imagenette",
+    "aug.size=16",
+    "fit.device=cpu",
+    "fit.threads=1",
+    "fit.batch_size=32",
+    "fit.limit_batches=2",
+]
+QUIET = ["callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null"]
+
+
+def test_every_name_of_the_face_is_there() -> None:
+    assert sorted(name for names in trainer._MODULES.values() for name in names) == sorted(trainer.__all__)
+    for name in trainer.__all__:
+        assert getattr(trainer, name) is not None
+    assert issubclass(CancelFit, Exception)
+    assert (Callback.__name__, Learner.__name__, Summary.__name__) == ("Callback", "Learner", "Summary")
+    assert callable(configurable)
+    with pytest.raises(AttributeError, match="module 'trainer' has no attribute 'trian'"):
+        trainer.trian  # noqa: B018
+
+
+def test_importing_the_face_and_the_schema_imports_neither_pytorch_nor_dali() -> None:
+    code = """
+import sys, trainer, trainer.run.config
+assert not [name for name in sys.modules if name.split(".")[0] in ("torch", "nvidia", "timm")]
+assert trainer.run.config.parse_fit({"epochs": 2}).epochs == 2
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stderr
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in read_metrics(folder)]
+
+
+@pytest.mark.slow
+def test_it_trains_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    handlers = list(logging.getLogger().handlers)
+    summary = train(*SMALL, *QUIET, "fit.epochs=1", folder="one")
+    assert isinstance(summary, Summary)
+    assert (summary.status, summary.epochs, summary.folder) == ("finished", 1, Path("one"))
+    assert logging.getLogger().handlers == handlers
+    assert main([*SMALL, *QUIET, "fit.epochs=1", "hydra.run.dir=two"]) == 0
+    assert rows(tmp_path / "one") == rows(tmp_path / "two")
+    files = [{str(file.relative_to(tmp_path / run)) for file in (tmp_path / run).rglob("*")} for run in ("one", "two")]
+    assert files[1] - files[0] == {".hydra/config.yaml", ".hydra/hydra.yaml"}
+    assert files[0] <= files[1]
+    assert "finished after 1 epoch" in (tmp_path / "one" / "trainer.log").read_text()
+    resumed = train("fit.resume=one", "fit.epochs=2")
+    assert resumed.epochs == 2
+    assert resumed.folder.parts[0] == "outputs"
+    with pytest.raises(UserError, match=r"^folder=one: holds a run\. Allowed: a folder of its own for each run; or "):
+        train(*SMALL, folder="one")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
+        (["+aug=imagenet"], "aug: unknown name 'imagenet'. Did you mean 'imagenette'?"),
+        (["seed=1,2"], "seed"),
+        (["--multirun"], "'--multirun' is no override."),
+        (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder."),
+        (["fit.lr=${nothing}"], "Interpolation key 'nothing' not found"),
+    ],
+)
+def test_mistakes_are_errors_of_the_user_before_anything_is_written(
+    overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        train(*overrides)
+    assert str(caught.value).startswith(message)
+    assert not list(tmp_path.iterdir())

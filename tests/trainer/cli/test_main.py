@@ -1,0 +1,389 @@
+"""The command line end to end, as a user runs it: in a process of its own where that is what is tested."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import assert_same
+from PIL import Image
+
+from trainer.callbacks.recorder import TIMES, read_metrics
+from trainer.cli.main import main
+from trainer.loop.checkpoint import LAST, FitState, load
+from trainer.tools import evaluate
+
+pytestmark = pytest.mark.slow
+
+SMALL = ["+aug=imagenette", "aug.size=16", "fit.batch_size=8", "fit.epochs=2", "fit.device=cpu", "fit.threads=1"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Two classes that differ in their color, 20 + 10 images of various sizes."""
+    root = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for split, count in (("train", 20), ("val", 10)):
+        for name, channel in (("red", 0), ("blue", 2)):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(count // 2):
+                pixels = random.integers(0, 120, (random.integers(20, 40), random.integers(20, 40), 3), np.uint8)
+                pixels[..., channel] += 120
+                Image.fromarray(pixels).save(folder / f"{i}.jpg")
+    return root
+
+
+def command(module, *arguments):
+    return [sys.executable, "-m", module, *map(str, arguments)]
+
+
+def run(folder, *arguments, module="trainer"):
+    environment = os.environ | {"COLUMNS": "200", "PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.run(
+        command(module, *arguments), cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run the command line as `run` does, but in this process, which has PyTorch and DALI imported already."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["trainer"])
+
+    def call(folder, *arguments):
+        monkeypatch.chdir(folder)
+        capsys.readouterr()
+        try:
+            code = main([*map(str, arguments)])
+        except SystemExit as stopped:
+            code = stopped.code
+        return subprocess.CompletedProcess(arguments, code or 0, *capsys.readouterr())
+
+    return call
+
+
+def runs(folder):
+    return sorted(path.parent for path in folder.glob("outputs/*/*/config.yaml"))
+
+
+def data(photos):
+    return ["data=folder", f"data.root={photos}"]
+
+
+def without_times(row):
+    return {key: value for key, value in row.items() if key not in TIMES}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, photos):
+    """A run of two epochs; returns what it printed and its folder."""
+    folder = tmp_path_factory.mktemp("finished")
+    result = run(folder, *SMALL, *data(photos))
+    assert result.returncode == 0, result.stderr
+    (only,) = runs(folder)
+    return result, only
+
+
+def test_a_run_prints_plan_epochs_and_summary(finished):
+    result, folder = finished
+    assert "3 steps in one warp, border reflect_101" in result.stdout
+    assert "1/2" in result.stdout
+    assert "2/2" in result.stdout
+    assert f"in {folder.relative_to(folder.parents[2])}" in result.stdout.replace(str(folder.parents[2]) + "/", "")
+    assert "finished after 2 epochs: best val_accuracy" in result.stdout
+
+
+def test_a_run_writes_everything(finished):
+    _, folder = finished
+    names = {path.name for path in folder.iterdir()}
+    image_files = {"batch.png", "history.png", "confusion.png", "schedule.png"}
+    texts = {
+        "config.yaml",
+        "plan.txt",
+        "environment.json",
+        "left_out.json",
+        "metrics.jsonl",
+        "steps.jsonl",
+        "summary.json",
+        "trainer.log",
+    }
+    assert names == image_files | texts | {"last.pt", "last.1.pt", "best.pt", "report.html", ".hydra", ".lock"}
+    rows = read_metrics(folder)
+    assert [row["epoch"] for row in rows] == [0, 1]
+    assert {"train_loss", "val_loss", "val_accuracy"} <= rows[0].keys()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert summary["best"]["val_accuracy"] == max(row["val_accuracy"] for row in rows)
+    assert summary["last"] == rows[-1]
+    assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
+
+
+def test_same_seed_same_metrics(finished, tmp_path, photos, call):
+    _, first = finished
+    assert call(tmp_path, *SMALL, *data(photos)).returncode == 0
+    (second,) = runs(tmp_path)
+    assert first.name != second.name
+    for one, other in zip(read_metrics(first), read_metrics(second), strict=True):
+        assert without_times(one) == without_times(other)
+
+
+def test_evaluate_repeats_the_best_score(finished):
+    _, folder = finished
+    result = run(folder.parents[2], "evaluate", folder)
+    assert result.returncode == 0, result.stderr
+    best = json.loads((folder / "summary.json").read_text())["best"]
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert evaluation["val_accuracy"] == pytest.approx(best["val_accuracy"], abs=1e-6)
+    assert evaluation["val_loss"] == pytest.approx(best["val_loss"], rel=1e-5)
+    assert evaluation["images"] == 10
+
+
+def test_evaluate_on_another_folder(finished, photos, call):
+    _, folder = finished
+    result = call(folder.parents[2], "evaluate", folder, photos / "train")
+    assert result.returncode == 0, result.stderr
+    evaluation = json.loads((folder / "evaluation-train.json").read_text())
+    assert evaluation["images"] == 20
+    assert set(evaluation["per_class"]) == {"blue", "red"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere: no config.yaml in it"),
+        (["RUN", "nowhere"], "nowhere: there is no such folder"),
+        (["RUN", "PHOTOS"], "is not one of the model's classes"),
+        (["RUN", "fit.batch=3"], "fit.batch: unknown key. Did you mean 'batch_size'?"),
+    ],
+)
+def test_evaluate_errors(finished, arguments, message, tmp_path, monkeypatch, capsys):
+    _, folder = finished
+    for name in ("red", "green"):
+        (tmp_path / name).mkdir()
+    places = {"RUN": str(folder), "PHOTOS": str(tmp_path)}
+    monkeypatch.chdir(folder.parents[2])
+    with pytest.raises(SystemExit) as stopped:
+        evaluate.main([places.get(a, a) for a in arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def wait_for(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_interrupt_and_resume_equal_an_uninterrupted_run(tmp_path, photos, call):
+    # Long epochs of tiny batches, so that the signal falls into the middle of one.
+    long = [*SMALL, *data(photos), "fit.batch_size=2", "fit.epochs=30"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.Popen(
+        command("trainer", *long), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    wait_for(
+        lambda: any(len(file.read_text().splitlines()) >= 2 for file in tmp_path.glob("outputs/*/*/metrics.jsonl")),
+        process,
+    )
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert b"interrupted after" in output
+    (cut,) = runs(tmp_path)
+    assert json.loads((cut / "summary.json").read_text())["status"] == "interrupted"
+    done = len(read_metrics(cut))
+    assert 2 <= done < 30
+
+    for arguments in ([f"fit.resume={cut}"], long):
+        result = call(tmp_path, *arguments)
+        assert result.returncode == 0, result.stderr
+    _, second, third = sorted(runs(tmp_path), key=lambda folder: folder.stat().st_mtime_ns)
+    one, other = read_metrics(second), read_metrics(third)
+    assert len(one) == len(other) == 30
+    assert [without_times(row) for row in one] == [without_times(row) for row in other]
+
+
+def test_a_killed_run_resumes_within_an_epoch_to_the_same_weights(tmp_path, photos, call):
+    long = [*SMALL, *data(photos), "fit.batch_size=2", "fit.epochs=3", "callbacks.checkpoint.every_batches=3"]
+    # The number of threads changes sums in their last bits; other tests of this process set it to one.
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command("trainer", *long), cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    wait_for(
+        lambda: any(tmp_path.glob("outputs/*/*/last.1.pt")), process
+    )  # of the second save in an epoch of ten batches
+    process.kill()
+    process.wait()
+    (killed,) = runs(tmp_path)
+    assert json.loads((killed / "summary.json").read_text())["status"] == "running"
+    for arguments in ([f"fit.resume={killed}"], long):
+        assert call(tmp_path, *arguments).returncode == 0
+    resumed, whole = (load(folder / LAST, FitState) for folder in runs(tmp_path) if folder != killed)
+    assert_same([resumed.model, resumed.optimizer, resumed.random], [whole.model, whole.optimizer, whole.random])
+
+
+def test_a_signal_ends_a_sweep_and_no_further_job_starts(tmp_path, photos):
+    process = subprocess.Popen(
+        command("trainer", "-m", *SMALL, *data(photos), "fit.epochs=500", "seed=0,1,2"),
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: any(tmp_path.glob("outputs/*/*-sweep/0/last.pt")), process)
+    process.send_signal(signal.SIGHUP)
+    output, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (130, "")
+    assert output.endswith("stopped; no further job was started\n")
+    (job,) = tmp_path.glob("outputs/*/*-sweep/[0-9]")
+    assert json.loads((job / "summary.json").read_text())["status"] == "interrupted"
+
+
+def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
+    # A learning rate of 1e6 ends in a loss that is not a number.
+    result = call(
+        tmp_path, "-m", *SMALL, *data(photos), "fit.lr=1e6,0.05", "fit.momentum=0.99", "aug.train.rotate.p=0,0.5"
+    )
+    assert result.returncode == 1
+    (sweep,) = tmp_path.glob("outputs/*/*-sweep")
+    statuses = {job.name: json.loads((job / "summary.json").read_text())["status"] for job in sweep.glob("[0-9]")}
+    assert statuses == {"0": "failed", "1": "failed", "2": "finished", "3": "finished"}
+    assert "job 3: fit.lr=0.05 aug.train.rotate.p=0.5 ─" in result.stdout
+    table = result.stdout.split("4 jobs, the best last epoch first")[1]
+    assert "NonFiniteLossError" in table
+    assert table.index("fit.lr=0.05") < table.index("fit.lr=1000000.0")
+
+
+def test_an_experiment_is_swept_by_one_command(tmp_path, photos, call):
+    """Files by a glob, seeds by a range; the command line's keys win; the tables are written down."""
+    small = ["aug.size=32", "fit.epochs=1", "fit.batch_size=8", "fit.device=cpu", "fit.threads=2"]
+    swept = ["+experiment=article_2019", "aug=glob(imagenette_2019_ro*)", "seed=range(2)"]
+    result = call(tmp_path, "-m", *swept, *small, *data(photos))
+    assert result.returncode == 0, result.stderr
+    (sweep,) = tmp_path.glob("outputs/*/*-sweep")
+    values = json.loads((sweep / "sweep.json").read_text())
+    assert all("aug=imagenette_2019_rotate" in job["overrides"] for job in values["jobs"])
+    assert [row["n"] for row in values["means"]] == [2]
+    assert "last val_accuracy over seeds" in (sweep / "sweep.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["+aug=imagenete"], "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
+        (["data=foldr"], "data: unknown name 'foldr'. Did you mean 'folder'?"),
+        (["model=tim"], "model: unknown name 'tim'. Did you mean 'timm'?"),
+        (["model=timm", "model.name=resnet81"], "model.name: unknown model 'resnet81'. Did you mean 'resnet18'?"),
+        (["fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
+        (["+fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
+        (["fit.epochs=many"], "fit.epochs: 'many' is not allowed. Allowed: a whole number"),
+        (["+aug.trian.rotate.p=1"], "aug.trian: unknown key. Did you mean 'train'?"),
+        (["aug.train.rotat.p=1"], "aug.train.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
+        (["aug.train.rotate.p=1.5"], "aug.train.rotate.p: 1.5 is not allowed. Allowed: a number from 0 to 1"),
+        (["aug.train.rotate.angle_range=[5,-5]"], "aug.train.rotate.angle_range: [5, -5] is not allowed"),
+        (["+aug=imagenette", "aug.train.resize={}"], "Allowed: at most one crop, as the first step"),
+        (["callbacks.gradclip={}"], "callbacks.gradclip: unknown callback. Did you mean 'grad_clip'?"),
+        (["~aug.train.rotat"], "aug.train.rotat"),
+        (["seed=-1"], "seed: -1 is not allowed"),
+        (["data=folder"], "data.root: missing"),
+        (["data=folder", "data.root=nowhere"], "data.root=nowhere: there is no such folder"),
+        (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder"),
+        (["seed=0,1"], "error: seed=0,1: several values make a sweep, which only `python -m trainer -m` runs."),
+        (["+experiment=imagenete_5"], "experiment: unknown name 'imagenete_5'. Did you mean 'imagenette_5'?"),
+        (["+experiment=imagenette_5", "fit=article"], "fit=article: has fit.epochs=8, and the experiment"),
+        (["-m", "experiment=glob(image_net*)"], "experiment: glob(image_net*) matches no file. Allowed: article_2019"),
+        (["-m", "seed=0,1", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
+        (["seed=0,1", "-m", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
+    ],
+)
+def test_mistakes_cost_one_message_and_leave_nothing(arguments, message, tmp_path, photos, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = arguments if any(a.startswith("data=") for a in arguments) else [*arguments, *data(photos)]
+    with pytest.raises(SystemExit) as stopped:
+        main(given)
+    printed = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert message in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert printed.out == ""
+    assert not list(tmp_path.glob("outputs/2*"))
+
+
+def test_a_mistake_in_a_process_of_its_own(tmp_path):
+    result = run(tmp_path, "fit.epoch=3")
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: fit.epoch: unknown key. Did you mean 'epochs'?")
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_resume_of_a_finished_run_is_refused(finished, call):
+    _, folder = finished
+    before = len(runs(folder.parents[2]))
+    result = call(folder.parents[2], f"fit.resume={folder}")
+    assert result.returncode == 2
+    assert "has finished its 2 epochs. Allowed: a larger fit.epochs" in result.stderr
+    assert len(runs(folder.parents[2])) == before
+
+
+def test_a_run_that_failed_after_its_last_epoch_is_completed(finished, call, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished[1], run)
+    rows = (run / "metrics.jsonl").read_text()
+    (run / "report.html").unlink()
+    (run / "summary.json").write_text((run / "summary.json").read_text().replace('"finished"', '"failed"'))
+    result = call(finished[1].parents[2], f"fit.resume={run}", f"hydra.run.dir={run}")
+    assert result.returncode == 0, result.stderr
+    assert json.loads((run / "summary.json").read_text())["status"] == "finished"
+    assert (run / "metrics.jsonl").read_text() == rows
+    assert (run / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model=xresnet", "model.depth=18"], "its model had other weights (0.0.weight). Allowed: the model and the"),
+        (["fit.optimizer=adamw"], "error: fit.optimizer: adamw, but the run to resume had sgd."),
+        (["data.fraction=0.5"], "error: data.fraction: 0.5, but the run to resume had 1. Allowed: the same."),
+        (["data.balance=weights"], "error: data.balance: weights, but the run to resume had none."),
+        (["data.folds=2", "data.fold=1"], "error: data.folds: 2, but the run to resume had null."),
+        (["fit.layer_decay=0.5"], "its optimizer had other groups of parameters. Allowed: weight_decay,"),
+    ],
+)
+def test_a_run_is_resumed_only_as_it_was(finished, arguments, message, monkeypatch, capsys):
+    _, folder = finished
+    monkeypatch.chdir(folder.parents[2])
+    before = len(runs(folder.parents[2]))
+    with pytest.raises(SystemExit, match="2"):
+        main([f"fit.resume={folder}", "fit.epochs=5", *arguments])
+    assert message in capsys.readouterr().err
+    assert len(runs(folder.parents[2])) == before
+
+
+@pytest.mark.skipif("__import__('torch').cuda.is_available()")
+def test_a_gpu_that_is_not_there(tmp_path, photos, call):
+    result = call(tmp_path, *data(photos), "fit.device=cuda")
+    assert result.returncode == 2
+    assert "fit.device: cuda, but PyTorch sees no GPU here. Allowed: auto, cpu." in result.stderr
+
+
+def test_an_overridden_parameter_that_the_yaml_leaves_at_its_default(tmp_path, photos, call):
+    result = call(tmp_path, *SMALL, *data(photos), "fit.epochs=1", "aug.val.center_crop.scale=0.9", "~aug.train.rotate")
+    assert result.returncode == 0, result.stderr
+    assert "center_crop  scale 0.9" in result.stdout
+    assert "rotate" not in result.stdout
+
+
+def test_help_needs_no_folder(tmp_path, call):
+    result = call(tmp_path, "--help")
+    assert result.returncode == 0
+    assert "aug.train.<step>" in result.stdout
+    assert not list(tmp_path.iterdir())

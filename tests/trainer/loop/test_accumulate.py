@@ -1,0 +1,101 @@
+"""Gradients of several batches that make one step, which is that of one large batch."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from fakes import MemoryLoader, assert_same, make_learner, noise_loader, on, raises
+from torch import Tensor, nn
+
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import CancelFit, CancelTrain
+from trainer.loop.learner import Group, Learner
+from trainer.optim.schedule import Schedule, constant, lin
+
+
+def plain_model() -> nn.Module:
+    """Without batch normalization, to which the size of a batch matters."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def learner_of(samples: int, batch_size: int, *callbacks: Any, **options: Any) -> Learner:
+    whole = noise_loader(samples)
+    train = MemoryLoader(whole.images, whole.targets, batch_size)
+    schedule = ParamScheduler({"lr": options.pop("lr", lin(0.2, 0.0))})
+    return make_learner(schedule, *callbacks, train=train, model=plain_model(), **options)
+
+
+def weights(samples: int, batch_size: int, accumulate: int, lr: Schedule | None = None) -> Tensor:
+    learner = learner_of(samples, batch_size, accumulate=accumulate, lr=lr or lin(0.2, 0.0))
+    learner.fit()
+    return nn.utils.parameters_to_vector(learner.model.parameters()).detach()
+
+
+def test_four_batches_of_16_equal_one_of_64() -> None:
+    """With momentum and a schedule, over two epochs of two steps."""
+    expected = weights(128, 64, 1)
+    torch.testing.assert_close(weights(128, 16, 4), expected, rtol=1e-5, atol=1e-6)
+    for wrong in (1, 2, 8):
+        assert (weights(128, 16, wrong) - expected).abs().max() > 1e-3
+
+
+def test_the_batches_left_over_make_a_step_of_their_own() -> None:
+    """Three batches of 16 are a group of two and one of one: batches of 32 and of 16."""
+    rate = constant(0.1)
+    torch.testing.assert_close(weights(48, 16, 2, rate), weights(48, 32, 1, rate), rtol=1e-5, atol=1e-6)
+    groups: list[Group] = []
+    steps: list[int] = []
+    note = on("before_batch", lambda learner: groups.append(learner.group) if learner.training else None)
+    step = on("before_step", lambda learner: steps.append(learner.position.batch))
+    learner_of(10, 2, note, step, accumulate=3).fit()
+    assert groups == [Group(0, 3)] * 3 + [Group(3, 2)] * 2 + [Group(0, 3)] * 3 + [Group(3, 2)] * 2
+    assert steps == [3, 5, 3, 5]
+
+
+def test_each_batch_has_its_share_of_the_gradient_but_its_own_loss() -> None:
+    gradients: list[Tensor] = []
+    losses: list[tuple[Tensor, Tensor]] = []
+
+    def note(learner: Learner) -> None:
+        if learner.training:
+            losses.append((learner.loss.detach(), nn.functional.cross_entropy(learner.output, learner.batch.targets)))
+            if learner.loss.requires_grad:
+                gradient = learner.model[1].bias.grad  # type: ignore[index, union-attr]
+                gradients.append(torch.zeros(8) if gradient is None else gradient.clone())  # type: ignore[operator]
+
+    learner_of(10, 2, on("after_batch", note), accumulate=3, epochs=1).fit()
+    assert all(torch.equal(reported, own) for reported, own in losses)
+    assert [bool(gradient.any()) for gradient in gradients] == [True, True, False, True, False]
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_a_fit_interrupted_in_any_batch_of_a_group_equals_one_that_was_not(batch: int) -> None:
+    def learner(*callbacks: Any) -> Learner:
+        return learner_of(10, 2, Recorder(), *callbacks, val=noise_loader(1, shuffle=False), accumulate=3)
+
+    whole = learner()
+    whole.fit()
+    first = learner(on("after_batch", raises(CancelFit, batch + batch // 5)))
+    first.fit()
+    state = deepcopy(first.state())
+    assert bool(state.gradients) == (batch % 5 in (0, 1, 3))
+    second = learner()
+    second.fit()  # leaves nothing behind
+    second.fit(second.restore(state))
+    assert_same(second.model.state_dict(), whole.model.state_dict())
+    assert_same(second.optimizer.state_dict(), whole.optimizer.state_dict())
+
+
+def test_what_an_epoch_left_over_is_dropped() -> None:
+    """A pass that is left within a group makes no step of it, in the next epoch neither."""
+    gone = on("after_batch", raises(CancelTrain, 0))
+    seen: list[bool] = []
+    note = on(
+        "before_batch",
+        lambda learner: seen.append(any(p.grad is not None and p.grad.any() for p in learner.model.parameters())),
+    )
+    learner_of(4, 2, gone, note, accumulate=2, val=noise_loader(1)).fit()
+    assert seen == [False, True, False, True, False]  # the first of validation follows the batch that was left

@@ -1,0 +1,173 @@
+"""Events: which there are, in which order callbacks get them, and how the loop is printed."""
+
+import pytest
+from fakes import CLASSES, journal, make_learner, on
+
+from augment.support.errors import UserError
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.grad_clip import GradClip
+from trainer.callbacks.interrupt import Interrupt
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import CANCELS, EVENTS, Callback, Cancel, check_events, handles, in_order, loop_text
+
+
+class Late(Callback):
+    order = 10
+
+    def after_step(self, learner: object) -> None: ...
+
+
+class Early(Callback):
+    order = -10
+
+    def before_fit(self, learner: object) -> None: ...
+
+    def before_batch(self, learner: object) -> None: ...
+
+    def after_step(self, learner: object) -> None: ...
+
+
+EMPTY_LOOP = """\
+before_fit
+  for each epoch:
+    before_epoch
+      before_train
+        for each batch:
+          before_batch
+            forward, loss; in training: backward
+            before_step
+              optimizer step, zero gradients
+            after_step
+          after_batch
+      after_train
+      before_validate
+        for each batch: forward, loss, with the events of a batch
+      after_validate
+    after_epoch
+after_fit"""
+
+LOOP = """\
+before_fit: Early
+  for each epoch:
+    before_epoch
+      before_train
+        for each batch:
+          before_batch: Early
+            forward, loss; in training: backward
+            before_step
+              optimizer step, zero gradients
+            after_step: Early, Late
+          after_batch
+      after_train
+      before_validate
+        for each batch: forward, loss, with the events of a batch
+      after_validate
+    after_epoch
+after_fit"""
+
+
+def test_every_event_is_a_method_of_the_base_and_has_its_words() -> None:
+    for event in EVENTS:
+        assert getattr(Callback, event).__doc__
+    assert len(set(EVENTS)) == 12
+    assert {name for name in vars(Callback) if name.startswith(("before_", "after_"))} == set(EVENTS)
+
+
+def test_every_level_has_an_exception() -> None:
+    assert {f"{when}_{level}" for level in CANCELS for when in ("before", "after")} == set(EVENTS)
+    assert all(issubclass(cancel, Cancel) for cancel in CANCELS.values())
+    assert len(set(CANCELS.values())) == len(CANCELS)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("after_bacth", "after_batch"),
+        ("before_fitt", "before_fit"),
+        ("after_training", "after_train"),
+        ("before_validation", "before_validate"),
+        ("after_backward", None),
+    ],
+)
+def test_an_unknown_event_is_refused_with_the_nearest(given: str, meant: str | None) -> None:
+    with pytest.raises(UserError, match=rf"^On\.{given}: unknown event\.") as caught:
+        make_learner(on(given, print))
+    assert meant is None or f"Did you mean '{meant}'?" in str(caught.value)
+    assert all(event in str(caught.value) for event in EVENTS)
+
+
+def test_an_unknown_event_of_a_base_class_is_found_too() -> None:
+    class Base(Callback):
+        def after_bacth(self, learner: object) -> None: ...
+
+    class Heir(Base):
+        pass
+
+    with pytest.raises(UserError, match=r"Heir\.after_bacth.*'after_batch'"):
+        check_events(Heir())
+
+
+def test_other_methods_may_have_any_name() -> None:
+    class Other(Callback):
+        def afterwards(self) -> None: ...
+
+        def _after_bacth(self) -> None: ...
+
+    check_events(Other())
+
+
+def test_handles() -> None:
+    assert handles(Early(), "before_fit")
+    assert not handles(Early(), "after_fit")
+    assert handles(type("Heir", (Early,), {})(), "before_fit")
+
+
+def test_callbacks_are_sorted_by_order_and_equal_ones_stay_as_given() -> None:
+    orders = [5, 0, -3, 0, 5, -3, 0]
+    given = [on("before_fit", print, order) for order in orders]
+    assert in_order(given) == (given[2], given[5], given[1], given[3], given[6], given[0], given[4])
+
+
+def test_callbacks_run_in_their_order_at_every_event() -> None:
+    events: list[str] = []
+    make_learner(
+        *(journal(events, f"{name} ", order) for name, order in [("c", 1), ("a", -1), ("d", 1), ("b", 0)])
+    ).fit()
+    assert len(events) % 4 == 0
+    for index in range(0, len(events), 4):
+        names, (event, *others) = zip(*(entry.split() for entry in events[index : index + 4]), strict=True)
+        assert names == ("a", "b", "c", "d")
+        assert set(others) == {event}
+
+
+def test_loop_text_without_callbacks() -> None:
+    assert loop_text([]) == EMPTY_LOOP
+
+
+def test_loop_text_has_every_callback_at_its_events() -> None:
+    assert loop_text(in_order([Late(), Early()])) == LOOP
+
+
+def test_loop_text_names_each_event_once_and_in_the_order_of_the_loop() -> None:
+    events: list[str] = []
+    make_learner(journal(events), epochs=1).fit()
+    printed = [line.split(":")[0].strip() for line in loop_text([]).splitlines()]
+    assert [line for line in printed if line in EVENTS] == list(dict.fromkeys(events))[:12]
+
+
+def test_show_loop_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    make_learner(Late(), Early()).show_loop()
+    assert capsys.readouterr().out == LOOP + "\n"
+
+
+def test_the_loop_of_a_run() -> None:
+    learner = make_learner(Interrupt(), Checkpoint(), GradClip(), ParamScheduler({}), Recorder(), classes=CLASSES)
+    lines = loop_text(learner.callbacks).splitlines()
+    assert [line.strip() for line in lines if "batch: " in line or "step: " in line] == [
+        "before_batch: Recorder, ParamScheduler",
+        "before_step: GradClip",
+        "after_batch: Recorder, Checkpoint, Interrupt",
+        "for each batch: forward, loss, with the events of a batch",
+    ]
+    assert lines[-1] == "after_fit: Checkpoint, Interrupt"

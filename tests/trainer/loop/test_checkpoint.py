@@ -1,0 +1,305 @@
+"""Checkpoint files: whole or not at all, and readable errors for what is none."""
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import assert_same
+from torch import nn
+
+from augment.support.errors import UserError
+from trainer.loop.checkpoint import (
+    FORMAT,
+    BestModel,
+    FitState,
+    gradients_of,
+    load,
+    mend,
+    on_host,
+    save,
+    set_gradients,
+)
+
+BEST_MODEL = BestModel(
+    model={"weight": torch.arange(100.0)},
+    row={"epoch": 3, "val_loss": float("nan")},
+    samples={"target": torch.tensor([1, 0])},
+    classes=("ant", "bee"),
+    task="classify",
+)
+FIT_STATE = FitState(
+    position=(3, 0),
+    model={"weight": torch.arange(100.0)},
+    optimizer={"state": {0: {"momentum_buffer": torch.ones(100)}}, "param_groups": [{"lr": 0.5}]},
+    gradients={},
+    loader={"epoch": 3},
+    callbacks={"Recorder": {"rows": [{"loss": 0.5}], "meter": None}},
+    random={"cpu": torch.get_rng_state(), "cuda": []},
+)
+
+
+def at(epoch: int) -> FitState:
+    return replace(FIT_STATE, position=(epoch, 0))
+
+
+@pytest.mark.parametrize("state", [BEST_MODEL, FIT_STATE], ids=["best", "last"])
+def test_what_is_saved_is_loaded(state: BestModel | FitState, tmp_path: Path) -> None:
+    save(state, tmp_path / "some.pt")
+    loaded = load(tmp_path / "some.pt", type(state))
+    assert type(loaded) is type(state)
+    assert_same(vars(loaded), vars(state))
+    assert os.listdir(tmp_path) == ["some.pt"]
+
+
+def test_a_new_state_replaces_the_old_one(tmp_path: Path) -> None:
+    for epoch in range(3):
+        save(at(epoch), tmp_path / "last.pt")
+    assert load(tmp_path / "last.pt", FitState).position == (2, 0)
+    assert os.listdir(tmp_path) == ["last.pt"]
+
+
+@pytest.mark.parametrize("written", [b"", b"half of it"])
+@pytest.mark.parametrize("error", [OSError("No space left on device"), KeyboardInterrupt()], ids=["full", "ctrl-c"])
+def test_a_save_that_fails_leaves_the_old_file(
+    error: BaseException, written: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(FIT_STATE, tmp_path / "last.pt")
+
+    write_bytes = Path.write_bytes
+
+    def fail(path: Path, _: bytes) -> None:
+        write_bytes(path, written)
+        raise error
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(type(error)):
+        save(at(4), tmp_path / "last.pt")
+    assert_same(vars(load(tmp_path / "last.pt", FitState)), vars(FIT_STATE))
+    assert os.listdir(tmp_path) == ["last.pt"]
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(at(1), tmp_path / "last.pt")
+    write_bytes, seen = Path.write_bytes, []
+
+    def look_meanwhile(path: Path, content: bytes) -> None:
+        write_bytes(path, content)
+        seen.append(load(tmp_path / "last.pt", FitState).position)
+
+    monkeypatch.setattr(Path, "write_bytes", look_meanwhile)
+    save(at(2), tmp_path / "last.pt")
+    assert seen == [(1, 0)]
+    assert load(tmp_path / "last.pt", FitState).position == (2, 0)
+
+
+# --- files before the last one ---
+
+
+def damage(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 0x10
+    file.write_bytes(content)
+
+
+def test_a_flipped_bit_in_the_weights_is_noticed(tmp_path: Path) -> None:
+    """PyTorch would read them without a word."""
+    file = tmp_path / "best.pt"
+    save(BEST_MODEL, file)
+    damage(file, file.read_bytes().index(torch.arange(100.0).numpy().tobytes()) + 50)
+    with pytest.raises(UserError, match=r"best\.pt: not a checkpoint, or cut short\.$"):
+        load(file, BestModel)
+
+
+@pytest.mark.parametrize("fault", ["cut", "flipped", "zeros", "missing"])
+def test_a_damaged_file_falls_back_to_the_one_before(
+    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "last.pt"
+    for epoch in (1, 2, 3):
+        save(at(epoch), file, keep=2)
+    content = file.read_bytes()
+    assert load(file, FitState).position == (3, 0)
+    assert not caplog.messages
+    for path, expected in ((file, (2, 0)), (tmp_path / "last.1.pt", (1, 0))):
+        if fault == "flipped":
+            damage(path, len(content) // 2)
+        elif fault == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(content[:-1] if fault == "cut" else bytes(len(content)))
+        if fault == "missing" and path is not file:  # where one is missing, there are none before it
+            break
+        assert load(file, FitState).position == expected
+        name = "last.1.pt" if path is file else "last.2.pt"
+        assert caplog.messages[-1].endswith(f" The one before it is used: {name}.")
+
+
+def test_a_file_system_without_hard_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    for epoch in (1, 2):
+        save(at(epoch), tmp_path / "last.pt", keep=1)
+    assert [load(tmp_path / name, FitState).position for name in ("last.pt", "last.1.pt")] == [(2, 0), (1, 0)]
+
+
+def test_a_damaged_file_is_mended_from_the_one_before(tmp_path: Path) -> None:
+    file = tmp_path / "last.pt"
+    for epoch in (1, 2):
+        save(at(epoch), file, keep=1)
+    mend(file)
+    assert load(file, FitState).position == (2, 0)
+    file.write_bytes(b"")
+    mend(file)
+    assert load(file, FitState).position == (1, 0)
+    assert sorted(os.listdir(tmp_path)) == ["last.1.pt", "last.pt"]
+
+
+def test_a_copy_on_the_host_does_not_change(tmp_path: Path) -> None:
+    weight = torch.zeros(2, 3).t()
+    module = nn.BatchNorm1d(1)
+    state = replace(FIT_STATE, model={"weight": weight}, loader=module.state_dict(), callbacks={"C": {"rows": [{}]}})
+    copied = on_host(state)
+    weight += 1
+    state.callbacks["C"]["rows"].append({})
+    assert copied.model["weight"].tolist() == [[0, 0]] * 3
+    assert copied.model["weight"].stride() == weight.stride()
+    assert copied.callbacks == {"C": {"rows": [{}]}}
+    assert copied.loader._metadata == module.state_dict()._metadata  # type: ignore[attr-defined]
+
+
+# --- versions ---
+
+
+def as_version_0_4(name: str) -> dict[str, object]:
+    """Return what version 0.4 wrote: the same without a format; best.pt without a version has a list of classes."""
+    state = BEST_MODEL if name == "best.pt" else FIT_STATE
+    return {**vars(state), **({"classes": ["ant", "bee"]} if name == "best.pt" else {})}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("last.pt", FitState), ("best.pt", BestModel)])
+def test_checkpoints_of_other_versions_are_refused(name: str, kind: type[FitState], tmp_path: Path) -> None:
+    file = tmp_path / name
+    for content, version in (
+        (as_version_0_4(name), "version 0.4 or older"),
+        ({**as_version_0_4(name), "format": FORMAT + 1}, f"format {FORMAT + 1}"),
+        ({"format": FORMAT + 1, "model": {}, "unheard": 1}, f"format {FORMAT + 1}"),
+    ):
+        torch.save(content, file)
+        with pytest.raises(UserError) as caught:
+            load(file, kind)
+        assert str(caught.value) == (
+            f"{file}: a checkpoint of {version}, but this version needs format {FORMAT}. "
+            "Allowed: the version that wrote it, or a new run."
+        )
+
+
+def test_one_kind_of_checkpoint_is_not_taken_for_the_other(tmp_path: Path) -> None:
+    save(BEST_MODEL, tmp_path / "last.pt")
+    with pytest.raises(UserError, match=r"last\.pt: not what a last\.pt holds\.$"):
+        load(tmp_path / "last.pt", FitState)
+
+
+# --- files that are no checkpoints ---
+
+
+def test_no_checkpoint_in_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load(tmp_path / "best.pt", BestModel)
+    assert str(caught.value) == f"{tmp_path / 'best.pt'}: no such checkpoint. The folder has none."
+
+
+def test_no_such_checkpoint_names_those_there_are(tmp_path: Path) -> None:
+    for name in ("last.pt", "best.pt"):
+        save(BEST_MODEL, tmp_path / name)
+    with pytest.raises(UserError, match=r"first\.pt: no such checkpoint\. The folder has best\.pt, last\.pt\.$"):
+        load(tmp_path / "first.pt", BestModel)
+
+
+@pytest.mark.parametrize("path", ["missing/last.pt", "."])
+def test_no_folder_or_no_file(path: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such checkpoint"):
+        load(tmp_path / path, FitState)
+
+
+def test_a_file_cut_short_anywhere(tmp_path: Path) -> None:
+    file = tmp_path / "last.pt"
+    # Small enough to try many lengths, large enough that PyTorch fails in each of its ways.
+    save(replace(BEST_MODEL, model={"weight": torch.arange(1000)}), file)
+    whole = file.read_bytes()
+    for length in [*range(40), *range(40, len(whole), 97)]:
+        file.write_bytes(whole[:length])
+        with pytest.raises(UserError) as caught:
+            load(file, BestModel)
+        assert str(caught.value).startswith(f"{file}: not a checkpoint, or cut short"), length
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"hello world\n",
+        b'{"epoch": 3}',
+        b"<html>",
+        b"\x00" * 500,
+        b"\xff\xd8\xff\xe0" + b"a" * 99,
+        b"PK\x03\x04",
+    ],
+)
+def test_a_file_that_is_something_else(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "last.pt").write_bytes(content)
+    with pytest.raises(UserError, match="not a checkpoint, or cut short"):
+        load(tmp_path / "last.pt", FitState)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_any_garbage_is_a_readable_error(tmp_path: Path) -> None:
+    generator = random.Random(0)
+    for first in range(256):
+        content = bytes([first]) + generator.randbytes(20)
+        (tmp_path / "last.pt").write_bytes(content)
+        with pytest.raises(UserError):
+            load(tmp_path / "last.pt", FitState)
+
+
+def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return Path.touch, (str(tmp_path / "touched"),)
+
+    torch.save({"model": Evil()}, tmp_path / "last.pt")
+    with pytest.raises(UserError, match="not a checkpoint"):
+        load(tmp_path / "last.pt", FitState)
+    assert not (tmp_path / "touched").exists()
+
+
+def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
+    torch.save(torch.arange(3), tmp_path / "last.pt")
+    with pytest.raises(UserError, match="not a checkpoint"):
+        load(tmp_path / "last.pt", FitState)
+
+
+def test_tensors_go_to_the_device(tmp_path: Path) -> None:
+    save(FIT_STATE, tmp_path / "last.pt")
+    assert load(tmp_path / "last.pt", FitState).model["weight"].device.type == "cpu"
+    assert load(tmp_path / "last.pt", FitState, torch.device("meta")).model["weight"].device.type == "meta"
+
+
+def test_gradients_that_are_put_back_are_copies() -> None:
+    """A resumed fit adds to its own gradients; the state may be restored again."""
+    model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1))
+    model[0](torch.ones(1, 2)).sum().backward()
+    state = gradients_of(model)
+    assert state.keys() == {"0.weight", "0.bias"}
+    model[1].weight.grad = torch.ones(1, 1)
+    for _ in range(2):
+        set_gradients(model, state)
+        assert model[1].weight.grad is None
+        assert model[0].bias.grad is not None
+        model[0].bias.grad += 1
+        assert (state["0.bias"].item(), model[0].bias.grad.item()) == (1.0, 2.0)

@@ -1,0 +1,262 @@
+"""The loop: what is assigned where, what is counted, and what a batch does."""
+
+import ast
+import inspect
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import (
+    assert_same,
+    logits_loader,
+    make_learner,
+    noise_loader,
+    on,
+    raises,
+    sgd,
+    small_learner,
+    tiny_model,
+)
+from torch import Tensor, nn
+
+import trainer.loop.learner
+from augment.pipeline.loader import Batch
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.grad_clip import GradClip
+from trainer.callbacks.recorder import Recorder
+from trainer.loop.callback import (
+    EVENTS,
+    Callback,
+    CancelStep,
+)
+from trainer.loop.learner import Learner, Position
+
+# --- one place for each attribute ---
+
+
+def stored_attributes(method: ast.FunctionDef) -> set[str]:
+    """Return the x of every `self.x` that a method assigns, in whatever way, also by setattr."""
+    names = set()
+    for node in ast.walk(method):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store() | ast.Del()):
+                names.add(name)
+            case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id="self"), *_]):
+                names.add("setattr")
+    return names
+
+
+def test_each_attribute_of_the_learner_is_assigned_in_one_method() -> None:
+    (definition,) = ast.parse(inspect.getsource(Learner)).body
+    assert isinstance(definition, ast.ClassDef)
+    methods = [node for node in definition.body if isinstance(node, ast.FunctionDef)]
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for method in methods:
+        for name in stored_attributes(method):
+            places[name].append(method.name)
+    assert {"model", "epoch", "batch", "loss", "output", "training", "position", "error"} <= places.keys()
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+    assert "setattr" not in places
+
+
+def test_nobody_but_the_learner_assigns_its_attributes() -> None:
+    folder = Path(trainer.loop.learner.__file__).parent
+    for file in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Attribute(value=ast.Name(id="learner"), attr=name, ctx=ast.Store()):
+                    raise AssertionError(f"{file.name} line {node.lineno} assigns learner.{name}")
+
+
+# --- counting ---
+
+
+@pytest.mark.parametrize("samples", [1, 4, 5])
+@pytest.mark.parametrize("limit", [None, 1, 2, 3, 99])
+def test_steps_are_counted_exactly(samples: int, limit: int | None) -> None:
+    train, val = noise_loader(samples), noise_loader(5)
+    steps: list[int] = []
+    count = on("before_batch", lambda learner: steps.append(learner.step) if learner.training else None)
+    learner = make_learner(count, train=train, val=val, epochs=3, limit_batches=limit)
+    learner.fit()
+    batches = min(limit or 99, math.ceil(samples / 2))
+    assert learner.batches(train) == batches
+    assert learner.total_steps == 3 * batches
+    assert steps == list(range(3 * batches))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_no_batch_is_fetched_beyond_the_limit(limit: int) -> None:
+    train, val = noise_loader(8), noise_loader(8)
+    make_learner(train=train, val=val, limit_batches=limit).fit()
+    batches = [(epoch, number) for epoch in range(2) for number in range(limit)]
+    assert train.fetched == batches
+    assert val.fetched == batches
+
+
+def test_without_a_limit_every_batch_is_fetched_once() -> None:
+    train, val = noise_loader(5), noise_loader(3)
+    make_learner(train=train, val=val).fit()
+    assert train.fetched == [(epoch, number) for epoch in range(2) for number in range(3)]
+    assert val.fetched == [(epoch, number) for epoch in range(2) for number in range(2)]
+
+
+def test_the_position_counts_the_batches_fetched() -> None:
+    positions: list[Position] = []
+    learner = small_learner(on("before_batch", lambda learner: positions.append(learner.position)))
+    learner.fit()
+    assert positions == [(0, 1), (0, 2), (0, 2), (1, 1), (1, 2), (1, 2)]
+    assert learner.position == (2, 0)
+
+
+# --- what a batch does ---
+
+
+def test_modes_and_gradients() -> None:
+    seen: defaultdict[str, set[tuple[bool, bool]]] = defaultdict(set)
+    gradients: set[tuple[bool, bool, bool]] = set()
+
+    def look(event: str) -> Callback:
+        return on(event, lambda learner: seen[event].add((learner.training, learner.model.training)))
+
+    def graph(learner: Learner) -> None:
+        gradients.add((learner.training, learner.output.requires_grad, learner.output.is_inference()))
+
+    passes = [event for event in EVENTS if event not in ("before_fit", "before_epoch")]
+    small_learner(*(look(event) for event in passes), on("after_batch", graph)).fit()
+    assert gradients == {(True, True, False), (False, False, True)}
+    for event in ("before_batch", "after_batch"):
+        assert seen[event] == {(True, True), (False, False)}, event
+    for event in ("before_train", "after_train", "before_step", "after_step"):
+        assert seen[event] == {(True, True)}, event
+    for event in ("before_validate", "after_validate", "after_epoch", "after_fit"):
+        assert seen[event] == {(False, False)}, event
+
+
+def test_validation_changes_nothing() -> None:
+    learner = small_learner(model=tiny_model(dropout=0.5))
+    before = {name: value.clone() for name, value in learner.model.state_dict().items()}
+    random = torch.get_rng_state()
+    learner.validate()
+    assert_same(learner.model.state_dict(), before)
+    assert_same(torch.get_rng_state(), random)
+    assert all(p.grad is None for p in learner.model.parameters())
+
+
+class Linear(nn.Linear):
+    """Takes images of one pixel; has no bias and starts with the weights given."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__(3, 3, bias=False)
+        self.weight.data.copy_(weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.flatten(1))
+
+
+def test_a_step_is_that_of_the_optimizer() -> None:
+    """The weight of one linear layer after one step, from the gradient of softmax and cross entropy by hand."""
+    weight = torch.diag(torch.tensor([1.0, 2.0, 3.0]))
+    model = Linear(weight)
+    loader = logits_loader([[1.0, 2.0, 3.0], [0.5, 0.0, -1.0]], [0, 2])
+    learner = make_learner(
+        model=model, train=loader, val=loader, epochs=1, optimizer=lambda m: torch.optim.SGD(m.parameters(), 0.5)
+    )
+    learner.fit()
+    images = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.0, -1.0]])
+    errors = (images @ weight.T).softmax(1) - torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    torch.testing.assert_close(model.weight.data, weight - 0.5 * errors.T @ images / 2)
+
+
+def test_every_training_batch_steps_and_clears_the_gradients() -> None:
+    weights: list[Tensor] = []
+
+    def note(learner: Learner) -> None:
+        if learner.training:
+            assert all(p.grad is None or not p.grad.any() for p in learner.model.parameters())
+            weights.append(learner.model.state_dict()["6.weight"].clone())
+
+    make_learner(on("before_batch", note), on("after_batch", note), epochs=1).fit()
+    changed = [not torch.equal(one, other) for one, other in pairwise(weights)]
+    assert changed == [True, False, True, False, True]  # within each batch, and not between them
+
+
+def test_cancel_step_adds_gradients_up() -> None:
+    """Two batches with one step equal one step of the sum of their gradients."""
+
+    def weights(skip: bool, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        model = Linear(torch.eye(3))
+        loader = logits_loader([[1, 2, 3], [0, 1, 0], [3, 1, 0], [2, 2, 1]], [0, 1, 1, 2], 2 if skip else 4)
+        every_other = [on("before_step", raises(CancelStep))] if skip else []
+        make_learner(*every_other, train=loader, val=loader, model=model, epochs=1, loss_function=loss).fit()
+        return model.weight.data
+
+    mean, total = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum")
+    torch.testing.assert_close(weights(True, mean), weights(False, lambda o, t: total(o, t) / 2))
+
+
+def test_the_batch_the_output_and_the_loss_are_there_after_a_batch() -> None:
+    def check(learner: Learner) -> None:
+        assert isinstance(learner.batch, Batch)
+        assert learner.output.shape == (len(learner.batch), 3)
+        expected = nn.functional.cross_entropy(learner.output, learner.batch.targets)
+        assert torch.equal(learner.loss, expected)
+        seen.append(len(learner.batch))
+
+    seen: list[int] = []
+    make_learner(on("after_batch", check), epochs=1).fit()
+    assert seen == [2, 2, 1, 2, 1]
+
+
+def test_the_model_is_moved_before_the_optimizer_is_made() -> None:
+    model = nn.Conv2d(3, 4, 3)
+    made: list[bool] = []
+
+    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        made.extend(p.is_contiguous(memory_format=torch.channels_last) for p in model.parameters() if p.dim() == 4)
+        return sgd(model)
+
+    make_learner(model=model, optimizer=optimizer)
+    assert made == [True]
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_bf16_is_autocast_of_the_forward_pass_alone(precision: str, dtype: torch.dtype) -> None:
+    seen: list[tuple[torch.dtype, torch.dtype]] = []
+    learner = small_learner(
+        on("after_batch", lambda learner: seen.append((learner.output.dtype, learner.loss.dtype))), precision=precision
+    )
+    learner.fit()
+    assert set(seen) == {(dtype, torch.float32)}
+    assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
+
+
+def test_a_compiled_model_keeps_its_keys() -> None:
+    learner = make_learner(compile=True)
+    assert list(learner.model.state_dict()) == list(tiny_model().state_dict())
+    assert learner.model._compiled_call_impl is not None
+    assert make_learner().model._compiled_call_impl is None
+
+
+def test_validation_may_have_a_loss_of_its_own() -> None:
+    seen: list[tuple[bool, float]] = []
+    look = on("after_batch", lambda learner: seen.append((learner.training, learner.loss.item())))
+
+    def nine(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.sum() * 0 + 9
+
+    small_learner(look, val_loss_function=nine, epochs=1).fit()
+    assert [(training, loss == 9) for training, loss in seen] == [(True, False), (True, False), (False, True)]
+
+
+def test_find() -> None:
+    recorder, clips = Recorder(), [GradClip(), GradClip()]
+    learner = make_learner(*clips, recorder)
+    assert learner.find(Recorder) is recorder
+    assert learner.find(GradClip) is clips[0]
+    with pytest.raises(LookupError, match="the learner has no Checkpoint"):
+        learner.find(Checkpoint)

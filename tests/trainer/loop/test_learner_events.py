@@ -1,0 +1,219 @@
+"""The loop's events in order, how a level is left, and who is told of a failure."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes import (
+    journal,
+    make_learner,
+    noise_loader,
+    on,
+    raises,
+    small_learner,
+)
+from torch import nn
+
+from trainer.callbacks.recorder import Recorder
+from trainer.loop.callback import (
+    CANCELS,
+    EVENTS,
+    Callback,
+    Cancel,
+    CancelBatch,
+    CancelEpoch,
+    CancelFit,
+    CancelStep,
+    CancelTrain,
+    CancelValidate,
+)
+from trainer.loop.learner import Learner, Position
+
+TRAIN_BATCH = ["before_batch", "before_step", "after_step", "after_batch"]
+VAL_BATCH = ["before_batch", "after_batch"]
+EPOCH = [
+    "before_epoch",
+    *["before_train", *TRAIN_BATCH, *TRAIN_BATCH, "after_train"],
+    *["before_validate", *VAL_BATCH, "after_validate"],
+    "after_epoch",
+]
+FIT = ["before_fit", *EPOCH, *EPOCH, "after_fit"]
+
+
+def trace(*callbacks: Callback, **options: Any) -> list[str]:
+    events: list[str] = []
+    small_learner(journal(events, order=-1000), *callbacks, **options).fit()
+    return events
+
+
+def at_call(index: int, action: Callable[[], None]) -> Callback:
+    """Make a callback that acts at the event that is number `index` of the whole fit."""
+    seen: list[str] = []
+
+    def event(name: str) -> Callable[[Callback, Learner], None]:
+        def method(self: Callback, learner: Learner) -> None:
+            seen.append(name)
+            if len(seen) == index + 1:
+                action()
+
+        return method
+
+    made: Callback = type("AtCall", (Callback,), {name: event(name) for name in EVENTS})()
+    return made
+
+
+def throw(error: BaseException) -> Callable[[], None]:
+    def action() -> None:
+        raise error
+
+    return action
+
+
+def open_levels(index: int) -> set[str]:
+    """Return the levels that the event number `index` of `FIT` is in, its own included if it is the first of it."""
+    levels: list[str] = []
+    for event in FIT[: index + 1]:
+        when, level = event.split("_")
+        if when == "before":
+            levels.append(level)
+        else:
+            levels.remove(level)
+    return set(levels)
+
+
+def test_all_events_in_order() -> None:
+    assert trace() == FIT
+
+
+@pytest.mark.parametrize(
+    ("cancel", "event", "expected"),
+    [
+        (CancelFit, "before_fit", ["before_fit", "after_fit"]),
+        (CancelFit, "before_step", [*FIT[:5], "after_fit"]),
+        (CancelEpoch, "before_epoch", ["before_fit", "before_epoch", "after_epoch", *EPOCH, "after_fit"]),
+        (CancelTrain, "before_train", ["before_fit", *EPOCH[:2], *EPOCH[10:], *EPOCH, "after_fit"]),
+        (CancelValidate, "before_validate", ["before_fit", *EPOCH[:12], *EPOCH[14:], *EPOCH, "after_fit"]),
+        (CancelBatch, "before_batch", ["before_fit", *EPOCH[:3], *EPOCH[5:], *EPOCH, "after_fit"]),
+        (CancelStep, "before_step", ["before_fit", *EPOCH, *EPOCH, "after_fit"]),
+    ],
+)
+def test_a_cancelled_level_by_hand(cancel: type[Cancel], event: str, expected: list[str]) -> None:
+    assert trace(on(event, raises(cancel))) == expected
+
+
+@pytest.mark.parametrize("level", CANCELS)
+def test_each_level_can_be_left_from_each_event_in_it(level: str) -> None:
+    """What is left out ends with the level's own after event, and everything else happens."""
+    places = [index for index in range(len(FIT)) if level in open_levels(index)]
+    assert places
+    for index in places:
+        after = FIT.index(f"after_{level}", index + 1)
+        events: list[str] = []
+        learner = small_learner(journal(events, order=-1000), at_call(index, throw(CANCELS[level]())))
+        learner.fit()
+        assert events == FIT[: index + 1] + FIT[after:], f"{level} left in event {index}, {FIT[index]}"
+        assert learner.error is None
+
+
+def test_the_callbacks_behind_the_one_that_cancels_miss_the_event_and_get_the_after_event() -> None:
+    events: list[str] = []
+    small_learner(on("before_train", raises(CancelTrain)), journal(events, order=1), epochs=1).fit()
+    assert events == ["before_fit", "before_epoch", *EPOCH[10:], "after_fit"]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, [0, 1, 2, 3, 4]), (2, [1, 3, 4]), (9, [4])])
+def test_epochs_between_validations(every: int, expected: list[int]) -> None:
+    learner = make_learner(Recorder(), epochs=5, validate_every=every)
+    learner.fit()
+    assert [row["epoch"] for row in learner.find(Recorder).rows if "val_loss" in row] == expected
+    assert len(learner.find(Recorder).rows) == 5
+
+
+def test_validation_may_stand_alone() -> None:
+    events: list[str] = []
+    learner = small_learner(journal(events))
+    learner.validate()
+    assert events == ["before_validate", *VAL_BATCH, "after_validate"]
+
+
+# --- failures ---
+
+
+def test_a_fit_may_start_in_the_middle() -> None:
+    train = noise_loader(4)
+    train.load_state_dict({"consumed": 1})
+    events: list[str] = []
+    make_learner(journal(events), train=train, val=noise_loader(2)).fit(Position(0, 1))
+    assert train.fetched == [(0, 1), (1, 0), (1, 1)]
+    assert events == ["before_fit", *EPOCH[:2], *EPOCH[6:], *EPOCH, "after_fit"]
+
+
+def test_an_epoch_with_no_batch_left_fetches_none() -> None:
+    train = noise_loader(4)
+    train.load_state_dict({"consumed": 2})
+    events: list[str] = []
+    make_learner(journal(events), train=train, val=noise_loader(2), epochs=1).fit(Position(0, 2))
+    assert train.fetched == []
+    assert events == ["before_fit", *EPOCH[:2], *EPOCH[10:], "after_fit"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
+@pytest.mark.parametrize("event", [event for event in EVENTS if event != "after_fit"])
+def test_after_fit_reaches_everybody_when_a_callback_fails(event: str, error: BaseException) -> None:
+    seen: list[tuple[str, BaseException | None]] = []
+    first = on("after_fit", lambda learner: seen.append(("first", learner.error)), -1)
+    last = on("after_fit", lambda learner: seen.append(("last", learner.error)), 1)
+    learner = small_learner(first, on(event, raises(error)), last)
+    with pytest.raises(type(error)) as caught:
+        learner.fit()
+    assert caught.value is error
+    assert learner.error is error
+    assert seen == [("first", error), ("last", error)]
+
+
+def test_after_fit_reaches_everybody_when_the_model_fails() -> None:
+    events: list[str] = []
+    learner = small_learner(journal(events), model=nn.Sequential(nn.Flatten(), nn.Linear(7, 3)))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        learner.fit()
+    assert isinstance(learner.error, RuntimeError)
+    assert events == ["before_fit", "before_epoch", "before_train", "before_batch", "after_fit"]
+
+
+def test_one_failing_after_fit_does_not_keep_the_others_from_running() -> None:
+    seen: list[str] = []
+    learner = small_learner(
+        on("after_fit", lambda learner: seen.append("a"), -1),
+        on("after_fit", raises(OSError("disk full")), 0),
+        on("after_fit", lambda learner: seen.append("b"), 1),
+        on("after_fit", raises(ValueError("and this")), 2),
+        on("after_fit", lambda learner: seen.append("c"), 3),
+    )
+    with pytest.raises(ValueError, match="and this") as caught:
+        learner.fit()
+    assert seen == ["a", "b", "c"]
+    assert str(caught.value.__context__) == "disk full"
+
+
+def test_a_failing_after_fit_does_not_hide_why_the_fit_failed() -> None:
+    error = RuntimeError("boom")
+    learner = small_learner(on("before_step", raises(error)), on("after_fit", raises(OSError("disk full"))))
+    with pytest.raises(OSError, match="disk full") as caught:
+        learner.fit()
+    assert caught.value.__context__ is error
+    assert learner.error is error
+
+
+def test_a_fit_after_a_failed_one_has_no_error() -> None:
+    learner = small_learner(on("before_step", raises(RuntimeError("boom"))))
+    with pytest.raises(RuntimeError, match="boom"):
+        learner.fit()
+    learner.fit()
+    assert learner.error is None
+
+
+def test_a_level_cannot_be_left_from_outside() -> None:
+    learner = small_learner(on("after_batch", raises(CancelBatch)))
+    with pytest.raises(CancelBatch):
+        learner.fit()
+    assert isinstance(learner.error, CancelBatch)

@@ -1,0 +1,294 @@
+"""What a learner saves: a fit that is resumed equals one that was never interrupted."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import (
+    assert_same,
+    make_learner,
+    needs_gpu,
+    noise_loader,
+    on,
+    raises,
+    tiny_model,
+)
+
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.early_stopping import EarlyStopping
+from trainer.callbacks.ema import EMA
+from trainer.callbacks.recorder import TIMES, Recorder, read_metrics
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import (
+    Callback,
+    CancelFit,
+    CancelStep,
+)
+from trainer.loop.checkpoint import LAST, FitState, load
+from trainer.loop.learner import Learner, Position
+from trainer.optim.schedule import one_cycle
+
+EPOCHS = 3
+
+
+def resumable(folder: Path | None, *callbacks: Callback, seed: int = 0, **options: Any) -> Learner:
+    """Three epochs of 3 + 2 batches with dropout, momentum, a schedule and checkpoints."""
+    schedule = one_cycle(0.2, start=0.01, end=0.0)
+    return make_learner(
+        Recorder(),
+        ParamScheduler({"lr": schedule}),
+        Checkpoint(monitor="val_loss"),
+        *callbacks,
+        model=tiny_model(dropout=0.5, seed=seed),
+        folder=folder,
+        **({"epochs": EPOCHS} | options),
+    )
+
+
+def outcome(learner: Learner) -> dict[str, Any]:
+    """Return all that two equal fits have in common."""
+    checkpoint, recorder = learner.find(Checkpoint), learner.find(Recorder)
+    assert learner.folder is not None
+    return {
+        "model": learner.model.state_dict(),
+        "optimizer": learner.optimizer.state_dict(),
+        "loader": learner.train_loader.state_dict(),
+        "random": torch.get_rng_state(),
+        "rows": [timeless(row) for row in recorder.rows],
+        "file": [timeless(row) for row in read_metrics(learner.folder)],
+        "samples": vars(recorder.samples),
+        "best": (checkpoint.best, checkpoint.best_epoch),
+    }
+
+
+def timeless(row: dict[str, float]) -> dict[str, float]:
+    return {key: value for key, value in row.items() if key not in TIMES}
+
+
+def interrupt(folder: Path, event: str, at: int, start: Path | None = None) -> Learner:
+    """Fit until an event is reached for the time number `at`, in a folder of its own."""
+    folder.mkdir()
+    learner = resumable(folder, on(event, raises(CancelFit, at), 100))
+    learner.fit(Position() if start is None else learner.restore(load(start / LAST, FitState)))
+    return learner
+
+
+def resume(run: Path, folder: Path, **options: Any) -> Learner:
+    """Go on with what a folder holds, by a learner that knows nothing of the one before."""
+    folder.mkdir()
+    learner = resumable(folder, seed=99, **options)
+    torch.manual_seed(1234)
+    learner.fit(learner.restore(load(run / LAST, FitState)))
+    return learner
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    learner = resumable(tmp_path_factory.mktemp("uninterrupted"))
+    learner.fit()
+    assert [row["epoch"] for row in learner.find(Recorder).rows] == [0, 1, 2]
+    return outcome(learner)
+
+
+@pytest.mark.parametrize("batch", range(EPOCHS * 5))
+def test_a_fit_interrupted_in_any_batch_equals_one_that_was_not(
+    batch: int, uninterrupted: dict[str, Any], tmp_path: Path
+) -> None:
+    learner = interrupt(tmp_path / "first", "after_batch", batch)
+    assert learner.position == (batch // 5, min(batch % 5 + 1, 3))
+    assert_same(outcome(resume(tmp_path / "first", tmp_path / "second")), uninterrupted)
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["before_epoch", "before_train", "after_train", "before_validate", "after_validate", "after_epoch"],
+)
+def test_a_fit_stopped_in_any_event_equals_one_that_was_not(
+    event: str, uninterrupted: dict[str, Any], tmp_path: Path
+) -> None:
+    interrupt(tmp_path / "first", event, 1)
+    assert_same(outcome(resume(tmp_path / "first", tmp_path / "second")), uninterrupted)
+
+
+def test_a_fit_may_be_interrupted_again_and_again(uninterrupted: dict[str, Any], tmp_path: Path) -> None:
+    interrupt(tmp_path / "0", "after_batch", 5)
+    for number in range(1, 8):
+        interrupt(tmp_path / str(number), "after_batch", 0, tmp_path / str(number - 1))
+    assert_same(outcome(resume(tmp_path / "7", tmp_path / "end")), uninterrupted)
+
+
+def test_a_resumed_fit_that_is_stopped_at_once_loses_nothing(uninterrupted: dict[str, Any], tmp_path: Path) -> None:
+    interrupt(tmp_path / "0", "after_batch", 6)
+    interrupt(tmp_path / "1", "before_fit", 0, tmp_path / "0")
+    assert_same(outcome(resume(tmp_path / "1", tmp_path / "end")), uninterrupted)
+
+
+def test_a_finished_fit_may_be_extended(tmp_path: Path) -> None:
+    (tmp_path / "short").mkdir()
+    short = resumable(tmp_path / "short")
+    short.fit()
+    (tmp_path / "long").mkdir()
+    longer = resumable(tmp_path / "long", epochs=EPOCHS + 1)
+    longer.fit(longer.restore(load(tmp_path / "short" / LAST, FitState)))
+    assert [row["epoch"] for row in read_metrics(tmp_path / "long")] == [0, 1, 2, 3]
+    assert longer.train_loader.fetched == [(3, 0), (3, 1), (3, 2)]  # type: ignore[attr-defined]
+
+
+class Late(Callback):
+    """Counts batches, after all other callbacks."""
+
+    order = 99
+    saves = ("count",)
+    count = 0
+
+    def after_batch(self, learner: Learner) -> None:
+        self.count += learner.training
+
+
+class KilledAt(Callback):
+    """Fails before a training batch, so that nothing more is saved."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+    def before_batch(self, learner: Learner) -> None:
+        if learner.training and learner.step == self.batch:
+            raise RuntimeError("killed")
+
+
+def within(folder: Path, *callbacks: Callback, seed: int = 0) -> tuple[Learner, Late]:
+    """Return a learner that saves after every batch, with all that has a state between two batches, and one of it."""
+    folder.mkdir()
+    train, late = noise_loader(9), Late()  # 5 batches, of which the last makes a step on its own
+    learner = make_learner(
+        *(Recorder(), ParamScheduler({"lr": one_cycle(0.2, start=0.01, end=0.0)})),
+        *(Checkpoint(every_batches=1, monitor="val_loss"), EMA(decay=0.5), EarlyStopping(patience=2), late, *callbacks),
+        model=tiny_model(dropout=0.5, seed=seed),
+        train=train,
+        folder=folder,
+        accumulate=2,
+    )
+    return learner, late
+
+
+def test_a_fit_killed_after_any_save_within_an_epoch_equals_one_that_was_not(tmp_path: Path) -> None:
+    whole, counted = within(tmp_path / "whole")
+    whole.fit()
+    expected = outcome(whole) | {"late": counted.count}
+    assert counted.count == 10
+    for batch in (1, 3, 4, 5, 8):
+        first, _ = within(tmp_path / f"{batch}a", KilledAt(batch))
+        with pytest.raises(RuntimeError, match="killed"):
+            first.fit()
+        second, late = within(tmp_path / f"{batch}b", seed=99)
+        start = second.restore(load(tmp_path / f"{batch}a" / LAST, FitState))
+        second.fit(start)
+        assert_same(outcome(second) | {"late": late.count}, expected)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_smaller_limit_than_the_batches_done_ends_that_epoch(limit: int, tmp_path: Path) -> None:
+    interrupt(tmp_path / "first", "after_batch", 1)
+    learner = resume(tmp_path / "first", tmp_path / "second", limit_batches=limit)
+    expected = [(epoch, number) for epoch in (1, 2) for number in range(limit)]
+    assert learner.train_loader.fetched == expected  # type: ignore[attr-defined]
+
+
+def test_a_limited_fit_interrupted_at_its_limit_continues_with_the_next_epoch(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    first = resumable(tmp_path / "first", on("after_batch", raises(CancelFit, 1)), limit_batches=2)
+    first.fit()
+    assert first.position == (0, 2)
+    learner = resume(tmp_path / "first", tmp_path / "second", limit_batches=2)
+    assert learner.train_loader.fetched == [(1, 0), (1, 1), (2, 0), (2, 1)]  # type: ignore[attr-defined]
+    assert [row["epoch"] for row in read_metrics(tmp_path / "second")] == [0, 1, 2]
+
+
+class EveryOther(Callback):
+    """Leaves out every other step, whose gradients go into the next one."""
+
+    def before_step(self, learner: Learner) -> None:
+        if learner.step % 2 == 0:
+            raise CancelStep
+
+
+@pytest.mark.parametrize(
+    ("event", "at"), [("after_batch", 0), ("after_batch", 1), ("after_batch", 7), ("after_epoch", 0)]
+)
+def test_the_gradients_of_a_step_that_was_left_out_are_saved(event: str, at: int) -> None:
+    whole = make_learner(EveryOther())
+    whole.fit()
+    first = make_learner(EveryOther(), on(event, raises(CancelFit, at)))
+    first.fit()
+    assert bool(first.state().gradients) == (first.step % 2 == 0)
+    second = make_learner(EveryOther())
+    second.fit(second.restore(deepcopy(first.state())))
+    assert_same(second.model.state_dict(), whole.model.state_dict())
+
+
+class Counter(Callback):
+    """Counts training batches."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_step(self, learner: Learner) -> None:
+        self.count += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+def test_two_callbacks_of_one_class_keep_a_state_each() -> None:
+    def pair() -> tuple[Counter, Counter]:
+        return Counter(), Counter()
+
+    first = pair()
+    saved = make_learner(*first)
+    saved.fit()
+    first[1].count = 100
+    second = pair()
+    make_learner(*second).restore(saved.state())
+    assert [counter.count for counter in second] == [6, 100]
+
+
+def test_a_callback_that_the_saved_run_did_not_have_starts_fresh() -> None:
+    saved = make_learner()
+    saved.fit()
+    counter = Counter()
+    make_learner(counter).restore(saved.state())
+    assert counter.count == 0
+
+
+def test_states_are_plain_values_and_tensors(tmp_path: Path) -> None:
+    learner = resumable(tmp_path, on("after_batch", raises(CancelFit, 6)))
+    learner.fit()
+    state = load(tmp_path / LAST, FitState)
+    assert_same(vars(state), vars(learner.state()) | {"callbacks": state.callbacks})
+    assert state.position == (1, 2)
+
+
+@needs_gpu
+def test_a_fit_on_the_gpu_may_be_resumed(tmp_path: Path) -> None:
+    device = torch.device("cuda")
+
+    def learner(folder: Path, *callbacks: Callback) -> Learner:
+        folder.mkdir()
+        train, val = noise_loader(device=device), noise_loader(3, shuffle=False, device=device)
+        return resumable(folder, *callbacks, device=device, train=train, val=val)
+
+    whole = learner(tmp_path / "whole")
+    whole.fit()
+    learner(tmp_path / "first", on("after_batch", raises(CancelFit, 6))).fit()
+    second = learner(tmp_path / "second")
+    torch.manual_seed(1234)
+    second.fit(second.restore(load(tmp_path / "first" / LAST, FitState, device)))
+    for ours, theirs in zip(second.find(Recorder).rows, whole.find(Recorder).rows, strict=True):
+        assert timeless(ours) == pytest.approx(timeless(theirs), rel=1e-4)
+    for name, value in whole.model.state_dict().items():
+        torch.testing.assert_close(second.model.state_dict()[name], value, rtol=1e-4, atol=1e-6)

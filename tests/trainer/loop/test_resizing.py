@@ -1,0 +1,493 @@
+"""Stages: each epoch with its sizes, every sample once, one pipeline at a time, and resumed to the bit."""
+
+import gc
+import io
+import threading
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import CLASSES, frozen, needs_gpu, on, tiny_model
+from nvidia.dali import backend
+from nvidia.dali.pipeline import Pipeline
+from passes import saved
+from rich.console import Console
+
+import augment.pipeline.loader
+from augment.cli.compose import compose
+from augment.data.dataset import Dataset, Split
+from augment.pipeline.graph import Placement
+from augment.pipeline.loader import Batch
+from augment.recipe.plan import build_plan
+from augment.support.errors import UserError
+from trainer.callbacks.prepare import Prepare
+from trainer.callbacks.progress import ProgressBar
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import Callback, CancelFit, RunDescription
+from trainer.loop.learner import Learner, Position
+from trainer.loop.resizing import StagedLoader
+from trainer.optim.schedule import lin
+from trainer.run import train as run
+from trainer.run.build import make_loader, make_train_loader
+from trainer.run.check import check_config
+from trainer.run.config import Config, parse_config
+
+# Three stages over 7 images: two epochs of 8 px in batches of 3, one of 16 px, two of 12 px in batches of 4.
+STAGES: dict[str, Any] = {
+    "small": {"epochs": 2, "size": 8, "batch_size": 3},
+    "middle": {"epochs": 1, "size": 16},
+    "last": {},
+}
+SIZES = [(8, [3, 3, 1])] * 2 + [(16, [4, 3])] + [(12, [4, 3])] * 2
+STEPS: dict[str, Any] = {"random_resized_crop": {}, "flip": {"p": 0.5}, "rotate": {"p": 0.5}}
+
+Content = tuple[int, list[int], torch.Tensor]
+
+
+def config_of(stages: object = STAGES, **fit: Any) -> Config:
+    """Return a configuration of five epochs at 12 px in batches of 4."""
+    given = {"epochs": 5, "batch_size": 4, "threads": 1, "device": "cpu", "stages": stages} | fit
+    sections = {"data": {"source": "sample"}, "model": {"kind": "cnn"}}
+    return parse_config({**sections, "aug": {"size": 12, "train": STEPS}, "fit": given})
+
+
+@pytest.fixture
+def data(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> Split:
+    """The images that every configuration finds."""
+    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
+    return image_files
+
+
+@pytest.fixture
+def alive(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[Pipeline]":
+    """Every pipeline that a loader built and somebody still holds."""
+    built: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+    build = augment.pipeline.loader.build_pipeline
+
+    def spy(*given: Any, **options: Any) -> Pipeline:
+        pipeline = build(*given, **options)
+        built.add(pipeline)
+        return pipeline
+
+    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", spy)
+    return built
+
+
+def staged(config: Config, split: Split) -> StagedLoader:
+    loader = make_train_loader(config, split)
+    assert isinstance(loader, StagedLoader)
+    return loader
+
+
+def content(batch: Batch) -> Content:
+    return batch.images.shape[-1], batch.indices.tolist(), batch.images.clone()
+
+
+def take(loader: StagedLoader, count: int | None = None) -> list[Content]:
+    """Return a pass, or its first batches."""
+    return [content(batch) for _, batch in zip(range(count or 99), loader, strict=False)]
+
+
+def same(ones: list[Content], others: list[Content]) -> bool:
+    return [one[:2] for one in ones] == [other[:2] for other in others] and all(
+        torch.equal(one[2], other[2]) for one, other in zip(ones, others, strict=True)
+    )
+
+
+# --- epochs ---
+
+
+def test_each_epoch_has_its_sizes_and_every_sample_once(data: Split) -> None:
+    loader = staged(config_of(), data)
+    for epoch, (size, batches) in enumerate(SIZES):
+        assert (loader.epoch, len(loader), loader.batches_in(epoch)) == (epoch, len(batches), len(batches))
+        taken = take(loader)
+        assert [(side, len(indices)) for side, indices, _ in taken] == [(size, count) for count in batches]
+        assert sorted(index for _, indices, _ in taken for index in indices) == list(range(len(data)))
+
+
+def test_a_stage_draws_what_a_loader_of_its_own_would_in_that_epoch(data: Split) -> None:
+    # The order and the window are DALI's, from the epoch in which it was built.
+    loader = staged(config_of(), data)
+    epochs = [take(loader) for _ in SIZES]
+    for start, size, batch_size in ((0, 8, 3), (2, 16, 4), (3, 12, 4)):
+        config = config_of({}, batch_size=batch_size)
+        plan = build_plan(replace(config.aug, size=size), "train")
+        alone = make_loader(config, plan, data)
+        alone.start_at(start)
+        assert same([content(batch) for batch in alone], epochs[start])
+    assert not same(epochs[3], epochs[4])
+
+
+@pytest.mark.parametrize("lead", [0.0, 10.0])
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_pass_that_was_cut_is_followed_by_the_next_epoch(
+    after: int, lead: float, data: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the next stage's pipeline was begun by then."""
+    monkeypatch.setattr("trainer.loop.resizing._LEAD", lead)
+    whole, cut = staged(config_of(), data), staged(config_of(), data)
+    epochs = [take(whole) for _ in SIZES]
+    for _ in range(2):
+        take(cut, after)
+    assert same(take(cut), epochs[2])
+    assert same(take(cut), epochs[3])
+
+
+def test_one_pipeline_is_alive_and_the_next_one_only_at_the_end_of_a_stage(
+    data: Split, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A batch takes a second: the next pipeline is begun ten before the end.
+    clock = iter(range(10**6))
+    monkeypatch.setattr("trainer.loop.resizing.monotonic", lambda: next(clock))
+    loader = staged(config_of({"small": {"epochs": 2, "size": 8, "batch_size": 1}, "last": {}}, epochs=3), data)
+    monkeypatch.setattr("trainer.loop.resizing._LEAD", 2.5)
+    counts = []
+    for _ in range(3):
+        for _ in loader:
+            wait_for_threads()
+            counts.append(len(alive))
+    assert counts == [1] * 7 + [1, 1, 1, 1, 2, 2, 2] + [1, 1]
+    loader.close()
+    assert len(alive) == 0
+
+
+def test_a_resumed_pass_knows_when_its_stage_ends(
+    data: Split, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr("trainer.loop.resizing.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trainer.loop.resizing._LEAD", 2.5)
+    config = config_of({"small": {"epochs": 1, "batch_size": 1}, "last": {}}, epochs=2)
+    loader, resumed = staged(config, data), staged(config, data)
+    take(loader, 3)
+    resumed.load_state_dict(loader.state_dict())
+    loader.close()
+    counts = []
+    for _ in resumed:
+        wait_for_threads()
+        counts.append(len(alive))
+    assert counts == [1, 2, 2, 2]
+
+
+def wait_for_threads() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("background"):
+            thread.join()
+
+
+def broken(*given: Any, **options: Any) -> Pipeline:
+    raise OSError("no such image")
+
+
+def test_a_stage_begins_with_the_pipeline_that_was_built_ahead(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = staged(config_of(), data)
+    for _ in range(2):
+        take(loader)
+    wait_for_threads()
+    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", broken)
+    assert take(loader, 1)[0][0] == 16
+
+
+def test_close_ends_what_was_begun_ahead(data: Split, alive: "weakref.WeakSet[Pipeline]") -> None:
+    loader = staged(config_of(), data)
+    take(loader)
+    take(loader, 2)
+    loader.prepare()
+    loader.close()
+    assert len(alive) == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("background")]
+
+
+def test_what_goes_wrong_ahead_is_raised_by_the_pass_that_needs_it(
+    data: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = staged(config_of(), data)
+    take(loader)
+    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", broken)
+    assert len(take(loader)) == 3
+    with pytest.raises(OSError, match="no such image"):
+        take(loader)
+
+
+# --- saving and resuming ---
+
+
+@pytest.mark.parametrize("done", [0, 1, 2], ids="after {} batches".format)
+@pytest.mark.parametrize("epoch", range(5))
+def test_resume_in_any_stage(epoch: int, done: int, data: Split) -> None:
+    whole = staged(config_of(), data)
+    epochs = [take(whole) for _ in SIZES]
+    loader = staged(config_of(), data)
+    for _ in range(epoch):
+        take(loader)
+    if done:
+        take(loader, done)
+    resumed = staged(config_of(), data)
+    resumed.load_state_dict(saved(loader.state_dict()))
+    left = epochs[epoch][done:]
+    if left:
+        assert same(take(resumed), left)
+    for following in epochs[epoch + 1 :]:
+        assert same(take(resumed), following)
+
+
+def test_all_stages_go_back_to_what_a_trial_of_decoders_chose(data: Split) -> None:
+    config = config_of()
+    chosen, other = (Placement("gpu", decode=decode, auto=True) for decode in ("cpu", "mixed"))
+    saved_one, resumed = (make_train_loader(config, data, placement) for placement in (chosen, other))
+    assert isinstance(resumed, StagedLoader)
+    resumed.load_state_dict(saved_one.state_dict())
+    assert [loader.placement.decode for loader in resumed._loaders] == ["cpu"] * 3
+
+
+def test_looking_at_the_state_changes_nothing(data: Split) -> None:
+    whole, looked_at = staged(config_of(), data), staged(config_of(), data)
+    for _ in SIZES:
+        expected, found = take(whole), []
+        for batch in looked_at:
+            found.append(content(batch))
+            looked_at.state_dict()
+        assert same(found, expected)
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {name: values | changes.get(name, {}) for name, values in STAGES.items()}
+
+
+@pytest.mark.parametrize(
+    ("other", "resumes"),
+    [
+        (config_of(changed(last={"size": 24})), True),
+        (config_of(changed(middle={"epochs": 2})), True),
+        (config_of(epochs=7), True),
+        (config_of(changed(small={"epochs": 1})), False),
+        (config_of(changed(small={"size": 9})), False),
+        (config_of(changed(small={"batch_size": 4})), False),
+        (config_of(changed(middle={"size": 12})), False),
+    ],
+)
+def test_only_stages_to_come_may_change(other: Config, resumes: bool, data: Split) -> None:
+    loader = staged(config_of(), data)
+    for _ in range(2):
+        take(loader)
+    take(loader, 1)
+    state = saved(loader.state_dict())
+    if resumes:
+        make_train_loader(other, data).check_state(state)
+        return
+    with pytest.raises(UserError, match=r"^fit\.stages: .* Allowed: the same"):
+        make_train_loader(other, data).check_state(state)
+
+
+def test_a_run_without_stages_does_not_resume_with_some(data: Split) -> None:
+    state = make_train_loader(config_of({}), data).state_dict()
+    with pytest.raises(UserError, match=r"^fit\.stages: "):
+        staged(config_of(), data).check_state(state)
+
+
+def test_other_differences_are_named_as_without_stages(data: Split) -> None:
+    state = staged(config_of(), data).state_dict()
+    other = replace(config_of(), seed=1)
+    with pytest.raises(UserError, match=r"^seed: not that of the saved run \(0, not 1\)"):
+        staged(other, data).load_state_dict(state)
+
+
+# --- in a fit ---
+
+
+def learner_of(data: Split, *callbacks: Any, **fit: Any) -> Learner:
+    config = config_of(**fit)
+    return Learner(
+        tiny_model(),
+        staged(config, data),
+        make_loader(config, build_plan(config.aug, "val"), data),
+        config.fit,
+        optimizer=frozen,
+        callbacks=callbacks,
+        classes=CLASSES,
+        run=RunDescription(stages=config.fit.full_stages(config.aug.size)),
+    )
+
+
+def note(notes: list[tuple[bool, int, int, int]]) -> Any:
+    return on(
+        "after_batch", lambda learner: notes.append((learner.training, learner.step, *learner.batch.images.shape[::3]))
+    )
+
+
+@pytest.mark.parametrize(("limit", "batches"), [(None, [3, 3, 2, 2, 2]), (2, [2] * 5), (1, [1] * 5)])
+def test_steps_count_the_batches_of_all_stages(limit: int | None, batches: list[int], data: Split) -> None:
+    notes: list[tuple[bool, int, int, int]] = []
+    learner = learner_of(data, note(notes), limit_batches=limit)
+    learner.fit()
+    assert learner.total_steps == sum(batches)
+    assert [step for training, step, *_ in notes if training] == list(range(sum(batches)))
+    sizes = [(count, size) for size, counts in SIZES for count in counts[:limit]]
+    assert [(count, size) for training, _, count, size in notes if training] == sizes
+    assert {size for training, *_, size in notes if not training} == {12}
+
+
+def test_the_schedule_spans_all_stages(data: Split) -> None:
+    rates: list[float] = []
+    read = on(
+        "after_batch", lambda learner: rates.append(learner.optimizer.param_groups[0]["lr"]) if learner.training else 0
+    )
+    learner_of(data, ParamScheduler({"lr": lin(1.0, 0.0)}), read).fit()
+    assert rates == pytest.approx([1 - step / 12 for step in range(12)])
+
+
+@pytest.mark.parametrize("cut", [3, 5, 6, 7, 9])
+def test_a_fit_that_was_cut_continues(cut: int, data: Split) -> None:
+    def stop(learner: Learner) -> None:
+        if learner.training and learner.step == cut:
+            raise CancelFit
+
+    whole: list[torch.Tensor] = []
+    parts: list[torch.Tensor] = []
+    learner_of(data, keep(whole)).fit()
+    first = learner_of(data, keep(parts), on("after_step", stop))
+    first.fit()
+    second = learner_of(data, keep(parts))
+    position = second.restore(first.state())
+    assert position == first.position
+    second.fit(position)
+    assert len(parts) == len(whole)
+    assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
+
+
+def keep(images: list[torch.Tensor]) -> Callback:
+    return on("before_batch", lambda learner: images.append(learner.batch.images.clone()))
+
+
+def test_the_table_says_where_a_stage_begins(data: Split, capsys: pytest.CaptureFixture[str]) -> None:
+    learner_of(data, Recorder(), ProgressBar(), Prepare()).fit()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines if line.startswith("epoch ") and "px" in line] == [
+        "epoch 1: 8 px, batch 3",
+        "epoch 3: 16 px, batch 4",
+        "epoch 4: 12 px, batch 4",
+    ]
+
+
+def test_validation_is_prepared_while_the_first_epoch_trains(data: Split, alive: "weakref.WeakSet[Pipeline]") -> None:
+    counts: list[int] = []
+
+    def look(learner: Learner) -> None:
+        wait_for_threads()
+        counts.append(len(alive))
+
+    learner = learner_of(data, Prepare(), on("after_train", look))
+    learner.fit(Position(4, 0))  # no other stage comes after it
+    # One for training and one for validation.
+    assert counts == [2]
+
+
+@pytest.mark.slow
+def test_a_run_with_stages(
+    data: Split, tmp_path: Path, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "keep_freed_memory", lambda: None)  # it is for good
+    summary = run.train(config_of(drop_last=True), tmp_path, console=Console(file=io.StringIO()))
+    assert (summary.status, summary.epochs) == ("finished", 5)
+    assert len(alive) == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("background")]
+
+
+# --- configuration ---
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (["small"], "fit.stages: ['small'] is not allowed. Allowed: a mapping of stages"),
+        ({"small": 3}, "fit.stages.small: 3 is not allowed. Allowed: a mapping of epochs, size, batch_size"),
+        ({"small": {"sise": 8}}, "fit.stages.small.sise: unknown key. Did you mean 'size'?"),
+        ({"small": {"size": 7}}, "fit.stages.small.size: 7 is not allowed. Allowed: a whole number from 8 to 4096"),
+        ({"small": {"epochs": 0}}, "fit.stages.small.epochs: 0 is not allowed."),
+        ({"small": {"batch_size": 2.5}}, "fit.stages.small.batch_size: 2.5 is not allowed."),
+        ({"a.b": {}}, "fit.stages.a.b: a stage's name has no dot."),
+        ({1: {"epochs": 1}, "1": {}}, "fit.stages.1: there twice"),
+        ({"a": {}, "b": {"epochs": None}}, "fit.stages.b.epochs: null, as in fit.stages.a. Allowed: at most one"),
+        ({"a": {"epochs": 1}}, "fit.stages: the stages have 1 epoch, fit.epochs is 5. Allowed:"),
+        ({"a": {"epochs": 2}, "b": {"epochs": 2}}, "fit.stages: the stages have 4 epochs, fit.epochs is 5. Allowed:"),
+        ({"a": {"epochs": 3}, "b": {"epochs": 3}}, "fit.stages: the stages have 6 epochs, fit.epochs is 5. Allowed:"),
+        ({"a": {"epochs": 5}, "b": {}}, "fit.stages.b: no epoch is left for it, the others have 5 of 5. Allowed:"),
+        ({"a": {"epochs": 9}, "b": {}}, "fit.stages.b: no epoch is left for it, the others have 9 of 5. Allowed:"),
+    ],
+)
+def test_mistakes(stages: object, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config_of(stages)
+    assert str(caught.value).startswith(message)
+
+
+def test_the_nearest_name_of_stages() -> None:
+    with pytest.raises(UserError, match=r"^fit\.stage: unknown key\. Did you mean 'stages'\?"):
+        config_of(stage={})
+
+
+def test_what_is_written_down_is_complete_and_makes_the_same_stages() -> None:
+    parsed = config_of()
+    written = parsed.resolved["fit"]["stages"]
+    assert written["middle"] == {"epochs": 1, "size": 16, "batch_size": None}
+    assert list(written) == ["small", "middle", "last"]
+    assert parse_config(parsed.resolved).fit == parsed.fit
+
+
+def test_stages_are_overridden_by_name() -> None:
+    given = "fit.stages={small: {epochs: 12, size: 96}, full: {}}"
+    composed = compose(["fit.epochs=20", given, "fit.stages.small.size=112", "fit.stages.small.batch_size=128"])
+    small, full = parse_config(composed).fit.full_stages(128)
+    assert (small.start, small.epochs, small.size, small.batch_size) == (0, 12, 112, 128)
+    assert (full.start, full.epochs, full.size, full.batch_size) == (12, 8, 128, 64)
+    assert not parse_config(compose(["fit.epochs=20"])).fit.stages
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("data")
+def test_each_size_must_fit_through_the_model() -> None:
+    config = config_of({"small": {"epochs": 2, "size": 64}, "last": {}})
+    check_config(config)
+    sections = {**config.resolved, "model": {"kind": "timm", "name": "vit_tiny_patch16_224"}, "aug": {"size": 224}}
+    with pytest.raises(UserError, match=r"^fit\.stages\.small\.size=64: the model cannot take images of that size"):
+        check_config(parse_config(sections))
+
+
+# --- on the GPU ---
+
+
+@needs_gpu
+@pytest.mark.alone
+def test_changes_of_stage_leave_no_memory_behind(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
+    sizes = [64, 128] * 6
+    stages = {f"s{i}": {"epochs": 1, "size": size, "batch_size": 2 + i % 2} for i, size in enumerate(sizes)}
+    loader = staged(config_of(stages, epochs=len(sizes), device="cuda"), image_files)
+    free = []
+    for number, size in enumerate(sizes):
+        shapes = []
+        for batch in loader:
+            assert batch.images.is_cuda
+            shapes.append(tuple(batch.images.shape[1:]))
+        assert set(shapes) == {(3, size, size)}
+        assert len(shapes) == -(-len(image_files) // (2 + number % 2))
+        free.append(free_memory())
+    # What the first stages took is what all take: libraries, and a pool that is grown once.
+    assert free[3] - min(free[4:]) < 64 * 2**20
+    loader.close()
+    del batch
+    assert free_memory() >= free[3] - 16 * 2**20
+
+
+def free_memory() -> int:
+    wait_for_threads()
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]
+    return torch.cuda.mem_get_info()[0]

@@ -1,0 +1,211 @@
+"""The xresnet family: sizes, known parameter counts, what each choice changes, and what a step of training reaches."""
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from fakes import needs_gpu
+from torch import nn
+
+from augment.params import settings
+from augment.support.errors import UserError
+from trainer.models.registry import MODELS, Xresnet, count_parameters, parse_model
+from trainer.models.xresnet import (
+    ACTIVATIONS,
+    LAYOUTS,
+    POOLS,
+    BlurPool,
+    EfficientChannels,
+    SelfAttention,
+    SqueezeExcite,
+    XResNet,
+)
+
+# As small as they get: every kind of block, two of them a stage.
+SMALL: dict[str, Any] = {"depth": "26", "width": 0.125, "groups": 2, "base_width": 16}
+BASIC: dict[str, Any] = {"depth": "18", "width": 0.125}
+
+
+def parameters(**settings: Any) -> int:
+    with torch.device("meta"):
+        return count_parameters(Xresnet(**settings).build(1000, 128))
+
+
+def test_the_parameters_of_known_networks() -> None:
+    """Those of timm's `d` variants, which have this stem and these shortcuts."""
+    with torch.device("meta"):
+        known = {name: count_parameters(timm.create_model(name)) for name in ("resnet18d", "resnet26d", "resnet50d")}
+    assert {name: parameters(depth=name[6:8]) for name in known} == known
+
+
+def test_the_size_of_the_leaderboards_network() -> None:
+    plain = {"groups": 32, "base_width": 4}
+    assert 25_000_000 < parameters(**plain) < 25_100_000  # resnext50_32x4d: 25.03 M
+    assert 27_000_000 < parameters(**plain, attention="se", self_attention=True, activation="mish") < 28_000_000
+
+
+@pytest.mark.parametrize("size", [8, 33])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SMALL,
+        BASIC,
+        *({**SMALL, "pool": pool} for pool in POOLS),
+        *({**BASIC, "activation": activation} for activation in ACTIVATIONS),
+        {**SMALL, "attention": "se", "self_attention": True},
+        {**BASIC, "attention": "eca", "stem_pool": False, "zero_init": False, "dropout": 0.5},
+    ],
+)
+def test_it_takes_any_size_and_every_parameter_is_reached(settings: dict[str, Any], size: int) -> None:
+    network = Xresnet(**settings, **({} if "zero_init" in settings else {"zero_init": False})).build(3, size)
+    output = network(torch.randn(2, 3, size, size))
+    assert output.shape == (2, 3)
+    output.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("depth", LAYOUTS)
+def test_the_number_of_layers_is_the_depth(depth: str) -> None:
+    with torch.device("meta"):
+        network = Xresnet(depth=depth).build(10, 64)
+    shortcuts = sum(isinstance(m, nn.Conv2d) for name, m in network.named_modules() if "shortcut" in name)
+    layers = sum(isinstance(module, nn.Conv2d | nn.Linear) for module in network.modules())
+    assert layers - shortcuts == int(depth) + 2, "a stem of three convolutions in place of one"
+
+
+@pytest.mark.parametrize(("stem_pool", "expected"), [(True, 4), (False, 8)])
+def test_how_far_the_image_shrinks(stem_pool: bool, expected: int) -> None:
+    network = Xresnet(**BASIC, stem_pool=stem_pool).build(10, 128)
+    sides: list[int] = []
+    next(m for m in network if isinstance(m, nn.AdaptiveAvgPool2d)).register_forward_hook(
+        lambda layer, inputs, output: sides.append(inputs[0].shape[-1])
+    )
+    network.eval()(torch.zeros(1, 3, 128, 128))
+    assert sides == [expected]
+
+
+def test_with_zero_init_a_block_begins_as_its_shortcut() -> None:
+    for zero_init in (True, False):
+        network = Xresnet(**SMALL, zero_init=zero_init).build(10, 32).eval()
+        block = next(m for m in network if type(m).__name__ == "Block" and not len(m.shortcut))
+        x = torch.rand(2, block.layers[0][0].in_channels, 8, 8)  # positive: relu changes nothing
+        assert torch.equal(block(x), x) == zero_init
+
+
+@pytest.mark.parametrize("layer", [SqueezeExcite(16, nn.ReLU), EfficientChannels(16), SelfAttention(16)])
+@pytest.mark.parametrize("side", [1, 7])
+def test_attention_keeps_the_shape_and_treats_images_apart(layer: nn.Module, side: int) -> None:
+    if isinstance(layer, SelfAttention):
+        nn.init.ones_(layer.weight)
+    x = torch.randn(3, 16, side, side)
+    whole = layer(x)
+    assert whole.shape == x.shape
+    assert not torch.allclose(whole, x)
+    torch.testing.assert_close(whole[1:2], layer(x[1:2]))
+
+
+def test_self_attention_by_hand() -> None:
+    layer = SelfAttention(4)
+    x = torch.randn(2, 4, 3, 3)
+    assert torch.equal(layer(x), x), "nothing is added at first"
+    nn.init.constant_(layer.weight, 0.5)
+    expected = torch.empty(2, 4, 9)
+    for n, image in enumerate(x.flatten(2)):
+        values = layer.conv.weight[..., 0] @ image
+        expected[n] = image + 0.5 * (image @ image.T / 9) @ values
+    torch.testing.assert_close(layer(x), expected.view(2, 4, 3, 3))
+
+
+def test_blur_pool_by_hand() -> None:
+    constant = torch.full((1, 2, 5, 5), 3.0)
+    assert torch.equal(BlurPool()(constant), torch.full((1, 2, 3, 3), 3.0))
+    point = torch.zeros(1, 1, 8, 8)
+    point[..., 4, 4] = 1
+    # The largest of 3x3 makes a square of it, three pixels from 3 to 5; at 2, 4 and 6 the filter takes 1/4, 4/4, 1/4.
+    line = torch.tensor([0, 0.25, 1, 0.25])
+    torch.testing.assert_close(BlurPool()(point)[0, 0], torch.outer(line, line))
+
+
+@pytest.mark.parametrize("settings", [SMALL, {**SMALL, "attention": "se", "self_attention": True, "pool": "blur"}])
+def test_memory_format_and_autocast(settings: dict[str, Any]) -> None:
+    network = Xresnet(**settings).build(3, 32).eval()
+    x = torch.randn(2, 3, 32, 32)
+    plain = network(x)
+    torch.testing.assert_close(network.to(memory_format=torch.channels_last)(x), plain, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (network(x) - plain).abs().max() < 0.1 * plain.abs().max()
+
+
+def test_two_seeds_differ_and_one_does_not() -> None:
+    first, second, third = (torch.manual_seed(seed) and Xresnet(**BASIC).build(3, 32) for seed in (0, 0, 1))
+    weights = [torch.cat([p.flatten() for p in network.parameters()]) for network in (first, second, third)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_every_setting_reaches_the_network() -> None:
+    """Each changes the structure of the network, or what it is initialized with."""
+    default = str(XResNet(10, depth="26"))
+    changed: dict[str, Any] = {
+        "width": 0.5,
+        "groups": 2,
+        "base_width": 32,
+        "activation": "mish",
+        "attention": "eca",
+        "self_attention": True,
+        "pool": "max",
+        "stem_pool": False,
+        "dropout": 0.1,
+    }
+    assert {*changed, "depth", "zero_init"} == set(vars(Xresnet()))
+    for name, value in changed.items():
+        assert str(Xresnet(depth="26", **{name: value}).build(10, 64)) != default, name
+
+
+@pytest.mark.parametrize("given", [{"groups": 32}, {"base_width": 4}])
+def test_groups_need_bottlenecks(given: dict[str, int]) -> None:
+    settings = parse_model({"kind": "xresnet", "depth": 34, **given})
+    with pytest.raises(UserError, match=r"^model\.groups=.*depth 34 has no bottlenecks.* a depth of 26, 50\.$"):
+        settings.build(10, 64)
+
+
+def test_it_is_known_by_its_name() -> None:
+    assert MODELS["xresnet"] is Xresnet
+    assert parse_model({"kind": "xresnet", "depth": 18}) == Xresnet(depth="18")
+
+
+@needs_gpu
+def test_a_step_can_be_captured_on_the_gpu() -> None:
+    """Nothing in it waits for the GPU or depends on data: the same gradients from a CUDA graph."""
+    settings = {**SMALL, "attention": "se", "self_attention": True, "pool": "blur", "activation": "mish"}
+    network = Xresnet(**settings).build(3, 64).cuda().to(memory_format=torch.channels_last)
+    x = torch.randn(4, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+
+    def step() -> None:
+        network.zero_grad(set_to_none=False)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = network(x).square().mean()
+        loss.backward()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    expected = [p.grad.clone() for p in network.parameters() if p.grad is not None]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    graph.replay()
+    torch.cuda.synchronize()
+    for p, grad in zip(network.parameters(), expected, strict=True):
+        assert p.grad is not None
+        assert (p.grad - grad).norm() <= 0.05 * grad.norm() + 1e-6
+
+
+def test_the_settings_name_what_there_is() -> None:
+    params = settings(Xresnet)
+    options = [params[name].options for name in ("depth", "activation", "pool")]  # type: ignore[attr-defined]
+    assert options == [tuple(names) for names in (LAYOUTS, ACTIVATIONS, POOLS)]

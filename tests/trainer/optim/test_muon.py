@@ -1,0 +1,271 @@
+"""Muon: what is orthogonalized, what is not, and that a step is the one that the definition says."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from io import BytesIO
+from typing import Any
+
+import pytest
+import timm.optim
+import torch
+from fakes import assert_same, needs_gpu, tiny_model
+from torch import Tensor, nn
+
+from trainer.models.registry import Cnn
+from trainer.optim.muon import Muon, hidden_matrices, orthogonalize
+
+LAST = torch.channels_last
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def with_gradients(*params: nn.Parameter, seed: int = 1) -> None:
+    for number, param in enumerate(params):
+        param.grad = torch.empty_like(param).copy_(normal(*param.shape, seed=seed + number))
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (2, 8, 72), (1, 72, 8)])
+def test_all_singular_values_come_near_one(shape: tuple[int, int, int]) -> None:
+    given = normal(*shape) * torch.tensor([1e-3, 1.0, 1e3])[: shape[0], None, None]
+    values = torch.linalg.svdvals(orthogonalize(given))
+    assert values.min() > 0.3  # square noise has singular values of nearly 0, which five iterations raise 500-fold
+    assert values.max() < 1.25
+    if shape[1] != shape[2]:
+        assert values.min() > 0.65
+
+
+def test_the_directions_are_those_of_the_singular_vectors() -> None:
+    given = normal(1, 6, 20)
+    left, _, right = torch.linalg.svd(given, full_matrices=False)
+    inner = left.mT @ orthogonalize(given) @ right.mT
+    torch.testing.assert_close(inner, torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1)), atol=1e-5, rtol=0)
+
+
+def test_no_gradient_is_no_direction() -> None:
+    assert not orthogonalize(torch.zeros(2, 3, 4)).any()
+
+
+def naive_step(weight: Tensor, grads: list[Tensor], *, lr: float, momentum: float, decay: float) -> Tensor:
+    """Steps one after the other, after the definition, one matrix with its columns in the plain order."""
+    total = torch.zeros_like(weight)
+    for grad in grads:
+        total = momentum * total + grad
+        x = (grad + momentum * total).flatten(1)
+        rows, columns = x.shape
+        x = x / x.norm()
+        for _ in range(5):
+            gram = x @ x.T
+            x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
+        weight = (1 - lr * decay) * weight - lr * max(1, rows / columns) ** 0.5 * x.view_as(weight)
+    return weight
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, LAST], ids=["contiguous", "channels_last"])
+def test_steps_are_those_of_the_definition(memory: torch.memory_format) -> None:
+    """Also for weights that share a batch, in either order of memory, and for the gradients' other order."""
+    shapes = [(8, 4, 3, 3), (8, 4, 3, 3), (16, 4, 1, 1), (4, 9, 2, 2)]
+    params = [nn.Parameter(normal(*s, seed=9).contiguous(memory_format=memory)) for s in shapes]
+    matrix = nn.Parameter(normal(5, 7))
+    params.append(matrix)
+    optimizer = Muon(params, lr=0.1, momentum=0.8, weight_decay=0.3)
+    before = [p.detach().clone() for p in params]
+    grads: list[list[Tensor]] = [[] for _ in params]
+    for step in range(3):
+        with_gradients(*params, seed=10 * step)
+        params[1].grad = params[1].grad.contiguous()  # type: ignore[union-attr]
+        for kept, param in zip(grads, params, strict=True):
+            assert param.grad is not None
+            kept.append(param.grad.clone())
+        optimizer.step()
+    for start, param, kept in zip(before, params, grads, strict=True):
+        expected = naive_step(start, kept, lr=0.1, momentum=0.8, decay=0.3)
+        torch.testing.assert_close(param.detach(), expected, atol=2e-4, rtol=0)
+
+
+def test_it_agrees_with_timm() -> None:
+    """timm computes in bfloat16 everywhere."""
+    ours, theirs = (nn.Parameter(normal(12, 5)) for _ in range(2))
+    one = Muon([ours], lr=0.1, momentum=0.9)
+    options: dict[str, Any] = {"ns_coefficients": "original", "adjust_lr_fn": "original"}
+    other = timm.optim.Muon([theirs], lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=True, **options)
+    start = ours.detach().clone()
+    for step in range(2):
+        with_gradients(ours, seed=step)
+        with_gradients(theirs, seed=step)
+        one.step()
+        other.step()
+    torch.testing.assert_close(ours.detach() - start, theirs.detach() - start, atol=0.01, rtol=0.05)
+
+
+def test_without_nesterov_the_direction_is_the_momentum() -> None:
+    plain, ahead = (nn.Parameter(normal(4, 6)) for _ in range(2))
+    for param, nesterov in ((plain, False), (ahead, True)):
+        optimizer = Muon([param], lr=0.1, momentum=0.9, nesterov=nesterov)
+        for step in range(2):
+            with_gradients(param, seed=step)
+            optimizer.step()
+    total = 0.9 * normal(4, 6, seed=0) + normal(4, 6, seed=1)
+    first = normal(4, 6) - 0.1 * orthogonalize(normal(4, 6, seed=0)[None])[0]
+    torch.testing.assert_close(plain.detach(), first - 0.1 * orthogonalize(total[None])[0])
+    assert not torch.allclose(plain, ahead)
+
+
+def test_normalized_weights_have_the_norm_of_their_rows() -> None:
+    params = [nn.Parameter(normal(9, 4)), nn.Parameter(3 * normal(4, 2, 3, 3))]
+    optimizer = Muon(params, lr=0.0, normalize_weights=True)
+    with_gradients(*params)
+    optimizer.step()
+    assert [p.norm().item() for p in params] == pytest.approx([3.0, 2.0])
+
+
+def test_everything_else_is_adamw() -> None:
+    ours, theirs = (nn.Parameter(normal(6)) for _ in range(2))
+    one = Muon([{"params": [ours], "orthogonal": False}], lr=0.2, momentum=0.8, weight_decay=0.1, beta2=0.9, aux_lr=0.5)
+    other = torch.optim.AdamW([theirs], lr=0.1, betas=(0.8, 0.9), weight_decay=0.1)
+    (group,) = one.param_groups
+    assert (group["lr"], group["lr_scale"]) == (0.1, 0.5)
+    for step in range(3):
+        with_gradients(ours, seed=step)
+        with_gradients(theirs, seed=step)
+        one.step()
+        other.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_vector_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot orthogonalize a vector"):
+        Muon([nn.Parameter(normal(4))])
+
+
+def test_a_parameter_without_gradient_stays() -> None:
+    params = [nn.Parameter(normal(4, 4)), nn.Parameter(normal(4, 4, seed=1))]
+    optimizer = Muon(params, lr=0.1, weight_decay=0.5)
+    with_gradients(*params)
+    optimizer.step()
+    before = [p.detach().clone() for p in params]
+    params[0].grad = None
+    optimizer.step()
+    assert torch.equal(params[0], before[0])
+    assert not torch.equal(params[1], before[1])
+
+
+# --- in a network ---
+
+
+def cnn_groups(network: nn.Module) -> list[dict[str, Any]]:
+    hidden = hidden_matrices(network)
+    named = list(network.named_parameters())
+    return [
+        {"params": [p for name, p in named if name in hidden]},
+        {"params": [p for name, p in named if name not in hidden], "orthogonal": False},
+    ]
+
+
+def deep_model(seed: int = 0) -> nn.Sequential:
+    """Stem, two hidden convolutions of one shape, and a head."""
+    torch.manual_seed(seed)
+    hidden = [layer for _ in range(2) for layer in (nn.Conv2d(6, 6, 3, padding=1), nn.ReLU())]
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    return nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), *hidden, *head)
+
+
+def losses(network: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Iterator[float]:
+    images, targets = normal(12, 3, 6, 6, seed=3), torch.arange(12) % 3
+    for _ in range(steps):
+        loss = nn.functional.cross_entropy(network(images), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        yield float(loss.detach())
+
+
+def test_the_matrices_are_those_between_stem_and_head() -> None:
+    assert hidden_matrices(Cnn().build(10, 32)) == {f"{index}.weight" for index in (3, 6, 9, 12, 15, 18)}
+    assert hidden_matrices(tiny_model()) == set()
+    vit = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=3)
+    names = hidden_matrices(vit)
+    assert names == {f"blocks.0.{n}.weight" for n in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
+
+
+def test_depthwise_convolutions_are_not_matrices() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 4, 1), nn.Linear(4, 2))
+    assert hidden_matrices(network) == {"2.weight"}
+
+
+def test_what_the_model_leaves_out_of_weight_decay_is_no_matrix_of_muon() -> None:
+    class Sparing(nn.Sequential):
+        def no_weight_decay(self) -> set[str]:
+            return {"2.weight"}
+
+    layers = [nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.Linear(4, 2)]
+    assert hidden_matrices(nn.Sequential(*layers)) == {"1.weight", "2.weight"}
+    assert hidden_matrices(Sparing(*layers)) == {"1.weight"}
+
+
+def test_it_learns() -> None:
+    network = deep_model().to(memory_format=LAST)
+    seen = list(losses(network, Muon(cnn_groups(network), lr=0.05), 40))
+    assert seen[-1] < 0.1 * seen[0]
+
+
+def test_a_tensor_for_a_learning_rate_is_the_same() -> None:
+    plain, tensor = deep_model(), deep_model()
+    one = Muon(cnn_groups(plain), lr=0.05, weight_decay=0.1)
+    other = Muon(cnn_groups(tensor), lr=torch.tensor(0.05), weight_decay=0.1)
+    assert list(losses(plain, one, 4)) == pytest.approx(list(losses(tensor, other, 4)), rel=1e-4)
+    for ours, theirs in zip(plain.parameters(), tensor.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_it_continues_from_its_state_as_if_never_stopped() -> None:
+    network = deep_model().to(memory_format=LAST)
+    optimizer = Muon(cnn_groups(network), lr=0.05)
+    list(losses(network, optimizer, 3))
+    file = BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    copy = deepcopy(network)
+    resumed = Muon(cnn_groups(copy), lr=0.3)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert list(losses(network, optimizer, 3)) == list(losses(copy, resumed, 3))
+    assert_same(resumed.state_dict(), optimizer.state_dict())
+
+
+# --- on a GPU ---
+
+
+@needs_gpu
+def test_a_captured_step_sees_the_learning_rate_change() -> None:
+    cuda = torch.device("cuda")
+    networks = [deep_model().to(cuda, memory_format=LAST) for _ in range(2)]  # type: ignore[call-overload]
+    rate = torch.tensor(0.05, device=cuda)
+    eager, captured = (Muon(cnn_groups(network), lr=lr) for network, lr in zip(networks, (0.05, rate), strict=True))
+    for group in captured.param_groups:
+        group["lr"] = rate * group.get("lr_scale", 1.0)
+    for network in networks:
+        with_gradients(*network.parameters())
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        captured.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    eager.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured.step()
+    for factor in (1.0, 0.5, 0.1):
+        for ours, theirs in zip(eager.param_groups, captured.param_groups, strict=True):
+            ours["lr"] = 0.05 * factor * ours.get("lr_scale", 1.0)
+            theirs["lr"].fill_(ours["lr"])
+        graph.replay()
+        eager.step()
+    for ours, theirs in zip(networks[0].parameters(), networks[1].parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+@needs_gpu
+def test_on_a_gpu_singular_values_come_near_one_too() -> None:
+    values = torch.linalg.svdvals(orthogonalize(normal(2, 32, 288).cuda()).float())
+    assert 0.6 < values.min() <= values.max() < 1.3

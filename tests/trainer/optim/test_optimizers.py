@@ -1,0 +1,281 @@
+"""Optimizers by name: each gets the settings under its own names, and a mistake is one readable error."""
+
+import re
+from io import BytesIO
+from typing import Any
+
+import pytest
+import timm
+import timm.optim
+import torch
+from fakes import needs_gpu, noise_loader, tiny_model
+from torch import nn
+
+from augment.support.errors import UserError
+from trainer.loop.graphs import capturable
+from trainer.models.registry import Cnn
+from trainer.optim.muon import Muon
+from trainer.optim.optimizers import make_optimizer, parameter_groups, set_value
+from trainer.optim.settings import OptimizerSettings
+
+SMALL = {"lr": 0.01, "weight_decay": 0.02}
+
+
+def made(network: nn.Module | None = None, **settings: Any) -> torch.optim.Optimizer:
+    return make_optimizer(OptimizerSettings(**settings), tiny_model() if network is None else network)
+
+
+def step(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    batch = next(iter(noise_loader(device=next(network.parameters()).device)))
+    nn.functional.cross_entropy(network(batch.images), batch.targets).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("settings", "cls", "expected"),
+    [
+        ({"nesterov": True}, torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "foreach": True}),
+        ({"optimizer_options": {"dampening": 0.5}}, torch.optim.SGD, {"dampening": 0.5}),
+        ({"optimizer": "adamw", "momentum": 0.8}, torch.optim.AdamW, {"betas": (0.8, 0.999), "eps": 1e-8}),
+        ({"optimizer": "adamw", "beta2": 0.95, "eps": 1e-6}, torch.optim.AdamW, {"betas": (0.9, 0.95), "eps": 1e-6}),
+        ({"optimizer": "muon", "momentum": 0.95}, Muon, {"momentum": 0.95, "beta2": 0.999, "nesterov": True}),
+        ({"optimizer": "muon", "beta2": 0.9, "nesterov": False}, Muon, {"beta2": 0.9, "nesterov": False}),
+        ({"optimizer": "lion", "momentum": 0.95}, timm.optim.Lion, {"betas": (0.95, 0.99)}),
+        ({"optimizer": "adan", "beta2": 0.5}, timm.optim.Adan, {"betas": (0.9, 0.5, 0.99)}),
+        ({"optimizer": "lambc", "optimizer_options": {"trust_clip": True}}, timm.optim.Lamb, {"trust_clip": True}),
+    ],
+)
+def test_settings_reach_the_optimizer(settings: dict[str, Any], cls: type, expected: dict[str, Any]) -> None:
+    optimizer = made(**SMALL, **settings)
+    assert type(optimizer) is cls
+    for group in optimizer.param_groups:
+        assert {name: group[name] for name in expected} == expected
+
+
+def test_a_name_of_timm_brings_its_own_arguments() -> None:
+    assert made(optimizer="clion").param_groups[0]["caution"]
+    assert not made(optimizer="lion").param_groups[0]["caution"]
+
+
+@pytest.mark.parametrize(
+    "name", ["sgd", "adamw", "muon", "lamb", "nadamw", "lookahead_sgd", "lookahead_muon", "adafactor"]
+)
+def test_a_step_moves_everything(name: str) -> None:
+    network = tiny_model()
+    optimizer = made(network, optimizer=name, **SMALL)
+    before = [p.detach().clone() for p in network.parameters()]
+    step(network, optimizer)
+    assert not any(torch.equal(p, old) for p, old in zip(network.parameters(), before, strict=True))
+
+
+def test_lookahead_goes_half_the_way_back() -> None:
+    """After k steps the weights are between where they came from and where plain steps lead."""
+    plain, ahead = tiny_model(), tiny_model()
+    options = {"lookahead_k": 1, "lookahead_alpha": 0.25}
+    one, other = made(plain), made(ahead, optimizer="lookahead_sgd", optimizer_options=options)
+    assert type(other) is timm.optim.Lookahead
+    step(plain, one)
+    step(ahead, other)  # the slow weights begin here
+    for p, q in zip(plain.parameters(), ahead.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+    middle = [p.detach().clone() for p in plain.parameters()]
+    step(plain, one)
+    step(ahead, other)
+    for old, p, q in zip(middle, plain.parameters(), ahead.parameters(), strict=True):
+        torch.testing.assert_close(q.detach(), old + 0.25 * (p.detach() - old))
+
+
+# --- groups ---
+
+
+def named_groups(network: nn.Module, **settings: Any) -> list[tuple[set[str], dict[str, Any]]]:
+    names = {id(p): name for name, p in network.named_parameters()}
+    groups = parameter_groups(network, OptimizerSettings(**settings))
+    found = [({names[id(p)] for p in g["params"]}, {n: v for n, v in g.items() if n != "params"}) for g in groups]
+    assert sorted(name for group, _ in found for name in group) == sorted(names.values())
+    return found
+
+
+def test_norms_and_biases_do_not_decay() -> None:
+    rest = {"lr": 0.02, "lr_scale": 1.0}
+    decaying, plain = named_groups(Cnn().build(3, 32), weight_decay=0.1)
+    assert decaying[1] == rest | {"weight_decay": 0.1}
+    assert plain[1] == rest | {"weight_decay": 0.0}
+    assert {name.split(".")[1] for name in decaying[0]} == {"weight"}
+    assert {"23.bias", "2.weight", "2.bias"} <= plain[0]
+    assert "23.weight" in decaying[0]
+    ((_, group),) = named_groups(Cnn().build(3, 32), weight_decay=0.1, decay_norms=True)
+    assert group["weight_decay"] == 0.1
+    assert len(named_groups(Cnn().build(3, 32), weight_decay=0)) == 1
+
+
+def test_a_model_says_what_else_does_not_decay() -> None:
+    network = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=3)
+    (decaying, _), (plain, _) = named_groups(network, weight_decay=0.1)
+    assert {"pos_embed", "cls_token"} <= plain
+    assert "blocks.0.mlp.fc1.weight" in decaying
+
+
+def test_a_norm_that_does_not_decay_keeps_its_weight_where_the_gradient_is_nothing() -> None:
+    network = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    optimizer = made(network, weight_decay=0.5, lr=0.1)
+    for p in network.parameters():
+        p.grad = torch.zeros_like(p)
+    before = [p.detach().clone() for p in network.parameters()]
+    optimizer.step()
+    assert [torch.equal(p, old) for p, old in zip(network.parameters(), before, strict=True)] == [False, *[True] * 3]
+
+
+def test_each_layer_learns_slower_than_the_next_one() -> None:
+    found = named_groups(Cnn().build(3, 32), weight_decay=0, layer_decay=0.5, lr=0.8)
+    assert [group["lr_scale"] for _, group in found] == [0.5**k for k in range(8)]
+    assert [group["lr"] for _, group in found] == pytest.approx([0.8 * 0.5**k for k in range(8)])
+    assert found[0][0] == {"23.weight", "23.bias"}
+    assert found[-1][0] == {"0.weight", "2.weight", "2.bias"}
+
+
+@pytest.mark.parametrize(("name", "options"), [("resnet18", {}), ("vit_tiny_patch16_224", {"depth": 2})])
+def test_layers_of_timm_are_those_that_timm_would_take(name: str, options: dict[str, Any]) -> None:
+    network = timm.create_model(name, num_classes=3, **options)
+    theirs = timm.optim.param_groups_layer_decay(
+        network, weight_decay=0.1, no_weight_decay_list=getattr(network, "no_weight_decay", set)(), layer_decay=0.7
+    )
+    names = {id(p): name for name, p in network.named_parameters()}
+    expected = {names[id(p)]: (g["lr_scale"], g["weight_decay"]) for g in theirs for p in g["params"]}
+    found = named_groups(network, weight_decay=0.1, layer_decay=0.7)
+    ours = {n: (g["lr_scale"], g["weight_decay"]) for group, g in found for n in group}
+    assert ours == {name: pytest.approx(values) for name, values in expected.items()}
+
+
+def test_muons_matrices_come_first_and_the_others_learn_slower() -> None:
+    groups = made(Cnn().build(3, 32), optimizer="muon", lr=0.1, optimizer_options={"aux_lr": 0.5}).param_groups
+    assert [(g["orthogonal"], g["lr"], g["lr_scale"], g["weight_decay"]) for g in groups] == [
+        (True, 0.1, 1.0, 5e-4),
+        (False, 0.05, 0.5, 5e-4),
+        (False, 0.05, 0.5, 0.0),
+    ]
+    assert [len(g["params"]) for g in groups] == [6, 2, 15]
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"optimizer": "sdg"},
+            "fit.optimizer: unknown name 'sdg'. Did you mean 'sgd'? Allowed: sgd, adamw, muon, one of",
+        ),
+        (
+            {"optimizer": "lookahead_adamv"},
+            "fit.optimizer: unknown name 'lookahead_adamv'. Did you mean 'lookahead_adam",
+        ),
+        ({"optimizer": "adahessian"}, "fit.optimizer: adahessian needs second derivatives"),
+        ({"optimizer": "bnbsgd"}, "fit.optimizer=bnbsgd: "),
+        ({"eps": 1e-3}, "fit.eps=0.001: sgd has no eps. Allowed: null."),
+        ({"beta2": 0.9}, "fit.beta2=0.9: sgd has no beta2."),
+        ({"optimizer": "adamw", "nesterov": True}, "fit.nesterov=True: adamw has no nesterov."),
+        ({"nesterov": True, "momentum": 0.0}, "fit.optimizer=sgd: Nesterov momentum requires a momentum"),
+        ({"optimizer": "adafactor", "momentum": 0.5}, "fit.momentum=0.5: adafactor has none."),
+        (
+            {"optimizer_options": {"dampenin": 1}},
+            "fit.optimizer_options.dampenin: unknown key. Did you mean 'dampening'?",
+        ),
+        (
+            {"optimizer_options": {"lookahead_k": 1}},
+            "fit.optimizer_options.lookahead_k: unknown key. Allowed: dampening",
+        ),
+        (
+            {"optimizer_options": {"momentum": 1}},
+            "fit.optimizer_options.momentum: has a key of its own. Allowed: fit.mom",
+        ),
+        ({"optimizer_options": {"fused": True}}, "fit.optimizer_options.fused: unknown key."),
+        (
+            {"optimizer": "lookahead_sgd", "optimizer_options": {"lookahead_k": 0}},
+            "fit.optimizer_options.lookahead_k: 0 is not allowed. Allowed: a whole number from 1",
+        ),
+    ],
+)
+def test_mistakes_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        made(**settings)
+
+
+# --- capturing ---
+
+
+def test_who_says_that_steps_can_be_captured() -> None:
+    for name in ("sgd", "adamw", "muon"):
+        assert capturable(made(optimizer=name)), name
+    for name in ("lookahead_muon", "lookahead_adamw", "nadamw", "lamb"):  # these count their steps in Python
+        assert not capturable(made(optimizer=name)), name
+
+
+def test_lookahead_tells_when_a_state_was_loaded() -> None:
+    optimizer = made(optimizer="lookahead_adamw")
+    loaded: list[object] = []
+    optimizer.register_load_state_dict_post_hook(loaded.append)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert len(loaded) == 1
+
+
+def test_a_scheduled_value_reaches_tensors_shares_and_betas() -> None:
+    rate = torch.tensor(0.0)
+    group: dict[str, Any] = {"lr": rate, "lr_scale": 0.5, "betas": (0.9, 0.99)}
+    for name, value in (("lr", 0.25), ("momentum", 0.8), ("weight_decay", 0.1)):
+        set_value(group, name, value)
+    assert group == {"lr": rate, "lr_scale": 0.5, "betas": (0.8, 0.99), "weight_decay": 0.1}
+    assert rate.item() == 0.125
+    group = {"lr": 0.0, "momentum": 0.9, "betas": (0.5, 0.99)}
+    set_value(group, "momentum", 0.8)
+    assert group == {"lr": 0.0, "momentum": 0.8, "betas": (0.5, 0.99)}
+
+
+def test_a_checkpoint_of_another_device_does_not_say_how_steps_are_made() -> None:
+    for name, key in (("sgd", "fused"), ("adamw", "capturable")):
+        network = tiny_model()
+        optimizer = made(network, optimizer=name)
+        step(network, optimizer)
+        state = optimizer.state_dict()
+        for group in state["param_groups"]:
+            group |= {"foreach": False, key: True, "lr": 0.5}
+        optimizer.load_state_dict(state)
+        assert [(g["foreach"], bool(g[key]), g["lr"]) for g in optimizer.param_groups] == [(True, False, 0.5)] * 2
+        step(network, optimizer)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
+def test_on_a_gpu_steps_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    networks = [tiny_model(), tiny_model().cuda()]
+    optimizers = [made(network, optimizer=name) for network in networks]
+    assert capturable(optimizers[1])
+    for _ in range(3):
+        for network, optimizer in zip(networks, optimizers, strict=True):
+            step(network, optimizer)
+    for ours, theirs in zip(*(network.parameters() for network in networks), strict=True):
+        torch.testing.assert_close(ours, theirs.cpu(), atol=1e-3, rtol=1e-2)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
+def test_a_state_goes_from_a_gpu_to_a_cpu_and_back(name: str) -> None:
+    """Read to the device of the run, as checkpoints are."""
+
+    def through_a_file(optimizer: torch.optim.Optimizer, device: str) -> dict[str, Any]:
+        file = BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        return state
+
+    network, other = tiny_model(), tiny_model().cuda()
+    there, here = made(other, optimizer=name), made(network, optimizer=name)
+    step(other, there)
+    here.load_state_dict(through_a_file(there, "cpu"))
+    step(network, here)
+    there.load_state_dict(through_a_file(here, "cuda"))
+    step(other, there)

@@ -1,0 +1,137 @@
+"""When a report is written: by the callback, by the command line."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes import CLASSES, make_learner, on, raises
+from reports import Page, folder_of_a_run  # noqa: F401  (a fixture)
+
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.interrupt import Interrupt
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.checkpoint import LAST
+from trainer.optim.schedule import lin
+from trainer.report import page
+from trainer.report.callback import Report
+from trainer.report.command import main
+from trainer.report.page import render
+from trainer.report.record import REPORT_FILE, read_record
+from trainer.run.config import CONFIG_FILE
+
+# --- the callback ---
+
+
+def fit(folder: Path, *callbacks: Callback) -> str:
+    learner = make_learner(Recorder(), Checkpoint(), Report(), *callbacks, folder=folder)
+    learner.fit()
+    return Page((folder / REPORT_FILE).read_text()).text
+
+
+def test_the_callback_writes_it(tmp_path: Path) -> None:
+    text = fit(tmp_path)
+    assert "finished" in text
+    assert "n = 3 images" in text
+    assert CLASSES[0] in text
+
+
+def test_an_interrupted_fit_has_a_report(tmp_path: Path) -> None:
+    interrupt = Interrupt()
+
+    def press(learner: object) -> None:
+        interrupt.pressed = True
+
+    text = fit(tmp_path, interrupt, on("before_validate", press))
+    assert "interrupted after 0 epochs" in text
+    assert f"fit.resume={tmp_path}" in text
+    assert (tmp_path / LAST).is_file()
+
+
+def test_a_failed_fit_has_a_report(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fit(tmp_path, on("after_epoch", raises(RuntimeError("out of memory"), 1)))
+    text = Page((tmp_path / REPORT_FILE).read_text()).text
+    assert "The run failed after" in text
+    assert "RuntimeError: out of memory" in text
+
+
+def test_a_second_ctrl_c_leaves_it_out(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, on("after_epoch", raises(KeyboardInterrupt)))
+    assert not (tmp_path / REPORT_FILE).exists()
+
+
+def test_early_stopping_is_no_interruption(tmp_path: Path) -> None:
+    assert "interrupted" not in fit(tmp_path, Interrupt(), on("after_epoch", raises(CancelFit)))
+
+
+def test_a_report_that_cannot_be_written_costs_no_fit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left", "report.html")
+
+    monkeypatch.setattr(page, "write_atomically", full)
+    make_learner(Recorder(), Report(), ParamScheduler({"lr": lin(1, 0)}), folder=tmp_path).fit()
+    assert "no report.html: [Errno 28] no space left" in caplog.text
+    assert capsys.readouterr().err == "warning: no report.html: no space left.\n"
+
+
+# --- the command line ---
+
+
+def test_the_command_writes_it_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / REPORT_FILE).write_text("old")
+    assert main([str(run)]) == 0
+    assert capsys.readouterr().out == f"{run / REPORT_FILE}\n"
+    assert "Run it again" in (run / REPORT_FILE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda run: [str(run / "none")], "none: no such folder. Allowed: the folder of a run."),
+        (lambda run: [str(run.parent)], "no config.yaml in it. Allowed: the folder of a run."),
+        (
+            lambda run: [str(run), "fit.epochs=3"],
+            "fit.epochs=3: not allowed here. Allowed: folders of runs; their plugins and data.",
+        ),
+        (lambda run: ["--open", str(run)], "--open: unknown flag."),
+    ],
+)
+def test_mistakes_cost_one_line_and_exit_code_2(
+    run: Path, arguments: Callable[[Path], list[str]], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments(run))
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (run / REPORT_FILE).exists()
+
+
+def test_a_page_that_cannot_be_written_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / REPORT_FILE).mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        main([str(run)])
+    assert f"error: {run / REPORT_FILE}: cannot be written: " in capsys.readouterr().err
+
+
+def test_without_arguments_it_prints_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "python -m trainer report RUN_FOLDER" in capsys.readouterr().out
+
+
+def test_a_configuration_that_is_not_allowed_any_more_is_noted(run: Path) -> None:
+    text = (run / CONFIG_FILE).read_text().replace("epochs: 4", "epochs: -4")
+    (run / CONFIG_FILE).write_text(text)
+    read = read_record(run)
+    assert read.notes[CONFIG_FILE].startswith("fit.epochs: -4 is not allowed.")
+    assert "What could not be read for this page" in Page(render(read)).text

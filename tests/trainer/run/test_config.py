@@ -1,0 +1,489 @@
+"""The whole configuration: every mistake is one readable error, and what is written down makes the same run again."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import timm
+import torch
+from fakes import tiny_model
+from omegaconf import OmegaConf
+
+from augment.cli.compose import compose
+from augment.cli.conf import CONF
+from augment.data.dataset import Dataset, Split
+from augment.data.sources import SOURCES, Folder, Sample
+from augment.params import settings
+from augment.recipe.steps import Aug
+from augment.support.errors import UserError
+from trainer.callbacks import registry as callbacks
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.grad_clip import GradClip
+from trainer.loop.callback import Callback
+from trainer.models.registry import Cnn, Timm
+from trainer.optim.optimizers import make_optimizer
+from trainer.optim.schedule import constant, flat_cos, one_cycle
+from trainer.run.check import check_config
+from trainer.run.config import Config, Fit, parse_config
+
+LEAST: dict[str, Any] = {"data": {"source": "sample"}, "model": {"kind": "cnn"}}
+FULL: dict[str, Any] = {
+    "data": {"source": "folder", "root": "/photos", "skip_bad": True},
+    "model": {"kind": "timm", "name": "resnet18", "pretrained": False},
+    "aug": {
+        "size": 64,
+        "fuse": False,
+        "mean": [0.1, 0.2, 0.3],
+        "train": {"center_crop": {"scale": 0.5}, "rotate": {"p": 0.5}, "rotate_2": {"op": "rotate", "border": "wrap"}},
+        "val": {"resize": None},
+    },
+    "fit": {"epochs": 3, "lr": 1, "optimizer": "adamw", "limit_batches": 7, "resume": "outputs/run"},
+    "callbacks": {"checkpoint": {"monitor": "val_loss"}, "grad_clip": {"max_norm": 0.5}, "plots": None},
+    "seed": 7,
+}
+
+
+def config(**sections: Any) -> Config:
+    return parse_config(LEAST | sections)
+
+
+def at(path: str, value: object) -> dict[str, Any]:
+    """Return the least configuration with a value set at a key path."""
+    given: dict[str, Any] = {name: dict(section) for name, section in LEAST.items()}
+    *sections, last = path.split(".")
+    place = given
+    for section in sections:
+        place = place.setdefault(section, {})
+    place[last] = value
+    return given
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("modle", "Did you mean 'model'?"),
+        ("fit_", "Did you mean 'fit'?"),
+        ("fit.epoch", "Did you mean 'epochs'?"),
+        ("fit.learning_rate", ""),
+        ("data.dri", "Did you mean 'dir'?"),
+        ("data.root", ""),
+        ("model.name", ""),
+        ("aug.trian", "Did you mean 'train'?"),
+        ("aug.sizes", "Did you mean 'size'?"),
+        ("aug.train.rotat", "Did you mean 'rotate'?"),
+        ("aug.val.center_corp", "Did you mean 'center_crop'?"),
+        ("aug.train.rotate.angel_range", "Did you mean 'angle_range'?"),
+        ("aug.train.flip.border", ""),
+        ("callbacks.plot", "Did you mean 'plots'?"),
+        ("callbacks.plots.image", "Did you mean 'images'?"),
+    ],
+)
+def test_an_unknown_key_at_any_level(key: str, hint: str) -> None:
+    with pytest.raises(UserError, match=rf"^{re.escape(key)}: unknown (key|op|callback).*{re.escape(hint)} Allowed: "):
+        parse_config(at(key, {}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", "zero"),
+        ("seed", -1),
+        ("seed", 1.5),
+        ("seed", True),
+        ("seed", None),
+        ("plugins", "mine"),
+        ("fit", [1]),
+        ("fit", "fast"),
+        ("fit.epochs", 0),
+        ("fit.epochs", 2.5),
+        ("fit.epochs", "3"),
+        ("fit.epochs", None),
+        ("fit.batch_size", True),
+        ("fit.lr", 0),
+        ("fit.lr", "high"),
+        ("fit.lr", float("nan")),
+        ("fit.momentum", 1),
+        ("fit.weight_decay", -0.1),
+        ("fit.warmup", 1.5),
+        ("fit.limit_batches", 0),
+        ("fit.resume", ["a"]),
+        ("data.dir", {"a": 1}),
+        ("aug", "imagenette"),
+        ("aug.size", 7),
+        ("aug.size", 128.0),
+        ("aug.fuse", "no"),
+        ("aug.mean", [0.5, 0.5]),
+        ("aug.mean", [0.5, 0.5, 2]),
+        ("aug.std", [0.5, 0.5, 0]),
+        ("aug.train", ["rotate"]),
+        ("aug.train.rotate", 3),
+        ("aug.train.rotate.p", 1.1),
+        ("aug.train.rotate.angle_range", [7, -7]),
+        ("callbacks", ["plots"]),
+        ("callbacks.plots", 3),
+        ("callbacks.grad_clip", {"max_norm": -1}),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_out_of_range(key: str, value: object) -> None:
+    with pytest.raises(UserError, match=rf"^{re.escape(key)}\S*: .* is not allowed\. Allowed: "):
+        parse_config(at(key, value))
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "message"),
+    [
+        ("fit.schedule", "onecycle", "unknown name 'onecycle'. Did you mean 'one_cycle'?"),
+        ("fit.device", "gpu", "unknown name 'gpu'. Did you mean 'cuda'? Allowed: auto, cpu, cuda."),
+        ("fit.precision", "fp16", "unknown name 'fp16'. Did you mean"),
+        ("data.source", "foldr", "unknown source 'foldr'. Did you mean 'folder'?"),
+        ("model.kind", "cn", "unknown kind 'cn'. Did you mean 'cnn'?"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(key: str, given: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(f'{key}: {message}')}"):
+        parse_config(at(key, given))
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"data": {"source": "folder"}}, "data.root: missing. Allowed: text (folder with train/"),
+        ({"data": {"source": "folder", "root": None}}, "data.root: missing."),
+        ({"data": {"source": "folder", "root": ""}}, "data.root: '' is not allowed."),
+        ({"data": None}, "data.source: missing. Allowed: sample, sample_multilabel, folder, filelist, imagenette"),
+        ({"data": {}}, "data.source: missing."),
+        ({"model": None}, "model.kind: missing. Allowed: cnn, xresnet, timm."),
+        ({"model": {"kind": "timm"}}, "model.name: missing."),
+    ],
+)
+def test_what_must_be_given(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        config(**sections)
+
+
+def test_an_empty_configuration_says_what_is_missing() -> None:
+    with pytest.raises(UserError, match=r"^(model\.kind|data\.source): missing"):
+        parse_config({})
+
+
+def test_a_plugin_that_is_not_there() -> None:
+    with pytest.raises(UserError, match=r"^plugins: no module named 'no_such_plugin'"):
+        config(plugins=["no_such_plugin"])
+
+
+def test_plugins_are_loaded_before_names_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugin_of_the_config_test.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from trainer.loop.callback import Callback\n"
+        "from trainer.callbacks.registry import configurable\n"
+        "@configurable\n"
+        "@dataclass(eq=False)\n"
+        "class PluginOfTheConfigTest(Callback): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "plugin_of_the_config_test"
+    monkeypatch.setitem(callbacks._CALLBACKS, name, Callback)  # is taken out again after the test
+    parsed = config(plugins=[name], callbacks={name: {}})
+    assert type(parsed.callbacks[0]()).__name__ == "PluginOfTheConfigTest"
+    assert parsed.resolved["plugins"] == [name]
+
+
+# --- what comes of it ---
+
+
+def test_the_defaults() -> None:
+    parsed = config()
+    assert (parsed.data, parsed.model, parsed.aug, parsed.fit) == (Sample(), Cnn(), Aug(), Fit())
+    assert (parsed.seed, parsed.callbacks) == (0, ())
+
+
+def test_the_sections() -> None:
+    parsed = parse_config(FULL)
+    assert parsed.data == Folder(root="/photos", skip_bad=True)
+    assert parsed.model == Timm(name="resnet18")
+    assert (parsed.aug.size, parsed.aug.fuse, parsed.aug.mean) == (64, False, (0.1, 0.2, 0.3))
+    assert [step.key for step in parsed.aug.train] == ["center_crop", "rotate", "rotate_2"]
+    assert [step.key for step in parsed.aug.val] == ["resize"]
+    assert parsed.fit == Fit(epochs=3, lr=1.0, optimizer="adamw", limit_batches=7, resume="outputs/run")
+    assert parsed.seed == 7
+
+
+@pytest.mark.parametrize("fit", [None, {}])
+def test_an_empty_section_has_its_defaults(fit: object) -> None:
+    assert config(fit=fit, aug=None, callbacks=None).fit == Fit()
+
+
+def test_callbacks_are_made_again_for_each_run() -> None:
+    parsed = parse_config(FULL)
+    checkpoint, clip = (make() for make in parsed.callbacks)
+    assert isinstance(checkpoint, Checkpoint)
+    assert isinstance(clip, GradClip)
+    assert (checkpoint.monitor, clip.max_norm) == ("val_loss", 0.5)
+    assert parsed.callbacks[0]() is not checkpoint
+
+
+@pytest.mark.parametrize("callbacks", [None, {}, {"plots": None}, {"plots": None, "checkpoint": None}])
+def test_null_switches_callbacks_off(callbacks: object) -> None:
+    parsed = config(callbacks=callbacks)
+    assert parsed.callbacks == ()
+    assert parsed.resolved["callbacks"] == {}
+
+
+# --- what is written down ---
+
+CONFIGURATIONS: dict[str, Mapping[str, Any]] = {
+    "least": LEAST,
+    "full": FULL,
+    "labels": LEAST | {"data": {"source": "sample_multilabel"}},
+    "filelist": LEAST
+    | {"data": {"source": "filelist", "train": "a.csv", "val": "b.csv", "task": "regress", "targets": ["x", "y"]}},
+    "imagenette": LEAST | {"data": {"source": "imagenette", "variant": "320"}},
+    "imagewoof": LEAST | {"data": {"source": "imagewoof"}},
+    "webdataset": LEAST | {"data": {"source": "webdataset", "train": "t-{0..3}.tar", "val": "v.tar"}},
+    "numpy": LEAST
+    | {"data": {"source": "numpy", "train": "x.npy", "train_targets": "y.npy", "val": "v.npy", "val_targets": "w.npy"}},
+    "xresnet": LEAST | {"model": {"kind": "xresnet", "depth": 26, "groups": 4, "pool": "max"}},
+    "callbacks": LEAST | {"callbacks": {"plots": {}, "wandb": None, "checkpoint": None, "progress_bar": {}}},
+    "recipe": LEAST | {"aug": OmegaConf.to_container(OmegaConf.load(CONF / "aug" / "imagenette.yaml"))},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_what_is_written_down_makes_the_same_configuration(name: str) -> None:
+    first = parse_config(CONFIGURATIONS[name])
+    text = OmegaConf.to_yaml(dict(first.resolved))
+    read = OmegaConf.to_container(OmegaConf.create(text))
+    assert isinstance(read, dict)
+    second = parse_config({str(key): value for key, value in read.items()})
+    assert second.resolved == first.resolved
+    assert (second.data, second.model, second.aug, second.fit, second.seed) == (
+        *(first.data, first.model, first.aug, first.fit, first.seed),
+    )
+    assert [vars(make()) | {"console": None} for make in second.callbacks] == [
+        vars(make()) | {"console": None} for make in first.callbacks
+    ]
+
+
+def test_defaults_are_written_down_too() -> None:
+    """Another version may have others, and the run must be the same."""
+    resolved = config(
+        callbacks={"checkpoint": {}, "grad_clip": {}, "progress_bar": None}, aug={"train": {"rotate": {}}}
+    ).resolved
+    whole = {"fraction": 1.0, "folds": None, "fold": None, "split_seed": 0, "balance": "none"}
+    assert resolved["data"] == {"source": "sample", "dir": "outputs/data"} | whole
+    assert resolved["model"] == {"kind": "cnn"}
+    assert resolved["fit"] == {name: param.default for name, param in settings(Fit).items()} | {"stages": {}}
+    assert resolved["aug"]["train"] == {
+        "rotate": {"op": "rotate", "p": 1.0, "angle_range": [-7, 7], "border": "reflect_101", "fill": 0, "draw": "each"}
+    }
+    assert resolved["aug"]["val"] == {}
+    assert (resolved["aug"]["size"], resolved["aug"]["fuse"], resolved["aug"]["mean"]) == (128, True, None)
+    assert (resolved["seed"], resolved["plugins"]) == (0, [])
+    assert resolved["callbacks"] == {
+        "checkpoint": {"monitor": "auto", "every": 1, "every_minutes": 10.0, "every_batches": None, "keep": 1},
+        "grad_clip": {"max_norm": 1.0},
+    }
+
+
+def test_the_order_of_steps_is_written_down() -> None:
+    steps = {"hue": {}, "rotate": {}, "brightness": {}, "rotate_2": {"op": "rotate"}}
+    assert list(config(aug={"train": steps}).resolved["aug"]["train"]) == list(steps)
+
+
+# --- normalization ---
+
+
+@pytest.fixture
+def pretrained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A section `model` whose weights were trained with a mean and std of their own."""
+    weights = SimpleNamespace(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    monkeypatch.setattr(timm, "get_pretrained_cfg", lambda name: weights)
+    return {"kind": "timm", "name": "resnet18", "pretrained": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "mean", "std"),
+    [
+        ({}, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
+        ({"mean": [0, 0, 0]}, (0.0, 0.0, 0.0), (0.4, 0.5, 0.6)),
+        ({"std": [1, 1, 1]}, (0.1, 0.2, 0.3), (1.0, 1.0, 1.0)),
+        ({"mean": [0, 0, 0], "std": [1, 1, 1]}, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+        ({"mean": None, "std": None}, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
+    ],
+)
+def test_a_pretrained_model_brings_its_normalization(
+    given: dict[str, Any], mean: tuple[float, ...], std: tuple[float, ...], pretrained: dict[str, Any]
+) -> None:
+    parsed = config(model=pretrained, aug=given)
+    assert (parsed.aug.mean, parsed.aug.std) == (mean, std)
+    assert parsed.resolved["aug"]["mean"] == list(mean)
+    assert parsed.resolved["aug"]["std"] == list(std)
+
+
+def test_any_other_model_leaves_it_open(pretrained: dict[str, Any]) -> None:
+    for model in ({"kind": "cnn"}, pretrained | {"pretrained": False}):
+        parsed = config(model=model)
+        assert (parsed.aug.mean, parsed.aug.std) == (None, None)
+
+
+# --- fit ---
+
+
+@pytest.mark.parametrize(
+    ("fit", "expected"),
+    [
+        ({"lr": 0.5}, one_cycle(0.5, start=0.02, end=0.0, warmup=0.3)),
+        (
+            {"lr": 0.9, "start_factor": 0.5, "end_factor": 0.25, "warmup": 0.1},
+            one_cycle(0.9, start=0.45, end=0.225, warmup=0.1),
+        ),
+        ({"lr": 0.5, "schedule": "flat_cos"}, flat_cos(0.5, end=0.0, flat=0.75)),
+        ({"lr": 0.5, "schedule": "flat_cos", "flat": 0.5, "end_factor": 0.5}, flat_cos(0.5, end=0.25, flat=0.5)),
+        ({"lr": 0.5, "schedule": "constant", "warmup": 0.9}, constant(0.5)),
+    ],
+)
+def test_the_schedule(fit: dict[str, Any], expected: object) -> None:
+    assert config(fit=fit).fit.lr_schedule() == expected
+
+
+def test_momentum_runs_against_the_learning_rate() -> None:
+    schedules = config(fit={"lr": 1, "momentum": 0.95, "momentum_low": 0.85, "warmup": 0.3}).fit.schedules()
+    assert [schedules["momentum"](x) for x in (0, 0.15, 0.3, 1)] == pytest.approx([0.95, 0.9, 0.85, 0.95])
+    assert schedules["lr"](0.3) == 1
+    assert set(config().fit.schedules()) == {"lr"}
+
+
+def test_sgd() -> None:
+    model = tiny_model()
+    optimizer = make_optimizer(config(fit={"lr": 0.3, "momentum": 0.8, "weight_decay": 0.02}).fit, model)
+    assert type(optimizer) is torch.optim.SGD
+    group, plain = optimizer.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.3, 0.8, 0.02, False)
+    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
+    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
+
+
+def test_adamw() -> None:
+    model = tiny_model()
+    fit = config(fit={"optimizer": "adamw", "lr": 0.003, "momentum": 0.8, "weight_decay": 0.02}).fit
+    optimizer = make_optimizer(fit, model)
+    assert type(optimizer) is torch.optim.AdamW
+    group, plain = optimizer.param_groups
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.003, (0.8, 0.999), 0.02)
+    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
+    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "expected"),
+    [
+        ("auto", False, "cpu"),
+        ("auto", True, "cuda"),
+        ("cpu", True, "cpu"),
+        ("cpu", False, "cpu"),
+        ("cuda", True, "cuda"),
+    ],
+)
+def test_the_device(device: str, gpu: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert config(fit={"device": device}).fit.torch_device() == torch.device(expected)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    parsed = config(fit={"device": "cuda"})
+    for call in (parsed.fit.torch_device, lambda: check_config(parsed)):
+        with pytest.raises(UserError, match=r"^fit\.device: cuda, but .* no GPU here\. Allowed: auto, cpu\.$"):
+            call()
+
+
+def test_threads() -> None:
+    assert config(fit={"threads": 7}).fit.cpu_threads() == 7
+    assert 1 <= config().fit.cpu_threads() <= 16
+
+
+# --- check_config ---
+
+
+@pytest.fixture
+def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = Split((), ())
+    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(("ant", "bee", "cat"), nothing, nothing))
+
+
+@pytest.mark.usefixtures("three_classes")
+def test_a_configuration_that_works() -> None:
+    check_config(config(fit={"device": "cpu"}))
+
+
+@pytest.mark.usefixtures("three_classes")
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [("resnet81", 64, "model.name: unknown model 'resnet81'"), ("vit_tiny_patch16_224", 8, "aug.size=8: the model")],
+)
+def test_a_model_that_cannot_be_built_is_found_before_the_run(name: str, size: int, message: str) -> None:
+    parsed = config(model={"kind": "timm", "name": name}, aug={"size": size}, fit={"device": "cpu"})
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        check_config(parsed)
+
+
+@pytest.mark.usefixtures("three_classes")
+@pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
+def test_every_experiment_that_comes_with_the_project(name: str) -> None:
+    """It composes, parses and checks; `data.root` is what a source of one's own images asks for."""
+    root = ["data.root=d"] if compose([f"+experiment={name}"])["data"]["source"] == "folder" else []
+    parsed = parse_config(compose([f"+experiment={name}", "fit.device=cpu", *root]))
+    check_config(parsed)
+    assert parsed.aug.train, "an experiment has a recipe"
+    assert parse_config(parsed.resolved).resolved == parsed.resolved
+
+
+# Of batch norm that is not frozen to the end nothing can be trained so.
+SINGLE = {"fit": {"batch_size": 1, "epochs": 30}, "aug": {"size": 32}}
+
+
+@pytest.mark.usefixtures("three_classes")
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"fit": {"optimizer": "sdg"}}, "fit.optimizer: unknown name 'sdg'. Did you mean 'sgd'?"),
+        ({"fit": {"momentum_low": 0.95}}, "fit.momentum_low=0.95: above fit.momentum. Allowed: up to 0.9."),
+        ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8: only fit.schedule=one_cycle"),
+        ({"fit": {"momentum_low": 0.8, "optimizer": "madgrad"}}, None),
+        ({"fit": {"momentum_low": 0.8, "optimizer": "adafactor"}}, "fit.momentum_low: adafactor has no momentum."),
+        ({"callbacks": {"freeze": {"layers": "layer9.*"}}}, "callbacks.freeze.layers: layer9.* freezes no parameter."),
+        (SINGLE | {"callbacks": {"freeze": {"epochs": 30}}}, None),
+        (SINGLE | {"callbacks": {"freeze": {"epochs": 29}}}, "fit.batch_size=1: every batch is a single image"),
+        (
+            SINGLE | {"callbacks": {"freeze": {"epochs": 30, "layers": "1"}}},
+            "fit.batch_size=1: every batch is a single",
+        ),
+    ],
+)
+def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, Any], message: str | None) -> None:
+    fit = {"device": "cpu"} | sections.pop("fit", {})
+    parsed = config(fit=fit, **sections)
+    if message is None:
+        check_config(parsed)
+    else:
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+            check_config(parsed)
+
+
+def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:
+    parsed = config(data={"source": "folder", "root": str(tmp_path / "missing")}, fit={"device": "cpu"})
+    with pytest.raises(UserError, match=r"^data\.root=.*missing: there is no such folder"):
+        check_config(parsed)
+
+
+def test_every_source_is_one_of_these() -> None:
+    """The table above knows them all."""
+    known = {type(config(data=given["data"]).data) for given in CONFIGURATIONS.values()}
+    others = ("lmdb", "own", "parquet", "recordio", "tfrecord")
+    assert known == {kind for name, kind in SOURCES.items() if name not in others}

@@ -1,0 +1,197 @@
+"""Failures that a user can do something about end a run in one sentence, and leave its checkpoint whole."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import on
+from photos import draw_photo
+from PIL import Image
+from rich.console import Console
+
+from augment.cli.compose import compose
+from augment.support.errors import UserError
+from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
+from trainer.loop.checkpoint import LAST, FitState, load
+from trainer.loop.learner import Learner
+from trainer.run.config import Config, parse_config
+from trainer.run.failures import explain, explain_memory, is_out_of_memory
+from trainer.run.summary import SUMMARY_FILE, read_summary
+from trainer.run.train import train
+from trainer.sweeps.table import read_jobs
+from trainer.tools.evaluate import main as evaluate
+from trainer.tools.find_lr.command import main as find_lr
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "val"):
+        for name in ("blue", "green", "red"):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            Image.fromarray(draw_photo(24, 24, 1)).save(tmp_path / "data" / split / name / "1.png")
+    small = ["aug.size=16", "fit.batch_size=4", "fit.device=cpu", "fit.threads=1", "fit.epochs=3"]
+    return parse_config(
+        compose(["data=folder", "data.root=data", *small, "callbacks.progress_bar=null", "callbacks.report=null"])
+    )
+
+
+def failing(config: Config, event: str, epoch: int, act: Callable[[], None]) -> str:
+    """Train in the folder `run`, let something happen at an event of an epoch, and return the error of the run."""
+
+    def happens(learner: Learner) -> None:
+        if learner.epoch == epoch:
+            act()
+
+    callbacks = (lambda: on(event, happens), *config.callbacks)
+    with pytest.raises(UserError) as caught:
+        train(replace(config, callbacks=callbacks), Path("run"), console=Console(quiet=True))
+    return str(caught.value)
+
+
+def no_room() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("name", [STEPS_FILE, METRICS_FILE])
+def test_a_full_disk_ends_the_run_in_one_sentence(name: str, config: Config) -> None:
+    """/dev/full refuses writes as a full disk does."""
+
+    def fill() -> None:
+        (Path("run") / name).unlink(missing_ok=True)
+        (Path("run") / name).symlink_to("/dev/full")
+
+    check_full_disk(failing(config, "before_train", 1, fill), " fit.resume=run continues from its last checkpoint.")
+
+
+def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill() -> None:
+        monkeypatch.setattr("trainer.loop.checkpoint.torch.save", lambda *_: no_room())
+
+    check_full_disk(failing(config, "before_train", 1, fill), " fit.resume=run continues from its last checkpoint.")
+
+
+def check_full_disk(message: str, resume: str) -> None:
+    """Check what a run that found its disk full in its second epoch says and leaves."""
+    assert message == f"run: the run cannot write to its folder: No space left on device.{resume}"
+    summary = read_summary(Path("run"))
+    assert summary is not None
+    assert (summary.status, summary.error) == ("failed", message.removesuffix(resume))
+    assert load(Path("run") / LAST, FitState).position == (1, 0)
+    assert not list(Path("run").glob(".*.part"))
+
+
+def test_what_ended_the_run_is_said_though_clean_up_fails_too(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.callbacks.plots.plot_history", lambda *_: no_room())
+    message = failing(config, "before_validate", 1, lambda: (_ for _ in ()).throw(UserError("the data are gone.")))
+    assert message == "the data are gone. fit.resume=run continues from its last checkpoint."
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_folder_that_is_deleted_is_not_made_again(again: bool, config: Config) -> None:
+    def delete() -> None:
+        Path("run").rename("elsewhere")  # so that a new one has another inode for sure
+        if again:
+            Path("run").mkdir()
+
+    assert failing(config, "before_validate", 1, delete) == "run: the folder of the run was deleted while it ran."
+    assert not (Path("run") / LAST).exists()
+    assert Path("run").exists() == again
+
+
+def test_other_errors_are_left_alone(config: Config, tmp_path: Path) -> None:
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "/data/1.jpg")
+    assert explain(missing, config, tmp_path) is None
+    assert explain(ConnectionError("refused"), config, tmp_path) is None
+    assert explain(RuntimeError("a bug"), config, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("shape mismatch"), False),
+        (UserError("out of memory"), False),
+    ],
+)
+def test_memory_errors_of_all_libraries_are_known(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+@pytest.fixture
+def on_gpu(config: Config, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """The configuration, as if there was a GPU."""
+    properties = type("Properties", (), {"name": "NVIDIA H100", "total_memory": 80 * 2**30})()
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(type(config.fit), "torch_device", lambda _: torch.device("cuda"))
+    return config
+
+
+def test_out_of_memory_says_what_was_tried_and_what_to_lower(on_gpu: Config, tmp_path: Path) -> None:
+    error = explain(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), on_gpu, tmp_path)
+    assert str(error) == (
+        "out of memory on the GPU (NVIDIA H100, 80 GiB) with cnn, batches of 4 images at 16 px, fit.precision=fp32: "
+        "CUDA out of memory. Tried to allocate 2 GiB. Allowed: a smaller fit.batch_size (fit.batch_size=2 "
+        "fit.accumulate=2 makes steps of as many images), a smaller aug.size, fit.precision=bf16, a smaller model, "
+        "or a GPU that nothing else uses."
+    )
+
+
+def test_tools_say_what_to_lower_too(on_gpu: Config) -> None:
+    with pytest.raises(UserError) as caught, explain_memory(on_gpu, training=False):
+        no_memory()
+    advice = "Allowed: a smaller fit.batch_size, fit.precision=bf16, fit.device=cpu, or a GPU that nothing else uses."
+    assert str(caught.value).endswith(advice)
+    with pytest.raises(ZeroDivisionError), explain_memory(on_gpu, training=False):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("tool", [evaluate, find_lr])
+def test_tools_that_find_too_little_memory_end_in_one_sentence(
+    tool: Callable[[list[str]], int],
+    finished_run: Path,
+    config: Config,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trainer.run.failures._fills_gpu", lambda *_: True)
+    monkeypatch.setattr("trainer.run.failures._too_large", lambda *_, **__: UserError("too little."))
+    monkeypatch.setattr(Learner, "validate" if tool is evaluate else "fit", no_memory)
+    own = ["data=folder", "data.root=data", "fit.device=cpu"]
+    with pytest.raises(SystemExit) as stopped:
+        tool([str(finished_run), *own] if tool is evaluate else own)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "error: too little.\n"
+
+
+def no_memory(*_: object) -> None:
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+
+def test_scores_that_cannot_be_written_are_an_error_in_one_sentence(
+    finished_run: Path, config: Config, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(finished_run, "scored")
+    monkeypatch.setattr("trainer.tools.evaluate.write_json", lambda *_: no_room())
+    with pytest.raises(SystemExit) as stopped:
+        evaluate(["scored", "data=folder", "data.root=data"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "error: scored/evaluation.json: cannot be written: No space left on device.\n"
+
+
+def test_a_run_without_an_end_is_running_or_was_killed(finished_run: Path, tmp_path: Path) -> None:
+    job = tmp_path / "0"
+    shutil.copytree(finished_run, job)
+    (job / ".hydra").mkdir()
+    (job / ".hydra" / "overrides.yaml").write_text("- seed=0\n")
+    (job / SUMMARY_FILE).write_text('{"status": "running"}')
+    assert [found.status for found in read_jobs(tmp_path)] == ["killed"]

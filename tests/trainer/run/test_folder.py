@@ -1,0 +1,147 @@
+"""The folder of a run belongs to one run, and to one process at a time."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from augment.support.errors import UserError
+from trainer.run import summary
+from trainer.run.config import CONFIG_FILE
+from trainer.run.folder import LOCK_FILE, clean, owned, release, reserve, reserve_sweep, user_of
+from trainer.run.summary import SUMMARY_FILE, Summary, read_summary, reserve_summary
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_locked() -> Iterator[None]:
+    yield
+    release()
+
+
+def holding(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / CONFIG_FILE).write_text("seed: 0\n")
+    return folder
+
+
+def test_a_folder_is_locked_until_its_run_has_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with owned(folder):
+        assert user_of(folder) == f"process {os.getpid()} on {os.uname().nodename}"
+        with pytest.raises(UserError, match=rf"^folder={folder}: a run is writing to it \(process {os.getpid()} on "):
+            reserve(folder)
+    assert user_of(folder) is None
+    reserve(folder)
+    assert user_of(folder)
+
+
+def test_a_reserved_folder_is_taken_over_and_released(tmp_path: Path) -> None:
+    reserve(tmp_path)
+    reserve(tmp_path)  # by the same process: nothing new
+    with owned(tmp_path):
+        pass
+    assert user_of(tmp_path) is None
+    reserve(tmp_path)
+    release()
+    assert user_of(tmp_path) is None
+
+
+def test_a_folder_with_a_run_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    folder = holding(tmp_path)
+    with pytest.raises(
+        UserError, match=r"^hydra\.run\.dir=.*: holds a run\. Allowed: a folder of its own for each run"
+    ):
+        reserve(folder, key="hydra.run.dir")
+    with pytest.raises(UserError, match="holds a run"):
+        reserve(folder, str(tmp_path / "other"))
+    assert [file.name for file in folder.iterdir()] == [CONFIG_FILE]
+
+
+def test_a_run_continues_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = holding(tmp_path / "run")
+    with owned(folder, "run"):
+        assert user_of(folder)
+
+
+def test_a_run_in_progress_is_named_before_its_folder_is_called_used(tmp_path: Path) -> None:
+    with owned(tmp_path):
+        holding(tmp_path)
+        with pytest.raises(UserError, match="a run is writing to it"):
+            reserve(tmp_path)
+
+
+def test_unfinished_writes_are_removed_unless_a_run_is_writing(tmp_path: Path) -> None:
+    part = tmp_path / f".{'0' * 32}.part"
+    with owned(tmp_path):
+        part.write_text("half")
+        clean(tmp_path)
+        assert part.exists()
+    clean(tmp_path)
+    assert not part.exists()
+    clean(tmp_path / "missing")
+
+
+def test_the_folder_of_a_sweep_with_jobs_is_refused(tmp_path: Path) -> None:
+    reserve_sweep(tmp_path)
+    release()
+    holding(tmp_path / "0")
+    with pytest.raises(UserError, match=r"^hydra\.sweep\.dir=.*: holds the jobs of another sweep \(0\)\. Allowed: "):
+        reserve_sweep(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/run: cannot be written: Not a directory\. Allowed: "):
+        reserve(tmp_path / "file" / "run")
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_no_lock_though_its_worker_lives(tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from pathlib import Path
+from trainer.run.folder import reserve
+reserve(Path(sys.argv[1]))
+worker = os.fork()
+os.write(1, f"{worker}\\n".encode())
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    worker = max(int(process.stdout.readline()) for _ in range(2))  # both write; 0 is the worker's own line
+    try:
+        assert user_of(tmp_path) == f"process {process.pid} on {os.uname().nodename}"
+        process.kill()
+        process.wait()
+        os.kill(worker, 0)
+        assert user_of(tmp_path) is None
+    finally:
+        os.kill(worker, 9)
+        process.stdout.close()
+    assert (tmp_path / LOCK_FILE).is_file()
+
+
+def test_the_summary_fits_into_the_room_that_was_reserved_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full is no longer full enough for a new file, but the room of the old one is there."""
+    reserve_summary(tmp_path)
+    room = (tmp_path / SUMMARY_FILE).stat().st_size
+    assert read_summary(tmp_path) is None
+    monkeypatch.setattr(summary, "write_json", full_disk)
+    row = {f"val_{number}": number / 7 for number in range(9)}
+    Summary("failed", tmp_path, 3, row, row, 1.5, "no room.").write()
+    assert read_summary(tmp_path) == Summary("failed", tmp_path, 3, row, row, 1.5, "no room.")
+    many = {f"val_{number}": number / 7 for number in range(900)}
+    Summary("failed", tmp_path, 3, many, many, 1.5, "no room.").write()
+    assert read_summary(tmp_path) == Summary("failed", tmp_path, 3, {}, {}, 1.5, "no room.")
+    assert (tmp_path / SUMMARY_FILE).stat().st_size == room
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,299 @@
+"""The end of a sweep: folders read, jobs in order, means over seeds; all from folders written by hand."""
+
+import json
+import math
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from trainer.run.summary import Summary
+from trainer.sweeps.table import Job, print_table, read_jobs
+
+BETTER = 0.0625  # by how much the best epoch of a job is better than its last one
+
+
+def write_job(folder: Path, name: str, overrides: list[str], accuracy: float | None = None, **summary: Any) -> None:
+    """Write what a run leaves behind; without an accuracy (of the last epoch) or a status only what Hydra does."""
+    run = folder / name
+    (run / ".hydra").mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(overrides), run / ".hydra" / "overrides.yaml")
+    if accuracy is not None or summary:
+        best, last = {}, {}
+        if accuracy is not None:
+            best, last = {"epoch": 0, "val_accuracy": accuracy + BETTER}, {"epoch": 1, "val_accuracy": accuracy}
+        values = {"status": "finished", "folder": str(run), "epochs": 2, "best": best, "last": last}
+        values |= {"seconds": 3.4, "error": ""}
+        (run / "summary.json").write_text(json.dumps(values | summary))
+
+
+def printed(folder: Path) -> tuple[list[str], bool]:
+    """Return the lines of the table, stripped of rulers and of double spaces, and whether all finished."""
+    console = Console(file=StringIO(), width=200)
+    finished = print_table(folder, console)
+    assert isinstance(console.file, StringIO)
+    rows = [line.strip("│┃ ") for line in console.file.getvalue().splitlines()]
+    rows = [row.replace("│", "|").replace("┃", "|") for row in rows if row and row[0] not in "┏┡└"]
+    return [" ".join(row.split()) for row in rows], finished
+
+
+def test_jobs_are_read(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", ["+aug=imagenette", "++seed=3"], 0.5, seconds=12.5)
+    assert read_jobs(tmp_path) == [Job("0", ("aug=imagenette", "seed=3"), "finished", 0.5, 0.5625, 12.5, "")]
+
+
+def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> None:
+    for name, accuracy in [("0", 0.25), ("1", 0.75), ("2", 0.5), ("4", 0.75), ("6", 0.0)]:
+        write_job(tmp_path, name, [f"++fit.lr={name}"], accuracy)
+    write_job(tmp_path, "3", ["++fit.lr=3"], status="failed", error="ValueError: bad")
+    write_job(tmp_path, "5", ["++fit.lr=5"])
+    jobs = read_jobs(tmp_path)
+    assert [job.name for job in jobs] == ["1", "4", "2", "0", "6", "3", "5"]
+    assert [(job.status, job.last) for job in jobs[-2:]] == [("failed", None), ("missing", None)]
+    assert jobs[-2].error == "ValueError: bad"
+
+
+def test_equal_jobs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in range(12):
+        write_job(tmp_path, str(number), [f"++seed={number}"], 0.5)
+    assert [job.name for job in read_jobs(tmp_path)] == [str(number) for number in range(12)]
+
+
+def test_a_score_that_is_no_number_is_no_score(tmp_path: Path) -> None:
+    for name, accuracy in [("0", math.nan), ("1", 0.1), ("2", math.nan), ("3", 0.9)]:
+        write_job(tmp_path, name, [f"++fit.lr={name}"], accuracy)
+    assert [job.name for job in read_jobs(tmp_path)] == ["3", "1", "0", "2"]
+
+
+def test_other_files_and_folders_are_passed_over(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", [], 0.5)
+    (tmp_path / "multirun.yaml").touch()
+    (tmp_path / "notes").mkdir()
+    assert [job.name for job in read_jobs(tmp_path)] == ["0"]
+
+
+def test_a_summary_that_was_cut_short_counts_as_missing(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", [], 0.5)
+    (tmp_path / "0" / "summary.json").write_text('{"status": "fin')
+    assert [job.status for job in read_jobs(tmp_path)] == ["missing"]
+
+
+def test_a_score_that_is_no_number_is_none(tmp_path: Path) -> None:
+    row = {"epoch": 0, "val_accuracy": math.nan}
+    write_job(tmp_path, "0", [], 0.5)
+    Summary("finished", tmp_path / "0", 1, row, row, 1.0).write()
+    assert [(job.status, job.last, job.best) for job in read_jobs(tmp_path)] == [("finished", None, None)]
+
+
+# --- the table ---
+
+
+def test_the_table_of_a_sweep(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", ["+aug=imagenette", "++fit.lr=0.1"], 0.812345, seconds=9.6)
+    write_job(tmp_path, "1", ["+aug=imagenette", "++fit.lr=0.2"], 0.9, seconds=100.4)
+    lines, finished = printed(tmp_path)
+    assert lines == [
+        "2 jobs, the best last epoch first",
+        "job | what it varies | last val_accuracy | best val_accuracy | seconds | status",
+        "1 | fit.lr=0.2 | 0.9000 | 0.9625 | 100 | finished",
+        "0 | fit.lr=0.1 | 0.8123 | 0.8748 | 10 | finished",
+        str(tmp_path),
+    ]
+    assert finished
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", None])
+def test_a_job_that_did_not_finish_is_named_and_tells(status: str | None, tmp_path: Path) -> None:
+    write_job(tmp_path, "0", ["++fit.lr=0.1"], 0.8)
+    summary: dict[str, Any] = {} if status is None else {"status": status, "error": "NonFiniteLossError: nan at step 3"}
+    write_job(tmp_path, "1", ["++fit.lr=9"], **summary)
+    lines, finished = printed(tmp_path)
+    assert not finished
+    if status is None:
+        assert "1 | fit.lr=9 | | | 0 | missing" in lines
+    else:
+        assert f"1 | fit.lr=9 | | | 3 | {status}: NonFiniteLossError: nan at step 3" in lines
+
+
+def test_brackets_are_text(tmp_path: Path) -> None:
+    """The console takes [words] for its own markup, and these come from overrides, errors and folders."""
+    folder = tmp_path / "[bold]"
+    write_job(folder, "0", ["callbacks=[default,wandb]"], 0.5)
+    write_job(folder, "1", ["callbacks=[default]"], status="failed", error="UserError: Allowed: [low, high] or [/x]")
+    lines, _ = printed(folder)
+    assert "0 | callbacks=[default,wandb] | 0.5000 | 0.5625 | 3 | finished" in lines
+    assert "1 | callbacks=[default] | | | 3 | failed: UserError: Allowed: [low, high] or [/x]" in lines
+    assert lines[-1] == str(folder)
+
+
+def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
+    scores = {("0", 0): 0.5, ("0", 1): 0.7, ("0", 2): 0.6, ("0.2", 0): 0.9, ("0.2", 1): 0.8, ("0.2", 2): 0.7}
+    for number, ((p, seed), accuracy) in enumerate(scores.items()):
+        write_job(tmp_path, str(number), ["++fit.epochs=2", f"++aug.train.rotate.p={p}", f"++seed={seed}"], accuracy)
+    lines, _ = printed(tmp_path)
+    assert "3 | aug.train.rotate.p=0.2 seed=0 | 0.9000 | 0.9625 | 3 | finished" in lines
+    assert lines[-5:] == [
+        "last val_accuracy over seeds",
+        "what it varies | n | mean | std | 95 % interval of the mean",
+        # 4.3027 is Student's t for two degrees of freedom: 4.3027 * 0.1 / 3 ** 0.5 = 0.2484.
+        "aug.train.rotate.p=0.2 | 3 | 0.8000 | 0.1000 | 0.5516..1.0484",
+        "aug.train.rotate.p=0 | 3 | 0.6000 | 0.1000 | 0.3516..0.8484",
+        str(tmp_path),
+    ]
+
+
+def test_seeds_alone(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate([0.5, 0.6]):
+        write_job(tmp_path, str(seed), ["++fit.lr=1", f"++seed={seed}"], accuracy)
+    lines, _ = printed(tmp_path)
+    assert lines[-2] == "2 | 0.5500 | 0.0707 | -0.0853..1.1853"
+
+
+def test_jobs_without_a_score_are_not_in_the_mean(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate([0.5, None, 0.7]):
+        summary: dict[str, Any] = {} if accuracy else {"status": "failed", "error": "boom"}
+        write_job(tmp_path, str(seed), [f"++seed={seed}", "++fit.lr=1"], accuracy, **summary)
+    assert "2 | 0.6000 | 0.1414 | -0.6706..1.8706" in printed(tmp_path)[0]
+
+
+def test_a_job_that_was_interrupted_is_not_in_the_mean(tmp_path: Path) -> None:
+    """It has a last epoch, which is not that of the others."""
+    for seed, accuracy in enumerate([0.5, 0.7]):
+        write_job(tmp_path, str(seed), [f"++seed={seed}"], accuracy)
+    write_job(tmp_path, "2", ["++seed=2"], 0.1, status="interrupted")
+    lines, _ = printed(tmp_path)
+    assert "2 | seed=2 | 0.1000 | 0.1625 | 3 | interrupted" in lines
+    assert lines[-2].startswith("2 | 0.6000 | 0.1414 |")
+
+
+def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
+    scores = {("0.1", 0, 0): 0.5, ("0.1", 1, 0): 0.7, ("0.1", 0, 1): 0.5, ("0.1", 1, 1): 0.7, ("1", 0, 0): 0.9}
+    for number, ((fraction, fold, seed), accuracy) in enumerate(scores.items()):
+        own = [f"++data.fraction={fraction}", f"++data.fold={fold}", f"++seed={seed}"]
+        write_job(tmp_path, str(number), ["++data.folds=2", *own], accuracy)
+    lines, _ = printed(tmp_path)
+    assert lines[-4] == "last val_accuracy over seeds and folds"
+    assert lines[-2].startswith("data.fraction=0.1 | 4 in 2 folds | 0.6000 | 0.1155 | ")
+
+
+def test_seeds_of_a_fold_count_as_one(tmp_path: Path) -> None:
+    """Two folds that differ are two numbers, however often each was scored; n = 6 would make sure of what is not."""
+    for number, (fold, accuracy) in enumerate([(0, 0.5), (0, 0.51), (0, 0.49), (1, 0.6), (1, 0.61), (1, 0.59)]):
+        own = [f"++data.fold={fold}", f"++seed={number % 3}"]
+        write_job(tmp_path, str(number), ["++data.folds=2", *own], accuracy)
+    lines, _ = printed(tmp_path)
+    half = 12.7062 * 0.05  # of t with one degree of freedom, times the standard error
+    assert lines[-2].startswith("6 in 2 folds | 0.5500 | 0.0555 | ")
+    assert f"{0.55 - half:.4f}..{0.55 + half:.4f}" in lines[-2]
+
+
+def test_folds_alone(tmp_path: Path) -> None:
+    for fold, accuracy in enumerate([0.5, 0.6]):
+        write_job(tmp_path, str(fold), ["++seed=3", "++data.folds=2", f"++data.fold={fold}"], accuracy)
+    lines, _ = printed(tmp_path)
+    assert lines[-4] == "last val_accuracy over folds"
+    assert lines[-2] == "2 | 0.5500 | 0.0707 | -0.0853..1.1853"
+
+
+def test_there_is_no_mean_of_single_seeds(tmp_path: Path) -> None:
+    for number in range(3):
+        write_job(tmp_path, str(number), [f"++fit.lr={number}"], 0.5)
+    assert "over seeds" not in printed(tmp_path)[0]
+
+
+def test_one_job_is_one_and_the_same_job_twice_is_no_mean_over_seeds(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", ["++fit.lr=0.1"], 0.5)
+    assert printed(tmp_path)[0][0] == "1 job, the best last epoch first"
+    write_job(tmp_path, "1", ["++fit.lr=0.1"], 0.5)
+    assert not [line for line in printed(tmp_path)[0] if line.startswith("last val_accuracy over")]
+
+
+def test_no_jobs(tmp_path: Path) -> None:
+    lines, _ = printed(tmp_path)
+    assert lines[0] == "0 jobs, the best last epoch first"
+
+
+def test_the_tables_are_written_down(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate([0.5, 0.6]):
+        write_job(tmp_path, str(seed), [f"++seed={seed}"], accuracy)
+    write_job(tmp_path, "2", ["++seed=2"], status="failed", error="ValueError: a | b\nc")
+    printed(tmp_path)
+    assert (tmp_path / "sweep.md").read_text().splitlines() == [
+        "3 jobs, the best last epoch first",
+        "",
+        "| job | what it varies | last val_accuracy | best val_accuracy | seconds | status |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
+        "| 1 | seed=1 | 0.6000 | 0.6625 | 3 | finished |",
+        "| 0 | seed=0 | 0.5000 | 0.5625 | 3 | finished |",
+        r"| 2 | seed=2 |  |  | 3 | failed: ValueError: a \| b c |",
+        "",
+        "last val_accuracy over seeds",
+        "",
+        "| what it varies | n | mean | std | 95 % interval of the mean |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "|  | 2 | 0.5500 | 0.0707 | -0.0853..1.1853 |",
+    ]
+    values = json.loads((tmp_path / "sweep.json").read_text())
+    assert [(job["name"], job["last"], job["best"]) for job in values["jobs"]] == [
+        *(("1", 0.6, 0.6625), ("0", 0.5, 0.5625), ("2", None, None))
+    ]
+    (means,) = values["means"]
+    assert (means["n"], means["scores"], means["mean"]) == (2, [0.6, 0.5], 0.55)
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "order"),
+    [({"val_map": 1.0}, "val_map", ["1", "2", "0"]), ({"val_mae": 1.0, "val_loss": 1.0}, "val_loss", ["0", "2", "1"])],
+)
+def test_labels_and_numbers_have_their_own_scores(
+    row: dict[str, float], key: str, order: list[str], tmp_path: Path
+) -> None:
+    """Of losses the smallest is the best."""
+    for name, value in (("0", 0.1), ("1", 0.5), ("2", 0.3)):
+        values = {"epoch": 1} | {k: value * v for k, v in row.items()}
+        write_job(tmp_path, name, [f"++fit.lr={name}"], best=values, last=values, status="finished")
+    assert [job.name for job in read_jobs(tmp_path)] == order
+    lines, _ = printed(tmp_path)
+    assert f"last {key} | best {key}" in lines[1]
+
+
+def test_means_of_losses_begin_with_the_smallest(tmp_path: Path) -> None:
+    for number, (lr, loss) in enumerate([("1", 0.5), ("1", 0.7), ("2", 0.2), ("2", 0.4)]):
+        row = {"epoch": 1, "val_loss": loss, "val_mae": 10 * loss}
+        write_job(tmp_path, str(number), [f"++fit.lr={lr}", f"++seed={number % 2}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert lines[-5] == "last val_loss over seeds"
+    assert [line.split(" | ")[:4] for line in lines[-3:-1]] == [
+        ["fit.lr=2", "2", "0.3000", "0.1414"],
+        ["fit.lr=1", "2", "0.6000", "0.1414"],
+    ]
+
+
+@pytest.mark.parametrize("setting", ["fit.regression_loss", "fit.standardize"])
+def test_losses_of_different_kinds_are_not_compared(setting: str, tmp_path: Path) -> None:
+    for name, loss, error in (("0", 9.0, 1.0), ("1", 0.1, 3.0), ("2", 4.0, 2.0)):
+        row = {"epoch": 1, "val_loss": loss, "val_mae": error}
+        write_job(tmp_path, name, [f"++{setting}={name != '1'}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert "last val_mae | best val_mae" in lines[1]
+    assert [line.split(" | ")[0::2] for line in lines[2:5]] == [
+        ["0", "1.0000", "3"],
+        ["2", "2.0000", "3"],
+        ["1", "3.0000", "3"],
+    ]
+
+
+def test_jobs_of_several_tasks_are_not_compared(tmp_path: Path) -> None:
+    for name, key, value in (("0", "val_map", 0.9), ("1", "val_accuracy", 0.2), ("2", "val_map", 0.8)):
+        row = {"epoch": 1, key: value}
+        write_job(tmp_path, name, [f"++data={key}", f"++seed={name}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert "last score | best score" in lines[1]
+    assert [line.split(" | ")[2] for line in lines[2:5]] == ["val_accuracy 0.2000", "val_map 0.9000", "val_map 0.8000"]
+    assert lines[-4] == "last val_map over seeds"
+    assert lines[-2].startswith("data=val_map | 2 | 0.8500 | ")
+    (means,) = json.loads((tmp_path / "sweep.json").read_text())["means"]
+    assert means["score"] == "val_map"

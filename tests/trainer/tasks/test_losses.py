@@ -1,0 +1,118 @@
+"""Losses against values worked out by hand."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fakes import CPU
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+
+from trainer.run.config import parse_fit
+from trainer.tasks.losses import BinaryCrossEntropy, CrossEntropy, LossFunction
+from trainer.tasks.registry import task_named, unused_settings
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "notes"),
+    [
+        ("regress", {"label_smoothing": 0.1}, ["fit.label_smoothing=0.1 has no effect where numbers are predicted"]),
+        ("regress", {"regression_loss": "mse", "standardize": False}, []),
+        ("classify", {"label_smoothing": 0.1, "regression_loss": "huber", "standardize": True}, []),
+        ("classify", {"regression_loss": "mse", "standardize": False}, [
+            "fit.regression_loss=mse has no effect where classes are predicted",
+            "fit.standardize=false has no effect where classes are predicted",
+        ]),
+    ],
+)  # fmt: skip
+def test_settings_of_another_task_are_reported(task: str, given: dict[str, object], notes: list[str]) -> None:
+    assert list(unused_settings(parse_fit(given), task_named(task))) == notes
+
+
+def training_loss(task: str, fit: dict[str, object], weights: torch.Tensor | None = None) -> LossFunction:
+    return task_named(task).make_losses(parse_fit(fit), nn.Identity(), CPU, weights)[0]
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel"])
+def test_validation_neither_smooths_nor_weights(task: str) -> None:
+    _, loss = task_named(task).make_losses(parse_fit({"label_smoothing": 0.1}), nn.Identity(), CPU, WEIGHTS)
+    assert loss == {"classify": CrossEntropy(), "multilabel": BinaryCrossEntropy()}[task]
+    assert getattr(loss, "weights", WEIGHTS) is None
+
+
+OUTPUTS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.3]])
+INDICES = torch.tensor([0, 2])
+MIXED = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.5, 0.5]])
+
+
+@pytest.mark.parametrize("targets", [INDICES, MIXED], ids=["indices", "mixed"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_smoothing_spreads_a_share_over_all_classes(targets: torch.Tensor, smoothing: float) -> None:
+    shares = one_hot(targets, 3).float() if targets.ndim == 1 else targets
+    smooth = shares * (1 - smoothing) + smoothing / 3
+    expected = -(smooth * OUTPUTS.log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(CrossEntropy(smoothing)(OUTPUTS, targets), expected)
+
+
+def test_without_smoothing_it_equals_pytorch() -> None:
+    assert torch.equal(CrossEntropy()(OUTPUTS, INDICES), cross_entropy(OUTPUTS, INDICES))
+
+
+LABELS = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.3, 0.0]])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_each_label_on_its_own_by_hand(smoothing: float) -> None:
+    shares = OUTPUTS.sigmoid()
+    wanted = LABELS * (1 - smoothing) + smoothing / 2
+    expected = -(wanted * shares.log() + (1 - wanted) * (1 - shares).log()).mean()
+    torch.testing.assert_close(training_loss("multilabel", {"label_smoothing": smoothing})(OUTPUTS, LABELS), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("mse", torch.square),
+        ("mae", torch.abs),
+        ("huber", lambda e: torch.where(e.abs() < 1, e.square() / 2, e.abs() - 0.5)),
+    ],
+)
+def test_errors_of_numbers_by_hand(name: str, of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    loss = training_loss("regress", {"label_smoothing": 0.5, "regression_loss": name})
+    torch.testing.assert_close(loss(OUTPUTS, LABELS), of(OUTPUTS - LABELS).mean())
+
+
+WEIGHTS = torch.tensor([0.25, 1.0, 4.0])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_weights_equal_pytorch_and_an_index_is_the_share_1(smoothing: float) -> None:
+    loss = training_loss("classify", {"label_smoothing": smoothing}, WEIGHTS)
+    expected = cross_entropy(OUTPUTS, INDICES, WEIGHTS, label_smoothing=smoothing)
+    torch.testing.assert_close(loss(OUTPUTS, INDICES), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(loss(OUTPUTS, one_hot(INDICES, 3).float()), expected, atol=1e-6, rtol=0)
+    # Of shares PyTorch has the sum over the images, over their number.
+    mixed = cross_entropy(OUTPUTS, MIXED, WEIGHTS, label_smoothing=smoothing) * 2 / (MIXED * WEIGHTS).sum()
+    torch.testing.assert_close(loss(OUTPUTS, MIXED), mixed, atol=1e-6, rtol=0)
+
+
+def test_weighted_cross_entropy_by_hand() -> None:
+    smooth = 0.9 * MIXED + 0.1 / 3
+    # The first image weighs .7 * .25 + .3, the second .5 + .5 * 4.
+    expected = -(WEIGHTS * smooth * OUTPUTS.log_softmax(1)).sum() / (0.475 + 2.5)
+    torch.testing.assert_close(CrossEntropy(0.1, WEIGHTS)(OUTPUTS, MIXED), expected, atol=1e-6, rtol=0)
+
+
+def test_equal_weights_change_nothing() -> None:
+    for targets in (INDICES, MIXED):
+        equal = CrossEntropy(0.1, torch.full((3,), 7.0))(OUTPUTS, targets)
+        torch.testing.assert_close(equal, CrossEntropy(0.1)(OUTPUTS, targets), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_label_weights_apply_to_present_labels(smoothing: float) -> None:
+    wanted = LABELS * (1 - smoothing) + smoothing / 2
+    found = training_loss("multilabel", {"label_smoothing": smoothing}, WEIGHTS)(OUTPUTS, LABELS)
+    expected = binary_cross_entropy_with_logits(OUTPUTS, wanted, pos_weight=WEIGHTS)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert not torch.equal(found, BinaryCrossEntropy(smoothing)(OUTPUTS, LABELS))

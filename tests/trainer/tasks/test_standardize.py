@@ -1,0 +1,204 @@
+"""Standardized regression: learned in standard deviations from the mean, predicted in the data's own units."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fakes import needs_gpu, refuse_waiting
+from omegaconf import OmegaConf
+from photos import draw_photo
+from PIL import Image
+from rich.console import Console
+from torch import nn
+
+from augment.cli.compose import compose
+from augment.support.errors import UserError
+from trainer.callbacks.recorder import read_metrics
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
+from trainer.report.page import render
+from trainer.report.record import read_record
+from trainer.run.build import make_learner, make_loaders
+from trainer.run.config import CONFIG_FILE, parse_config
+from trainer.run.resume import check_resume
+from trainer.run.train import train
+from trainer.tasks.losses import REGRESSION_LOSSES
+from trainer.tasks.registry import task_named
+from trainer.tasks.standardize import MEAN, STD, Standard
+from trainer.tasks.tta import average
+from trainer.tools import evaluate, predict
+
+CPU = torch.device("cpu")
+QUICK = ["aug.size=16", "fit.batch_size=6", "fit.device=cpu", "fit.threads=1", "callbacks.progress_bar=null"]
+TARGETS = ((1990.0, -3.0, 5.0), (1992.0, -3.0, 7.0), (2000.0, -3.0, 0.0))
+
+
+def test_mean_and_deviation_by_hand() -> None:
+    standard = Standard.of(TARGETS)
+    assert standard.mean.tolist() == pytest.approx([1994, -3, 4])
+    assert standard.std.tolist() == pytest.approx([np.sqrt(56 / 3), 1, np.sqrt(26 / 3)])
+    assert Standard.of([(0.1,)] * 3).std.tolist() == [1.0]
+    assert Standard.of([(0.0,), (1e-9,)]).std.tolist() == pytest.approx([5e-10])
+    assert standard.describe(("year", "x", "y")) == "year 1994 +- 4.32, x -3 +- 1, y 4 +- 2.944"
+
+
+@pytest.mark.parametrize("name", ["mse", "mae", "huber"])
+def test_the_loss_is_measured_on_standardized_numbers(name: str) -> None:
+    standard, targets = Standard.of(TARGETS), torch.tensor(TARGETS)
+    raw = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    loss = REGRESSION_LOSSES[name]
+    outputs = raw * standard.std + standard.mean
+    expected = loss(raw, (targets - standard.mean) / standard.std)
+    assert standard.loss(loss, CPU)(outputs, targets).item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_a_network_predicts_numbers_in_their_own_units() -> None:
+    torch.manual_seed(0)
+    network, standard = nn.Linear(2, 3), Standard.of(TARGETS)
+    inputs = torch.randn(4, 2)
+    expected = network(inputs) * standard.std + standard.mean
+    standard.put_into(network)
+    for twin in (network, copy.deepcopy(network)):
+        assert torch.equal(twin(inputs), expected)
+        assert torch.equal(average(twin, inputs[:, None, None], "none", task_named("regress")).flatten(0, 2), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert network(inputs).dtype == torch.float32
+    found = Standard.in_state(network.state_dict())
+    assert found is not None
+    assert (found.mean.tolist(), found.std.tolist()) == (standard.mean.tolist(), standard.std.tolist())
+    assert Standard.in_state(nn.Linear(2, 3).state_dict()) is None
+    assert [name for name, _ in network.named_parameters()] == ["weight", "bias"]
+
+
+@pytest.fixture(scope="module")
+def ages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty-eight images, the lighter the older, and a second number that is a thousand times smaller."""
+    root = tmp_path_factory.mktemp("ages")
+    lines = ["image,age,height"]
+    for index in range(48):
+        light = index / 48
+        Image.fromarray((draw_photo(24, 24, index) * (0.2 + 0.8 * light)).astype(np.uint8)).save(root / f"{index}.png")
+        lines.append(f"{index}.png,{90 * light:.1f},{0.01 + 0.05 * light:.4f}")
+    (root / "ages.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def configured(ages: Path, *settings: str) -> list[str]:
+    files = [f"data.{split}={ages / 'ages.csv'}" for split in ("train", "val")]
+    return ["data=filelist", *files, "data.targets=[age,height]", *QUICK, *settings]
+
+
+def fit(ages: Path, name: str, *settings: str) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ages)
+        train(parse_config(compose(configured(ages, *settings))), ages / name, console=Console(quiet=True))
+    return ages / name
+
+
+@pytest.fixture(scope="module")
+def run(ages: Path) -> Path:
+    return fit(ages, "run", "fit.epochs=3", "callbacks.ema.decay=0.5")
+
+
+def test_the_metrics_of_a_run_are_in_their_own_units(run: Path, ages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ages)
+    best = load(run / BEST, BestModel)
+    # Of the train split, in both checkpoints, and not touched by the average of the weights.
+    assert best.model[MEAN].tolist() == pytest.approx([44.06, 0.0345], abs=0.01)
+    for state in (best.model, load(run / LAST, FitState).model):
+        assert state[STD].tolist() == pytest.approx([25.98, 0.01443], rel=0.01)
+    errors = best.samples["output"] - best.samples["target"]
+    assert best.row["val_mae"] == pytest.approx(errors.abs().mean().item(), rel=1e-4)
+    assert best.row["val_rmse"] == pytest.approx(errors.square().mean().sqrt().item(), rel=1e-4)
+    standardized = (errors / best.model[STD]).abs()
+    huber = torch.where(standardized < 1, standardized.square() / 2, standardized - 0.5).mean().item()
+    assert best.row["val_loss"] == pytest.approx(huber, rel=1e-4)
+    assert evaluate.main([str(run)]) == 0
+    written = json.loads((run / "evaluation.json").read_text())
+    scores = {key: value for key, value in best.row.items() if key.startswith("val_")}
+    assert {key: written[key] for key in scores} == pytest.approx(scores, rel=1e-4)
+    assert f"{best.row['val_mae']:.4g}" in render(read_record(run))
+
+
+def test_predictions_need_no_data(run: Path, ages: Path, tmp_path: Path) -> None:
+    moved = run.rename(tmp_path / "moved")
+    try:
+        list_of_targets = (ages / "ages.csv").rename(tmp_path / "gone.csv")
+        (found,) = predict.predict(moved, [ages / "30.png"])
+    finally:
+        list_of_targets.rename(ages / "ages.csv")
+        moved.rename(run)
+    samples = load(run / BEST, BestModel).samples
+    expected = samples["output"][samples["index"].tolist().index(30)].tolist()
+    assert [value for _, value in found.numbers] == pytest.approx(expected, rel=1e-3)
+
+
+def test_numbers_of_any_size_are_learned(ages: Path) -> None:
+    """The defaults learn the small number as well as the large one; without standardizing, the small one is lost."""
+    deviations = []
+    for on in ("true", "false"):
+        folder = fit(ages, f"learned-{on}", "fit.epochs=12", "callbacks.plots=null", f"fit.standardize={on}")
+        samples = load(folder / BEST, BestModel).samples
+        errors = (samples["output"] - samples["target"]).abs().mean(dim=0)
+        deviations.append((errors / torch.tensor([22.5, 0.0125])).tolist())  # over those of the mean alone
+    assert max(deviations[0]) < 0.5
+    assert max(deviations[1]) > 2
+
+
+@pytest.mark.parametrize(("before", "now"), [("false", "true"), ("true", "false")])
+def test_a_resumed_run_must_standardize_alike(before: str, now: str, ages: Path) -> None:
+    settings = ("callbacks.plots=null", "fit.limit_batches=2", f"fit.standardize={before}")
+    first = fit(ages, f"begun-{before}", "fit.epochs=1", *settings)
+    go_on = (f"fit.resume={first}", "fit.epochs=2", *settings)
+    assert len(read_metrics(fit(ages, f"resumed-{before}", *go_on))) == 2
+    wrong = rf"^fit\.standardize={now}: not that of the saved run\. Allowed: {before}"
+    with pytest.raises(UserError, match=wrong):
+        fit(ages, f"other-{before}", *go_on, f"fit.standardize={now}")
+    with pytest.raises(UserError, match=wrong):
+        check(ages, *go_on, f"fit.standardize={now}")
+    check(ages, *go_on)
+
+
+def check(ages: Path, *settings: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ages)
+        check_resume(parse_config(compose(configured(ages, *settings))))
+
+
+@pytest.mark.parametrize(("saved", "now"), [("mse", "huber"), ("huber", "mae"), ("mae", "mse")])
+def test_resuming_refuses_another_loss(saved: str, now: str, run: Path, ages: Path, tmp_path: Path) -> None:
+    before = shutil.copytree(run, tmp_path / "before")
+    values = OmegaConf.load(before / CONFIG_FILE)
+    values.fit.regression_loss = saved
+    OmegaConf.save(values, before / CONFIG_FILE)
+
+    go_on = [f"fit.resume={before}", "fit.epochs=4"]
+    with pytest.raises(UserError, match=rf"^fit\.regression_loss: {now}, but the run to resume had {saved}\. Allowed"):
+        check(ages, *go_on, f"fit.regression_loss={now}")
+    check(ages, *go_on, f"fit.regression_loss={saved}")
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of torch.compile, which looks at every tensor
+@pytest.mark.parametrize("settings", [[], ["fit.precision=bf16"], ["fit.graph=false"], ["fit.compile=true"]])
+def test_on_the_gpu_it_is_recorded_and_never_waits(settings: list[str], ages: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        # With these it learns from 48 small images whatever the seed.
+        slowly = ("fit.epochs=20", "fit.batch_size=12", "fit.lr=0.01")
+        config = parse_config(compose(configured(ages, "fit.device=cuda", *slowly, *settings)))
+        learner = make_learner(config, make_loaders(config), callbacks=())
+        learner.fit()
+        learner.loss_function(learner.output.float(), learner.batch.targets)
+        dtype = next(learner.model.parameters()).dtype
+        with refuse_waiting(), torch.no_grad():
+            output = learner.model(learner.batch.images.to(dtype))
+            learner.loss_function(output.float(), learner.batch.targets)
+        assert output.dtype == torch.float32
+        with torch.no_grad():
+            errors = [(learner.model(b.images.to(dtype)) - b.targets)[:, 0].abs() for b in learner.val_loader]
+        # Of the ages, that of the mean alone is 22.5.
+        assert torch.cat(errors).mean().item() < 0.7 * 22.5

@@ -1,0 +1,237 @@
+"""What each task measures and monitors, and complete runs of labels and of numbers."""
+
+import csv
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from photos import draw_photo
+from PIL import Image
+from rich.console import Console
+
+from augment.cli.compose import compose
+from augment.support.errors import UserError
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.recorder import read_metrics
+from trainer.loop.checkpoint import BEST, BestModel, load, save
+from trainer.report.page import render
+from trainer.report.record import read_record
+from trainer.run.check import check_config
+from trainer.run.config import parse_config
+from trainer.run.train import train
+from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better, task_named, task_of
+from trainer.tools import evaluate, predict
+
+TASKS = [task_named(name) for name in ("classify", "multilabel", "regress")]
+
+QUICK = ["aug.size=16", "fit.batch_size=6", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"]
+
+
+def test_each_task_measures_what_it_monitors() -> None:
+    for task in TASKS:
+        assert task.monitor in task.monitored
+        assert f"val_{task.score}" in task.monitored
+        assert set(task.monitored) < set(ALL_MONITORED)
+    assert [monitored("auto", task) for task in TASKS] == ["val_accuracy", "val_map", "val_loss"]
+    assert monitored("train_loss", task_named("multilabel")) == "train_loss"
+    assert task_named("classify").monitored == ("val_loss", "val_accuracy", "train_loss", "train_accuracy")
+
+
+def test_an_unknown_task_is_named() -> None:
+    with pytest.raises(UserError, match=r"^unknown task 'regres'\. Did you mean 'regress'\?"):
+        task_named("regres")
+
+
+def test_the_best_row() -> None:
+    rows = [{"epoch": 0.0, "a": 2.0, "val_loss": 2.0}, {"epoch": 1.0, "a": 3.0, "val_loss": math.nan}, {"a": 3.0}]
+    assert best_row(rows, "a") == rows[1]
+    assert best_row(rows, "val_loss") == rows[0]
+    assert best_row(rows, "b") == {}
+    assert [key for key in ALL_MONITORED if not smaller_is_better(key)] == [
+        "auto",
+        "train_accuracy",
+        "val_accuracy",
+        "val_map",
+        "val_r2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "task"),
+    [
+        ([], "classify"),
+        (["val_accuracy"], "classify"),
+        (["train_loss"], "classify"),
+        (["val_map"], "multilabel"),
+        (["train_mae"], "regress"),
+    ],
+)
+def test_rows_identify_the_task(keys: list[str], task: str) -> None:
+    assert task_of([{"epoch": 0.0}, dict.fromkeys(keys, 0.0)]).name == task
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images that are red, green, both or neither, listed by labels and by how much of each they have."""
+    root = tmp_path_factory.mktemp("lists")
+    rng = np.random.default_rng(0)
+    labels, numbers = [], ["image,red,green"]
+    for index in range(12):
+        red, green = index % 2, index // 2 % 2
+        photo = draw_photo(40, 30, index) // 3
+        photo[..., 0] += 120 * red
+        photo[..., 1] += 120 * green
+        Image.fromarray(photo).save(root / f"{index}.png")
+        labels.append(f"{index}.png {'red ' * red}{'green' * green}")
+        numbers.append(f"{index}.png,{red + 0.1 * rng.random():.3f},{green}")
+    (root / "labels.txt").write_text("\n".join(labels) + "\n")
+    (root / "numbers.csv").write_text("\n".join(numbers) + "\n")
+    return root
+
+
+def fit(lists: Path, name: str, *settings: str) -> Path:
+    """Train on a list and return the run's folder."""
+    ours = ["data=filelist", f"data.train={lists / name}", f"data.val={lists / name}", *settings, *QUICK]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(lists)  # below which the check of the files is kept
+        config = parse_config(compose(ours))
+        check_config(config)
+        summary = train(config, lists / f"run-{name}", console=Console(quiet=True))
+    assert summary.status == "finished"
+    assert task_of([summary.last]).monitor in str(summary)
+    return summary.folder
+
+
+@pytest.fixture(scope="module")
+def labels(lists: Path) -> Path:
+    return fit(lists, "labels.txt", "data.multilabel=true")
+
+
+@pytest.fixture(scope="module")
+def numbers(lists: Path) -> Path:
+    return fit(lists, "numbers.csv", "data.targets=[red,green]", "fit.regression_loss=huber", "fit.standardize=false")
+
+
+def test_a_run_of_labels(labels: Path) -> None:
+    rows = read_metrics(labels)
+    assert {"train_loss", "val_loss", "val_map"} < rows[0].keys()
+    assert not {"train_accuracy", "val_accuracy"} & rows[0].keys()
+    best = load(labels / BEST, BestModel)
+    assert (best.task, best.classes) == ("multilabel", ("green", "red"))
+    assert best.row == best_row(rows, "val_map")
+    assert torch.equal(best.samples["index"].sort().values, torch.arange(12))
+    assert (labels / "labels.png").is_file()
+    assert not (labels / "confusion.png").exists()
+
+
+def test_a_run_of_numbers(numbers: Path) -> None:
+    rows = read_metrics(numbers)
+    assert {"train_loss", "train_mae", "val_loss", "val_mae", "val_rmse"} < rows[0].keys()
+    best = load(numbers / BEST, BestModel)
+    assert (best.task, best.classes) == ("regress", ("red", "green"))
+    assert best.row == best_row(rows, "val_loss")
+    errors = (best.samples["output"] - best.samples["target"]).abs()
+    assert best.row["val_mae"] == pytest.approx(errors.mean().item(), rel=1e-4)
+    # Half of a square up to 1, else what is beyond: a mean over all.
+    huber = torch.where(errors < 1, errors.square() / 2, errors - 0.5).mean().item()
+    assert best.row["val_loss"] == pytest.approx(huber, rel=1e-4)
+    assert (numbers / "scatter.png").is_file()
+
+
+@pytest.mark.parametrize("name", ["labels", "numbers"])
+def test_an_evaluation_scores_as_validation(
+    name: str, request: pytest.FixtureRequest, lists: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lists)
+    run = request.getfixturevalue(name)
+    assert evaluate.main([str(run)]) == 0
+    written = json.loads((run / "evaluation.json").read_text())
+    row = load(run / BEST, BestModel).row
+    scores = {key: value for key, value in row.items() if key.startswith("val_")}
+    assert {key: written[key] for key in scores} == pytest.approx(scores, rel=1e-4)
+    each = {"labels": "average_precision", "numbers": "mae"}[name]
+    mean = np.mean([values[each] for values in written["per_class"].values()])
+    assert mean == pytest.approx(row["val_map" if name == "labels" else "val_mae"], rel=1e-4)
+    assert (run / "evaluation.png").is_file()
+    with pytest.raises(UserError, match=r"folders hold one class for each image.*data.val=FILE"):
+        evaluate.evaluate(run, lists)
+
+
+def test_predicted_labels(labels: Path, lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [lists / "3.png", lists / "0.png"]
+    every = predict.predict(labels, files, threshold=0.0)
+    samples = load(labels / BEST, BestModel).samples
+    shares = dict(zip(samples["index"].tolist(), samples["output"].sigmoid().tolist(), strict=True))
+    for found, place in zip(every, (3, 0), strict=True):
+        assert dict(found.classes) == pytest.approx(dict(zip(("green", "red"), shares[place], strict=True)), abs=1e-4)
+    middle = sum(share for _, share in every[0].classes) / 2
+    some = predict.predict(labels, files[:1], threshold=middle)[0].classes
+    assert [label for label, _ in some] == [every[0].classes[0][0]]
+    assert [len(found.classes) for found in predict.predict(labels, files, top=1)] == [1, 1]
+    assert all(s >= 0.5 for found in predict.predict(labels, files) for _, s in found.classes)
+    assert {found.unit for found in predict.predict(labels, files)} == {"label"}
+    assert predict.main([str(labels), *map(str, files), "--threshold", "0"]) == 0
+    assert "red" in capsys.readouterr().out
+
+
+def test_improbable_labels_are_named_on_request(labels: Path, lists: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(labels, tmp_path / "run"))
+    best = load(run / BEST, BestModel)
+    best.model["23.bias"] -= 20
+    save(best, run / BEST)
+    for top, named in ((None, 0), (1, 1), (2, 2)):
+        (found,) = predict.predict(run, [lists / "3.png"], top=top)
+        assert [share < 0.01 for _, share in found.classes] == [True] * named
+
+
+def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict.main([str(numbers), str(lists / "5.png"), "--csv", "-"]) == 0
+    (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    samples = load(numbers / BEST, BestModel).samples
+    expected = samples["output"][samples["index"].tolist().index(5)].tolist()
+    assert [float(row["red"]), float(row["green"])] == pytest.approx(expected, abs=1e-3)
+    (found,) = json.loads(predict.as_json(predict.predict(numbers, [lists / "5.png"])))
+    assert list(found["numbers"]) == ["red", "green"]
+    assert predict.main([str(numbers), str(lists / "5.png")]) == 0
+    with pytest.raises(UserError, match="--threshold: this model does not predict labels"):
+        predict.predict(numbers, [lists / "5.png"], threshold=0.5)
+
+
+def test_the_report_of_labels(labels: Path, lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lists)
+    record = read_record(labels)
+    assert not record.notes
+    page = render(record)
+    best = best_row(read_metrics(labels), "val_map")["val_map"]
+    for part in (
+        "best validation mean average precision",
+        f"{100 * best:.1f} %",
+        "Worst label: ",
+        "F1 there",
+        "2 labels",
+    ):
+        assert part in page
+    assert "Confusion matrix" not in page
+
+
+def test_the_report_of_numbers(numbers: Path, lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lists)
+    page = render(read_record(numbers))
+    best = best_row(read_metrics(numbers), "val_loss")["val_mae"]
+    for part in ("validation mean absolute error of the best epoch", f"{best:.4g}", "Largest errors", "Scatter of"):
+        assert part in page
+
+
+def test_only_measured_values_can_be_monitored(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lists)
+    files = [f"data.{split}={lists / 'labels.txt'}" for split in ("train", "val")]
+    given = ["data=filelist", *files, "data.multilabel=true", "callbacks.checkpoint.monitor=val_accuracy", *QUICK]
+    with pytest.raises(
+        UserError, match=r"^callbacks.checkpoint.monitor: val_accuracy is not measured .*Allowed: auto, v"
+    ):
+        check_config(parse_config(compose(given)))
+    assert Checkpoint().monitor == "auto"

@@ -1,0 +1,136 @@
+"""Averaging over views: against sums by hand, and in validation."""
+
+import math
+
+import pytest
+import torch
+from fakes import logits_loader, make_learner, needs_gpu, noise_loader, refuse_waiting, tiny_model
+from torch import nn
+
+from trainer.callbacks.recorder import Recorder
+from trainer.tasks.registry import task_named
+from trainer.tasks.tta import TTA
+from trainer.tasks.tta import average as average_of
+
+
+def average(model, images, tta, task="classify"):
+    return average_of(model, images, tta, task_named(task))
+
+
+class LeftHalf(nn.Module):
+    """Two logits: 0, and the red of the left half."""
+
+    def forward(self, images):
+        red = images[:, 0, :, : images.shape[3] // 2].mean(dim=(1, 2))
+        return torch.stack([torch.zeros_like(red), red], dim=1)
+
+
+def test_flip_is_the_mean_of_two_probabilities_by_hand():
+    images = torch.zeros(1, 3, 4, 4)
+    images[:, 0, :, :2] = math.log(3)  # the left half says 3 : 1, the mirror's 1 : 1
+    mean = average(LeftHalf(), images, "flip").exp()
+    torch.testing.assert_close(mean, torch.tensor([[0.375, 0.625]]))
+    # Cross-entropy is that of the mean.
+    loss = nn.functional.cross_entropy(average(LeftHalf(), images, "flip"), torch.tensor([1]))
+    assert loss.item() == pytest.approx(-math.log(0.625))
+
+
+def test_labels_and_numbers_are_averaged_one_by_one():
+    images = torch.zeros(1, 3, 4, 4)
+    images[:, 0, :, :2] = math.log(3)  # of the second label the left half says 3/4, the mirror's 1/2
+    logits = average(LeftHalf(), images, "flip", "multilabel")
+    torch.testing.assert_close(logits.sigmoid(), torch.tensor([[0.5, 0.625]]))
+    numbers = average(LeftHalf(), images, "flip", "regress")
+    torch.testing.assert_close(numbers, torch.tensor([[0.0, math.log(3) / 2]]))
+
+
+def test_the_logit_of_a_sure_label_is_finite():
+    images = torch.full((1, 3, 4, 4), 60.0)
+    assert average(LeftHalf(), images, "flip", "multilabel").tolist() == [[pytest.approx(0, abs=1e-6), 60.0]]
+
+
+def test_flip_shift_by_hand():
+    """Images whose model is the identity of one pixel: the views show what lies there."""
+    images = torch.rand(2, 3, 5, 5)
+    seen = []
+
+    def look(view):
+        seen.append(view)
+        return view[:, :, 2, 2]
+
+    result = average(look, images, "flip_shift").exp()
+    softmax = [view[:, :, 2, 2].softmax(dim=1) for view in seen]
+    torch.testing.assert_close(result, sum(w * p for w, p in zip([0.25, 0.25, *[0.125] * 4], softmax, strict=True)))
+    # One pixel (at least) up and left, and down and right; beyond the edge lies the reflection.
+    torch.testing.assert_close(seen[2][:, :, :4, :4], images[:, :, 1:, 1:])
+    torch.testing.assert_close(seen[2][:, :, 4, 4], images[:, :, 3, 3])
+    torch.testing.assert_close(seen[4][:, :, 1:, 1:], images[:, :, :4, :4])
+    torch.testing.assert_close(seen[4][:, :, 0, 0], images[:, :, 1, 1])
+    for one, mirrored in ((0, 1), (2, 3), (4, 5)):
+        torch.testing.assert_close(seen[mirrored], seen[one].flip(3))
+
+
+def test_shifts_grow_with_the_image():
+    images, seen = torch.rand(1, 3, 128, 128), []
+    average(lambda view: (seen.append(view), view[:, :, 0, 0])[1], images, "flip_shift")
+    torch.testing.assert_close(seen[2][:, :, :124, :124], images[:, :, 4:, 4:])
+
+
+def test_an_image_and_its_mirror_get_the_same_answer():
+    model, images = tiny_model().eval(), torch.randn(4, 3, 8, 8)
+    plain, mirrored = (average(model, x, "none") for x in (images, images.flip(3)))
+    assert not torch.allclose(plain, mirrored)
+    torch.testing.assert_close(average(model, images, "flip"), average(model, images.flip(3), "flip"))
+
+
+@pytest.mark.parametrize("tta", TTA)
+def test_weights_sum_to_one_and_memory_stays_channels_last(tta):
+    assert sum(weight for weight, _ in TTA[tta]) == 1
+    images = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    for _, view in TTA[tta]:
+        assert view(images).shape == images.shape
+        assert view(images).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_half_precision_gives_float32():
+    images = torch.randn(2, 3, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        result = average(tiny_model().eval(), images, "flip_shift")
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result.exp().sum(dim=1), torch.ones(2))
+
+
+def test_validation_averages_and_training_does_not():
+    outputs = {True: [], False: []}
+    model, loader = tiny_model(), noise_loader(4)
+    model.register_forward_hook(lambda module, *_: outputs[module.training].append(1))
+    learner = make_learner(Recorder(), model=model, train=loader, val=noise_loader(3), epochs=1, tta="flip")
+    learner.fit()
+    assert (len(outputs[True]), len(outputs[False])) == (2, 4)
+
+
+def test_the_score_is_that_of_the_average():
+    # One pixel is its own mirror: the same loss as without, from another formula.
+    losses = []
+    for tta in ("none", "flip"):
+        val = logits_loader([[2.0, 0.0, 1.0], [0.0, 1.0, 5.0]], [0, 1])
+        learner = make_learner(
+            Recorder(),
+            model=nn.Flatten(),
+            val=val,
+            tta=tta,
+            optimizer=lambda model: torch.optim.SGD([nn.Parameter(torch.zeros(()))]),
+        )
+        learner.validate()
+        losses.append(learner.find(Recorder).val["val_loss"])
+    assert losses[1] == pytest.approx(losses[0])
+
+
+@needs_gpu
+def test_nothing_waits_for_the_gpu():
+    images = torch.randn(2, 3, 8, 8, device="cuda").half().to(memory_format=torch.channels_last)
+    model = tiny_model().eval().cuda()
+    with refuse_waiting(), torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):
+        result = average(model, images, "flip_shift")
+    on_cpu = average(model.cpu(), images.float().cpu(), "flip_shift")
+    torch.testing.assert_close(result.cpu(), on_cpu, rtol=0.05, atol=0.05)

@@ -1,0 +1,114 @@
+"""Evaluations: scores by hand, and what the command writes."""
+
+import json
+import math
+import shutil
+
+import pytest
+from reports import counted
+
+from augment.data.sources import parse_data
+from trainer.run.trained import load_trained
+from trainer.tasks.classify import Classify
+from trainer.tools.evaluate import evaluate, main
+from trainer.tools.predict import predict
+
+
+def scored(confusion, names):
+    samples = counted(confusion)
+    right = sum(confusion[i][i] for i in range(len(names)))
+    values = {"val_loss": 0.5, "val_accuracy": right / len(samples.index)}
+    return Classify().evaluate(values, samples, names)
+
+
+def test_interval_and_classes_by_hand():
+    scores = scored([[50, 0], [10, 40]], ("cat", "dog"))
+    assert scores.images == 100
+    # Wilson's interval of 90 in 100.
+    assert scores.values["interval"] == pytest.approx((0.8256, 0.9448), abs=1e-4)
+    assert scores.per_class == {"cat": (50, 50), "dog": (40, 50)}
+
+
+def test_unequal_classes_by_hand():
+    """Each class counts equally in the recall, those without images are left out; nothing was predicted as a bird."""
+    scores = scored([[90, 0, 0], [10, 0, 0], [0, 0, 0]], ("cat", "dog", "bird"))
+    assert scores.values["val_accuracy"] == 0.9
+    assert scores.values["balanced_accuracy"] == 0.5
+    assert [row[3:] for row in scores.table.rows] == [("1.0000", "0.9000"), ("0.0000", ""), ("", "")]
+
+
+def test_the_table_of_many_classes_shows_the_worst():
+    names = [str(number) for number in reversed(range(61))]
+    rows = [[0] * 62 for _ in range(62)]
+    for i, name in enumerate(names):
+        rows[i][i], rows[i][61] = int(name), 100 - int(name)
+    scores = scored(rows, [*names, "none"])
+    assert [row[0] for row in scores.table.rows] == [str(number) for number in range(60)]
+    assert scores.table.title == "the 60 of 62 classes with the lowest recall"
+    assert len(scores.per_class) == 62
+    few = scored([[2, 0, 0], [0, 0, 0], [1, 0, 1]], ("cat", "dog", "ant"))
+    assert [row[0] for row in few.table.rows] == ["cat", "dog", "ant"]
+    assert not few.table.title
+
+
+def test_the_interval_stays_open_when_all_are_right():
+    low, high = scored([[20]], ("cat",)).values["interval"]
+    assert low == pytest.approx(0.8389, abs=1e-4)
+    assert high == pytest.approx(1.0)
+
+
+@pytest.fixture
+def images_by_class(photos, tmp_path):
+    """Six images in three folders named as the classes of `finished_run`."""
+    for place, photo in enumerate(photos):
+        folder = tmp_path / "mine" / ("red", "green", "blue")[place % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(photo, folder)
+    return tmp_path / "mine"
+
+
+def test_a_folder_is_scored_without_the_data_of_the_run(finished_run, images_by_class, capsys):
+    assert main([str(finished_run), str(images_by_class), "--tta", "flip"]) == 0
+    written = json.loads((finished_run / "evaluation-mine.json").read_text())
+    assert (written["images"], written["tta"]) == (6, "flip")
+    assert "tta flip" in capsys.readouterr().out
+    assert main([str(finished_run), str(images_by_class), "fit.batch_size=2"]) == 0
+    earlier = [json.loads(line) for line in (finished_run / "evaluations.jsonl").read_text().splitlines()][-2:]
+    assert [(line["tta"], line["overrides"], line["data"]) for line in earlier] == [
+        ("flip", [], str(images_by_class)),
+        ("none", ["fit.batch_size=2"], str(images_by_class)),
+    ]
+    assert earlier[0]["val_loss"] == written["val_loss"]
+    assert "per_class" not in earlier[0]
+
+    files = sorted(images_by_class.rglob("*.png"))
+    shares = [dict(found.classes) for found in predict(finished_run, files, tta="flip")]
+    right = [share[file.parent.name] for file, share in zip(files, shares, strict=True)]
+    assert written["val_loss"] == pytest.approx(-sum(map(math.log, right)) / 6, rel=1e-4)
+    # Six images, each in a bin of confidence of its own or with others: their sum of |right - confidence| by hand.
+    plain = evaluate(finished_run, images_by_class)
+    looks = [dict(found.classes) for found in predict(finished_run, files)]
+    bins: dict[int, list[float]] = {}
+    for file, share in zip(files, looks, strict=True):
+        name, confidence = max(share.items(), key=lambda item: item[1])
+        bins.setdefault(min(int(confidence * 15), 14), []).append((name == file.parent.name) - confidence)
+    by_hand = sum(abs(sum(gaps)) for gaps in bins.values()) / 6
+    assert plain.values["calibration_error"] == pytest.approx(by_hand, abs=1e-4)
+    assert plain.tta == "none"
+    assert plain.values["val_loss"] != pytest.approx(written["val_loss"], rel=1e-6)
+    flipped = evaluate(finished_run, images_by_class, ["fit.tta=flip"])
+    assert flipped.values["val_loss"] == pytest.approx(written["val_loss"])
+
+
+def test_an_unknown_way_to_average(finished_run, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(finished_run), "--tta", "flipp"])
+    assert stopped.value.code == 2
+    assert "unknown name 'flipp'. Did you mean 'flip'?" in capsys.readouterr().err
+
+
+def test_another_source_has_settings_of_its_own(finished_run):
+    """None of those of the run's source, some of which it does not know; all else is the run's."""
+    config = load_trained(finished_run, ["data=sample", "data.dir=elsewhere"]).config
+    assert config.data == parse_data({"source": "sample", "dir": "elsewhere"})
+    assert config.aug.size == 16

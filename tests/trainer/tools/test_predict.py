@@ -1,0 +1,229 @@
+"""Predictions: in the order of the files, prepared as in validation, with a message for images that cannot be used."""
+
+import csv
+import json
+import shutil
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fakes import needs_gpu
+from PIL import Image
+from rich.console import Console
+
+from augment.data.check import check_files
+from augment.data.dataset import Split
+from augment.pipeline.loader import Loader
+from augment.recipe.plan import build_plan
+from augment.support.errors import UserError
+from trainer.run.trained import load_trained
+from trainer.tasks.classify import Classify
+from trainer.tools.predict import Prediction, _Outputs, _print, as_csv, list_images, main, predict
+
+
+@pytest.fixture
+def bad(tmp_path):
+    file = tmp_path / "bad.jpg"
+    file.write_bytes(b"")
+    return file
+
+
+def by_hand(run, files, *views):
+    """Return the probabilities of files, (N, classes): the mean over views of each image."""
+    trained = load_trained(run)
+    plan = build_plan(trained.config.aug, "val")
+    loader = Loader(plan, Split(files, (0,) * len(files)), batch_size=len(files), seed=0, device=torch.device("cpu"))
+    (batch,) = loader
+    with torch.inference_mode():
+        network = trained.network.eval()
+        return torch.stack([network(view(batch.images)).softmax(dim=1) for view in views]).mean(dim=0)
+
+
+def mirror(images):
+    return images.flip(3)
+
+
+def same(images):
+    return images
+
+
+@pytest.mark.parametrize(("tta", "views"), [(None, [same]), ("flip", [same, mirror])])
+def test_probabilities_are_those_of_validation_in_the_order_of_the_files(finished_run, photos, tta, views):
+    files = (*photos[3:], *photos[:3], photos[4])
+    # More batches than one, the last one smaller.
+    predictions = predict(finished_run, files, top=2, tta=tta, overrides=["fit.batch_size=3"])
+    shares = by_hand(finished_run, files, *views)
+    assert [prediction.file for prediction in predictions] == list(files)
+    for prediction, row in zip(predictions, shares, strict=True):
+        values, places = row.topk(2)
+        assert [name for name, _ in prediction.classes] == [("blue", "green", "red")[i] for i in places]
+        assert [share for _, share in prediction.classes] == pytest.approx(values.tolist(), abs=1e-5)
+    assert len({share for prediction in predictions for _, share in prediction.classes}) > 6
+
+
+def test_all_classes_when_more_are_requested(finished_run, photos):
+    (prediction,) = predict(finished_run, photos[:1], top=99)
+    assert {name for name, _ in prediction.classes} == {"blue", "green", "red"}
+    assert sum(share for _, share in prediction.classes) == pytest.approx(1)
+
+
+def test_the_model_has_learned_its_colors(finished_run, tmp_path):
+    files = [tmp_path / f"{name}.png" for name in ("red", "blue")]
+    for file in files:
+        Image.new("RGB", (20, 20), {"red": (190, 60, 60), "blue": (60, 60, 190)}[file.stem]).save(file)
+    assert load_trained(finished_run).classes == ("blue", "green", "red")
+    shares = [dict(prediction.classes) for prediction in predict(finished_run, files)]
+    assert shares[0]["red"] > shares[1]["red"]
+    assert shares[1]["blue"] > shares[0]["blue"]
+
+
+def test_folders_are_searched_and_the_order_kept(photos, tmp_path):
+    deep = tmp_path / "b" / "deeper"
+    deep.mkdir(parents=True)
+    for name in ("2.png", "10.PNG", ".hidden.png", "notes.txt"):
+        shutil.copy(photos[0], deep / name)
+    assert list_images([photos[1], tmp_path, photos[0]]) == [photos[1], deep / "10.PNG", deep / "2.png", photos[0]]
+
+
+def test_a_bad_image_keeps_its_position(finished_run, photos, bad):
+    first, second, third = predict(finished_run, [photos[0], bad, photos[1]])
+    assert second == Prediction(bad, error="is empty (0 bytes)")
+    assert (first.file, third.file) == (photos[0], photos[1])
+    for found in (first, third):  # alone in its batch, an image is added up in another order
+        (alone,) = predict(finished_run, [found.file])
+        assert dict(found.classes) == pytest.approx(dict(alone.classes), abs=1e-5)
+
+
+def test_images_that_turn_bad_after_the_check_keep_their_positions(finished_run, photos, tmp_path, monkeypatch):
+    files = [Path(shutil.copy(photo, tmp_path / f"{number}.png")) for number, photo in enumerate(photos[:5])]
+    whole = predict(finished_run, files, overrides=["fit.batch_size=2"])
+
+    def check(images):
+        problems = check_files(images)
+        for file, content in ((files[1], b""), (files[4], b"words")):
+            file.unlink(missing_ok=True)
+            file.write_bytes(content)
+        return problems
+
+    monkeypatch.setattr("trainer.tools.predict.check_files", check)
+    found = predict(finished_run, files, overrides=["fit.batch_size=2"])
+    assert [prediction.file for prediction in found] == files
+    assert [bool(prediction.error) for prediction in found] == [False, True, False, False, True]
+    assert found[1].error == "is empty (0 bytes)"
+    for ours, theirs in zip(found, whole, strict=True):
+        if not ours.error:
+            assert dict(ours.classes) == pytest.approx(dict(theirs.classes), abs=1e-5)
+
+
+def test_only_bad_images(finished_run, bad):
+    with pytest.raises(UserError, match=r"none of 2 images can be used; the first: .*bad.jpg is empty"):
+        predict(finished_run, [bad, bad])
+
+
+@needs_gpu
+def test_the_gpu_predicts_the_same(finished_run, photos):
+    options = ["fit.device=cuda", "fit.precision=bf16", "fit.batch_size=4"]
+    on_gpu = predict(finished_run, photos, tta="flip_shift", overrides=options)
+    for ours, theirs in zip(on_gpu, predict(finished_run, photos, tta="flip_shift"), strict=True):
+        assert ours.file == theirs.file
+        assert dict(ours.classes) == pytest.approx(dict(theirs.classes), abs=0.05)
+
+
+# --- the command line ---
+
+
+def test_the_table_shows_file_names_literally(finished_run, photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(photos[0], "[red] a=b.png")
+    assert main([str(finished_run), "[red] a=b.png", "--top", "1"]) == 0
+    output = capsys.readouterr().out
+    assert "[red] a=b.png" in output
+    ((name, share),) = predict(finished_run, photos[:1], top=1)[0].classes
+    assert f"{name} {share:.1%}" in output
+
+
+@pytest.mark.parametrize("unit", ["class", "label"])
+def test_the_table_is_headed_by_what_is_predicted(unit):
+    out = StringIO()
+    _print([Prediction(Path("a.jpg"), (("cat", 0.5),), unit=unit)], Console(file=out, width=80))
+    assert out.getvalue().splitlines()[1].replace("┃", " ").split() == ["image", unit]
+
+
+def test_csv_json_and_the_exit_code_for_bad_images(finished_run, photos, bad, tmp_path, capsys):
+    files = [photos[0], bad, photos[1]]
+    assert main([str(finished_run), *map(str, files), "--csv", str(tmp_path / "x" / "a.csv"), "--json", "-"]) == 1
+    printed = capsys.readouterr()
+    assert f"{bad} is empty (0 bytes)\n" in printed.err
+    assert "1 of 3 images cannot be used" in printed.err
+    rows = json.loads(printed.out)
+    assert [row["file"] for row in rows] == [str(file) for file in files]
+    assert rows[1] == {"file": str(bad), "error": "is empty (0 bytes)"}
+    table = list(csv.DictReader((tmp_path / "x" / "a.csv").read_text().splitlines()))
+    assert [row["error"] for row in table] == ["", "is empty (0 bytes)", ""]
+    for row, line in zip((rows[0], rows[2]), (table[0], table[2]), strict=True):
+        for place, entry in enumerate(row["classes"], start=1):
+            assert line[f"class_{place}"] == entry["class"]
+            assert float(line[f"probability_{place}"]) == pytest.approx(entry["probability"], rel=1e-4)
+
+
+def test_names_are_no_formulas_in_csv():
+    text = as_csv([Prediction(Path("=a.jpg"), (("@b", 0.5),)), Prediction(Path("-c.jpg"), error="is broken")])
+    assert text == "file,error,class_1,probability_1\n'=a.jpg,,'@b,0.5\n'-c.jpg,is broken\n"
+    numbers = as_csv([Prediction(Path("a.jpg"), numbers=(("=x", -1.5),))])
+    assert numbers == "file,error,'=x\na.jpg,,-1.5\n"
+
+
+def test_csv_quotes_what_needs_it():
+    text = as_csv([Prediction(Path("a,b.jpg"), (("cat", 0.5), ("dog", 0.25)))])
+    assert text == 'file,error,class_1,probability_1,class_2,probability_2\n"a,b.jpg",,cat,0.5,dog,0.25\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no run is given"),
+        (["RUN"], "no images are given"),
+        (["nowhere", "PHOTO"], "nowhere: no config.yaml in it. Allowed: the folder of a run."),
+        (["EMPTY", "PHOTO"], "best.pt: no such checkpoint"),
+        (["RUN", "phot.png"], "phot.png: there is no such file or folder. Did you mean photo.png?"),
+        (["RUN", "EMPTY"], "holds no images"),
+        (["RUN", "BAD"], "error: the image cannot be used: "),
+        (["RUN", "PHOTO", "--tta", "flp"], "unknown name 'flp'. Did you mean 'flip'?"),
+        (["RUN", "PHOTO", "--top", "0"], "argument --top: '0' is not allowed. Allowed: a whole number of at least 1"),
+        (["RUN", "PHOTO", "--tpo", "1"], "--tpo: unknown flag. Did you mean '--top'?"),
+        (["RUN", "PHOTO", "fit.devic=cpu"], "fit.devic: unknown key. Did you mean 'device'?"),
+        (
+            ["RUN", "PHOTO", "model.kind=timm", "model.name=resnet18"],
+            "best.pt: not the weights of the configured model",
+        ),
+        (["RUN", "PHOTO", "--csv", "PHOTO/x.csv"], "cannot be written"),
+    ],
+)
+def test_mistakes(arguments, message, finished_run, photos, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(photos[0], "photo.png")
+    (tmp_path / "empty").mkdir()
+    shutil.copy(finished_run / "config.yaml", tmp_path / "empty")
+    (tmp_path / "bad.jpg").touch()
+    places = {
+        "BAD": "bad.jpg",
+        "RUN": str(finished_run),
+        "PHOTO": "photo.png",
+        "EMPTY": "empty",
+        "PHOTO/x.csv": "photo.png/x.csv",
+    }
+    with pytest.raises(SystemExit) as stopped:
+        main([places.get(a, a) for a in arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_outputs_are_in_the_order_of_the_files() -> None:
+    """In whatever order the loader returned them."""
+    outputs = _Outputs(1)
+    for indices, logits in (([2, 0], [[0.0, 9.0], [9.0, 0.0]]), ([1], [[0.0, 9.0]])):
+        batch = SimpleNamespace(indices=torch.tensor(indices))
+        outputs.after_batch(SimpleNamespace(output=torch.tensor(logits), batch=batch, task=Classify()))  # type: ignore[arg-type]
+    assert outputs.by_index()[1].tolist() == [[0], [1], [1]]
