@@ -99,7 +99,7 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
             {"kind": "cnn", "name": "resnet18"},
             "model.name: unknown key of model=cnn; model=timm has it. Allowed: (none).",
         ),
-        ({"kind": "timm"}, "model.name: missing. Allowed: text (a name of timm,"),
+        ({"kind": "timm"}, "model.name: missing. Allowed: text (a model of timm,"),
         (
             {"kind": "timm", "nam": "resnet18"},
             "model.nam: unknown key. Did you mean 'name'? Allowed: name, pre",
