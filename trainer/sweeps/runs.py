@@ -1,0 +1,233 @@
+"""Read the folders of many runs, which may come from strangers: nothing in them is run, imported or followed."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from augment.support.errors import UserError, first_line
+from augment.support.files import near_file, read_some
+from augment.support.yaml_files import MAX_BYTES, read_list
+from trainer.callbacks.recorder import METRICS_FILE, read_rows
+from trainer.run.config import CONFIG_FILE, load_config
+from trainer.run.environment import ENVIRONMENT_FILE
+from trainer.run.folder import LOCK_FILE, user_of
+from trainer.run.summary import SUMMARY_FILE
+from trainer.tasks.display import MetricsRow
+from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named, task_of
+
+T = TypeVar("T")
+
+JOB_FILE = "job.json"
+HYDRA_OVERRIDES = Path(".hydra") / "overrides.yaml"
+
+PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
+INTERRUPTED, PRUNED = "interrupted", "pruned"
+STATUSES = (PLANNED, RUNNING, FINISHED, FAILED, INTERRUPTED, PRUNED)
+
+# A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
+_MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), HYDRA_OVERRIDES)
+
+# Of sweeps: the command, and what Hydra writes.
+_SWEEP_FILES = ("sweep.yaml", "multirun.yaml")
+
+# What reading damaged files raises; OverflowError: a number that is too large for a float.
+_DAMAGE = (UserError, OSError, ValueError, TypeError, LookupError, RecursionError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, or a job of a sweep, as its folder shows it.
+
+    Attributes:
+        folder: its folder, as it was given or found.
+        name: `run.name` of its configuration, else the name of the folder.
+        status: one of `STATUSES`; a run that was killed is interrupted, one that a search ended early is pruned.
+        overrides: what it was started with, without leading plus signs.
+        config: its resolved configuration as plain values, interpolations as text; empty if it has none.
+        rows: the rows of metrics.jsonl; only numbers.
+        summary: summary.json as plain values.
+        environment: environment.json as plain values.
+        score: key of the score in the rows, such as val_accuracy.
+        smaller: whether a smaller score is better.
+        sweep: folder of the sweep that it is a job of; None: a single run.
+        order: its position among the jobs of the sweep.
+        notes: what could not be read, by file.
+    """
+
+    folder: Path
+    name: str
+    status: str
+    overrides: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[MetricsRow, ...] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    score: str = task_named(DEFAULT).monitor
+    smaller: bool = False
+    sweep: Path | None = None
+    order: int = 0
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def last(self) -> MetricsRow:
+        """The row of the last epoch; empty if there is none."""
+        return _numbers(self.summary.get("last")) or dict(self.rows[-1] if self.rows else {})
+
+    @property
+    def best(self) -> MetricsRow:
+        """The row of the best epoch, which was chosen by its score; empty if there is none."""
+        return _numbers(self.summary.get("best"))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the last process worked on it; 0 if unknown."""
+        return _numbers(self.summary).get("seconds", 0.0)
+
+    @property
+    def error(self) -> str:
+        """The error of a failed run; empty if there was none."""
+        return str(self.summary.get("error") or "")
+
+    @property
+    def stopped(self) -> str:
+        """Why it was ended before its last epoch; empty if it was not."""
+        return str(self.summary.get("stopped") or "")
+
+
+def find_runs(paths: Iterable[Path]) -> list[Run]:
+    """Read all runs in some folders, planned jobs included.
+
+    Symbolic links are followed where they are given, not where they are found.
+
+    Args:
+        paths: folders of runs, of sweeps, or above such.
+
+    Returns:
+        Each run once, in the order of the paths; those of a path by folder, which for the default names is the order
+        in which they began, and the jobs of a sweep in their order.
+
+    Raises:
+        UserError: a path is no folder.
+    """
+    runs: dict[Path, Run] = {}
+    for path in paths:
+        if not path.is_dir():
+            what = "a file" if path.is_file() else "no such folder"
+            raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near_file(path)}")
+        below = [read_run(folder) for folder in _folders(path)]
+        for run in sorted(below, key=_place):
+            runs.setdefault(run.folder.resolve(), run)
+    return list(runs.values())
+
+
+def read_run(folder: Path) -> Run:
+    """Read the folder of a run; what is missing or damaged stays empty, with a note."""
+    notes: dict[str, str] = {}
+
+    def attempt(name: Path | str, read: Callable[[Path], T], otherwise: T) -> T:
+        file = folder / name
+        try:
+            if not os.path.lexists(file):
+                return otherwise
+            # A link could show a file from elsewhere; reading a pipe might never end.
+            if file.is_symlink() or not file.is_file():
+                raise UserError(f"{file}: a link, or no file")
+            return read(file)
+        except _DAMAGE as error:
+            notes[str(name)] = first_line(error)
+            return otherwise
+
+    nothing: dict[str, Any] = {}
+    job = attempt(JOB_FILE, _object, nothing)
+    summary = attempt(SUMMARY_FILE, _object, nothing)
+    config = attempt(CONFIG_FILE, lambda file: load_config(file.parent), nothing)
+    rows = attempt(METRICS_FILE, _rows, list[MetricsRow]())
+    given = job.get("overrides")
+    if not isinstance(given, list):
+        given = attempt(HYDRA_OVERRIDES, read_list, list[object]())
+    order = job.get("order")
+    if not isinstance(order, int):
+        order = int(folder.name) if folder.name.isdecimal() and len(folder.name) < 10 else 0
+    labels = config.get("run")
+    name = labels.get("name") if isinstance(labels, Mapping) else None
+    score = _score([*rows, _numbers(summary.get("last"))], summary)
+    return Run(
+        folder=folder,
+        name=str(name or folder.name or folder.resolve().name),
+        status=_status(folder, summary, began=bool(summary or rows or config or SUMMARY_FILE in notes)),
+        overrides=tuple(str(override).lstrip("+") for override in given),
+        config=config,
+        rows=tuple(rows),
+        summary=summary,
+        environment=attempt(ENVIRONMENT_FILE, _object, nothing),
+        score=score,
+        smaller=smaller_is_better(score),
+        sweep=folder.parent if job or any((folder.parent / file).is_file() for file in _SWEEP_FILES) else None,
+        order=order,
+        notes=notes,
+    )
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """Yield the folders of runs from a folder on; runs are not searched for further ones, as trackers write there."""
+    for folder, names, _ in os.walk(path):
+        if any(os.path.lexists(Path(folder) / mark) for mark in _MARKS):
+            yield Path(folder)
+            names.clear()
+        names[:] = [name for name in names if not name.startswith(".")]
+
+
+def _place(run: Run) -> tuple[Path, int, int, str]:
+    return run.sweep or run.folder, run.order, len(run.folder.name), run.folder.name
+
+
+def _status(folder: Path, summary: Mapping[str, Any], *, began: bool) -> str:
+    status = summary.get("status")
+    if status in (FINISHED, PRUNED) and (status == PRUNED or str(summary.get("stopped")).startswith(PRUNED)):
+        return PRUNED
+    if status in (FINISHED, FAILED, INTERRUPTED):
+        return str(status)
+    lock = folder / LOCK_FILE
+    if lock.is_file() and not lock.is_symlink() and user_of(folder):
+        return RUNNING
+    return INTERRUPTED if began else PLANNED
+
+
+def _score(rows: Iterable[MetricsRow], summary: Mapping[str, Any]) -> str:
+    """Return the key of the score: that of the task, if it was measured."""
+    measured = [row for row in rows if row]
+    own = task_of(measured).monitor
+    keys = {key for row in measured for key in row}
+    # The task of a plugin, which is not imported here, may have none of the known keys.
+    for key in (own, summary.get("monitor"), "val_loss"):
+        if isinstance(key, str) and key in keys:
+            return key
+    return own
+
+
+def _object(file: Path) -> dict[str, Any]:
+    values = json.loads(read_some(file, MAX_BYTES))
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    return values
+
+
+def _rows(file: Path) -> list[MetricsRow]:
+    read_some(file)  # not a larger one
+    return list(map(_numbers, read_rows(file)))
+
+
+def _numbers(values: object) -> MetricsRow:
+    """Return the values of a mapping that are numbers, null as NaN; those that no float can hold are left out."""
+    if not isinstance(values, Mapping):
+        return {}
+    known = {str(key): math.nan if value is None else value for key, value in values.items()}
+    return {
+        key: value
+        for key, value in known.items()
+        if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53)
+    }
