@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import json_line, write_atomically
+from augment.support.files import fence, json_line, write_atomically
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
 from trainer.tasks.display import MetricsRow
@@ -164,6 +164,7 @@ class Recorder(Callback):
         if learner.folder:
             self._check_folder(learner.folder)
             _write([step._asdict() for step in self.steps], learner.folder / STEPS_FILE)
+            fence()
             with (learner.folder / METRICS_FILE).open("a") as file:
                 file.write(json_line(self.rows[-1]))
                 file.flush()

@@ -9,7 +9,7 @@ from augment.cli.compose import compose_hydra, compose_jobs
 from augment.cli.overrides import key_of, parse
 from augment.support.errors import UserError
 from augment.support.files import shown
-from trainer.cli.overrides import AUTO
+from trainer.run.overrides import AUTO
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, identity, load_config, parse_config
 from trainer.run.folder import reserve, user_of

@@ -15,7 +15,7 @@ from augment.cli.trust import TRUST_FLAG
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from trainer.cli.auto import is_auto, resume_auto
-from trainer.cli.overrides import OVERRIDES_FILE, with_resumed
+from trainer.run.overrides import OVERRIDES_FILE, with_resumed
 from trainer.run import train as run
 from trainer.run.check import check_config
 from trainer.run.config import Config, new_folder, parse_config

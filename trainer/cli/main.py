@@ -28,7 +28,7 @@ from augment.support.signals import StopSignals
 from trainer.cli import NOTHING_TO_RESUME, folders
 from trainer.cli.auto import is_auto, resume_auto
 from trainer.cli.jobs import check_jobs
-from trainer.cli.overrides import flags_first, with_resumed
+from trainer.run.overrides import flags_first, with_resumed
 from trainer.run.config import inner_keys, parse_config
 from trainer.run.folder import owned, release
 from trainer.run.train import train

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from augment.support.errors import UserError
-from trainer.cli.overrides import flags_first, with_resumed
+from trainer.run.overrides import flags_first, with_resumed
 
 
 def save(run: Path, *overrides: str) -> None:
