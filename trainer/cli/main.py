@@ -150,13 +150,14 @@ def _job(
         sweeping = info.mode == RunMode.MULTIRUN
         folder = Path(info.runtime.output_dir)
         console = Console()
+        varied = [override.lstrip("+") for override in info.overrides.task if sweeping and override not in given]
         if sweeping:
-            varied = [override.lstrip("+") for override in info.overrides.task if override not in given]
             console.rule(Text(f"job {info.job.num}: {' '.join(varied)}"), align="left")
         try:
             config = parse_config(plain_values(composed))
             with owned(folder, config.fit.resume):
-                summary = train(config, folder, console=console, group=folder.parent.name if sweeping else None)
+                group = folder.parent.name if sweeping else None
+                summary = train(config, folder, console=console, group=group, varied=varied)
         except Exception as error:
             errors.append(error)
             if sweeping:

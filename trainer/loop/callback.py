@@ -1,7 +1,7 @@
 """Callbacks: events around each level of the training loop, and exceptions that end a level early."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,6 +11,7 @@ from augment.support.errors import UserError, suggest
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from augment.data.dataset import ImageRef
     from trainer.loop.learner import Learner
     from trainer.loop.stages import FitStage
 
@@ -67,6 +68,7 @@ class RunDescription:
         stages: the stages of progressive resizing; empty: sizes do not change.
         name: what people call the run; empty: it has only the name of its folder.
         tags: its tags.
+        val_files: the validation images, in the order of their indices; empty: unknown.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class RunDescription:
     stages: "tuple[FitStage, ...]" = ()
     name: str = ""
     tags: tuple[str, ...] = ()
+    val_files: "Sequence[ImageRef]" = ()
 
 
 class Callback:

@@ -55,7 +55,7 @@ def write_report(
 def render(record: Record) -> str:
     """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
     return _template().render(
-        name="/".join(record.folder.resolve().parts[-2:]),
+        name=_name(record),
         ending=record.ending,
         headline=_headline(record),
         findings=findings(record),
@@ -86,6 +86,12 @@ def _template() -> Template:
     )
     environment.filters |= {"percent": percent, "cells": _cells, "name_of": name_of, "file_name": file_name}
     return environment.get_template("page.html.jinja")
+
+
+def _name(record: Record) -> str:
+    """Return the run's name; a run that has only that of its folder is shown with the folder above it."""
+    folder = record.folder.resolve()
+    return record.ending.name if record.ending.name not in ("", folder.name) else "/".join(folder.parts[-2:])
 
 
 def _headline(record: Record) -> dict[str, Any]:

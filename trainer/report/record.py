@@ -25,6 +25,7 @@ from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.models.registry import count_parameters
 from trainer.run.config import CONFIG_FILE, Config, left_out_of, load_config, parse_config
 from trainer.run.environment import ENVIRONMENT_FILE
+from trainer.run.labels import labels_in
 from trainer.run.summary import RUNNING, SUMMARY_FILE, Summary
 from trainer.run.train import PLAN_FILE
 from trainer.tasks.display import MetricsRow
@@ -189,7 +190,9 @@ def _ending(folder: Path) -> Summary:
         status, error, stopped = (str(found.get(name, "")) for name in ("status", "error", "stopped"))
         seconds = found.get("seconds")
         known = float(seconds) if isinstance(seconds, int | float) else math.nan
-        return Summary("not ended" if status in ("", RUNNING) else status, folder, 0, {}, {}, known, error, stopped)
+        status = "not ended" if status in ("", RUNNING) else status
+        name, tags = labels_in(found)
+        return Summary(status, folder, 0, {}, {}, known, error, stopped, name=name, tags=tags)
     except (UserError, OSError, ValueError, RecursionError):
         return Summary("not ended", folder, 0, {}, {}, math.nan)
 

@@ -117,6 +117,7 @@ def make_learner(
     *,
     callbacks: tuple[Callback, ...],
     group: str | None = None,
+    name: str = "",
 ) -> Learner:
     """Make the learner of a configuration; the model's initial weights depend only on the seed.
 
@@ -126,6 +127,7 @@ def make_learner(
         folder: where callbacks write; None: nowhere.
         callbacks: all callbacks.
         group: name of the sweep that the run is part of.
+        name: the run's name, see `trainer.run.labels`.
     """
     fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
     if device.type == "cuda":
@@ -155,7 +157,9 @@ def make_learner(
         folder=folder,
         classes=dataset.classes,
         task=task,
-        run=RunDescription(as_written(config.resolved), group, stages),
+        run=RunDescription(
+            as_written(config.resolved), group, stages, name, config.run.written_tags, dataset.val.files
+        ),
     )
     if device.type == "cuda" and not fit.compile:
         # Load the GPU's kernels while the loader makes its first batches.

@@ -18,7 +18,7 @@ from augment.cli.compose import TOP, check_keys
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
-from augment.params import Count, Flag, Text, Texts, parse_params, parse_settings, setting, settings
+from augment.params import Count, Flag, Text, parse_params, parse_settings, setting, settings
 from augment.recipe.op import load_plugins
 from augment.recipe.steps import Aug, parse_aug, plain_steps
 from augment.support.errors import UserError, first_line, suggest
@@ -31,6 +31,7 @@ from trainer.loop.settings import LoopSettings
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages, plain_stages
 from trainer.models.registry import MODELS, Model, parse_model
 from trainer.optim.settings import ScheduleSettings
+from trainer.run.labels import RunLabels
 from trainer.tasks.settings import LossSettings
 
 CONFIG_FILE = "config.yaml"
@@ -82,19 +83,6 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         if not self.stages:
             return ()
         return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunLabels:
-    """What people call a run; it changes no result."""
-
-    name: str | None = setting(
-        Text(
-            optional=True,
-            doc="name in the report and in trackers; null: what a sweep varies, otherwise the name of the folder",
-        )
-    )
-    tags: tuple[str, ...] = setting(Texts(default=(), doc="tags in summary.json and in trackers"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from trainer.callbacks.interrupt import Interrupt
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.checkpoint import LAST
 from trainer.loop.learner import Learner
+from trainer.run.labels import labels_in
 from trainer.tasks.registry import best_row, monitored, task_of
 from trainer.tasks.task import AUTO
 
@@ -22,7 +23,7 @@ SUMMARY_FILE = "summary.json"
 # Status of a run that has not ended; if no process is working on it, it was killed.
 RUNNING = "running"
 
-# Size of a reserved summary in bytes; most summaries are shorter.
+# Bytes that are reserved for what a summary says in the end; most say it in fewer.
 _ROOM = 4096
 
 
@@ -42,6 +43,8 @@ class Summary:
         stopped: why a callback ended it before the last epoch; empty if none did.
         monitor: the value that the best epoch was chosen by; empty: the task's own.
         planned: number of planned epochs; 0: unknown.
+        name: what people call the run; empty: unknown.
+        tags: its tags.
     """
 
     status: str
@@ -54,6 +57,8 @@ class Summary:
     stopped: str = ""
     monitor: str = ""
     planned: int = 0
+    name: str = ""
+    tags: tuple[str, ...] = ()
 
     def write(self) -> None:
         """Write summary.json; if the disk is full, overwrite the one that `reserve_summary` wrote.
@@ -90,10 +95,10 @@ class Summary:
         return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"
 
 
-def reserve_summary(folder: Path) -> None:
+def reserve_summary(folder: Path, name: str = "", tags: tuple[str, ...] = ()) -> None:
     """Write a summary that says that the run has not ended, padded to make room for the one that will replace it."""
-    values = vars(Summary(RUNNING, folder, 0, {}, {}, 0.0)) | {"folder": str(folder)}
-    write_atomically(folder / SUMMARY_FILE, json_line(values).ljust(_ROOM))
+    text = json_line(vars(Summary(RUNNING, folder, 0, {}, {}, 0.0, name=name, tags=tags)) | {"folder": str(folder)})
+    write_atomically(folder / SUMMARY_FILE, text.ljust(len(text) + _ROOM))
 
 
 def read_summary(folder: Path) -> Summary | None:
@@ -104,7 +109,8 @@ def read_summary(folder: Path) -> Summary | None:
             return None
         given: dict[str, Any] = {"epochs": 0, "best": {}, "last": {}}
         given |= {field.name: found[field.name] for field in fields(Summary) if field.name in found}
-        return Summary(**given | {"folder": folder})
+        name, tags = labels_in(found)
+        return Summary(**given | {"folder": folder, "name": name, "tags": tags})
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
@@ -133,4 +139,6 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
         stopped=reason_of(learner.callbacks),
         monitor=monitor,
         planned=learner.epochs,
+        name=learner.run.name,
+        tags=learner.run.tags,
     )

@@ -1,6 +1,7 @@
 """One run: from a checked configuration to a trained model in a folder of its own."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, time
@@ -32,6 +33,7 @@ from trainer.run.config import CONFIG_FILE, Config, config_text, write_left_out
 from trainer.run.environment import ENVIRONMENT_FILE, environment
 from trainer.run.failures import explain
 from trainer.run.folder import clean
+from trainer.run.labels import run_name
 from trainer.run.resume import resume
 from trainer.run.summary import Summary, reserve_summary, summarize
 from trainer.tasks.registry import unused_settings
@@ -41,7 +43,14 @@ PLAN_FILE = "plan.txt"
 log = logging.getLogger(__name__)
 
 
-def train(config: Config, folder: Path, *, console: Console | None = None, group: str | None = None) -> Summary:
+def train(
+    config: Config,
+    folder: Path,
+    *,
+    console: Console | None = None,
+    group: str | None = None,
+    varied: Sequence[str] = (),
+) -> Summary:
     """Train as configured.
 
     Args:
@@ -49,6 +58,7 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         folder: the run's own folder; created if it is missing.
         console: where to print; None: the terminal.
         group: name of the sweep that the run is part of, for dashboards.
+        varied: the overrides by which the run differs from others of its sweep, which name it by default.
 
     Returns:
         How the run ended, as recorded in the folder's summary.json. A failure is recorded there, too, and raised
@@ -56,10 +66,12 @@ def train(config: Config, folder: Path, *, console: Console | None = None, group
         that says how to resume.
     """
     with StopSignals() as signals:
-        return _train(config, folder, console, group, signals)
+        return _train(config, folder, console, group, signals, run_name(config.run, folder, varied))
 
 
-def _train(config: Config, folder: Path, console: Console | None, group: str | None, signals: StopSignals) -> Summary:
+def _train(
+    config: Config, folder: Path, console: Console | None, group: str | None, signals: StopSignals, name: str
+) -> Summary:
     begun, now = monotonic(), time()
     console = console or Console()
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +86,7 @@ def _train(config: Config, folder: Path, console: Console | None, group: str | N
     try:
         signals.check()
         algorithms.enter_context(deterministic(config.fit.deterministic))
-        reserve_summary(folder)
+        reserve_summary(folder, name, config.run.written_tags)
         # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
         replay_notices(notices_of(config.data), before=now)
         plans = _write_description(config, folder)
@@ -82,7 +94,7 @@ def _train(config: Config, folder: Path, console: Console | None, group: str | N
         loaders = make_loaders(config)
         guards = [NonFinite()] if config.fit.skip_nonfinite else []
         callbacks = (*loop_callbacks(config.fit.schedules()), *guards, *(make() for make in config.callbacks))
-        learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group)
+        learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name)
         console.print(plans, highlight=False)
         _announce(config, learner, loaders, folder, console)
         start = Position() if config.fit.resume is None else resume(learner, loaders, config)
@@ -101,7 +113,8 @@ def _train(config: Config, folder: Path, console: Console | None, group: str | N
         status, why = (ending, "") if pressed else ("failed", describe_error(failure))
         with suppress(OSError):  # the message below says enough
             folder.stat()  # fails if the folder was deleted, so that it is not created again
-            Summary(status, folder, epochs, {}, {}, monotonic() - begun, why).write()
+            seconds, tags = monotonic() - begun, config.run.written_tags
+            Summary(status, folder, epochs, {}, {}, seconds, why, name=name, tags=tags).write()
         if pressed:
             cause.args = (_cut_short(learner, config.fit.resume, folder),)
             log.info("%s", cause)
