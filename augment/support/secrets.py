@@ -1,5 +1,6 @@
 """Keep secrets and environment variables out of everything that is written: references replace them there."""
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +19,11 @@ _SECRET = re.compile(
 _ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _MASK = "***"
 
-_hidden: dict[str, str] = {}
+# Environment variable that hands hidden values to a process that does a part of the work.
+HIDDEN = "DALI_TRAINER_HIDDEN"
+
+# Taken out of the environment, so that no tracker sends it anywhere.
+_hidden: dict[str, str] = json.loads(os.environ.pop(HIDDEN, "{}"))
 
 
 class Reference(str):
@@ -54,6 +59,11 @@ def hide(key: str, value: str) -> str:
     """Remember a value in this process; return the interpolation that stands for it."""
     _hidden[key] = value
     return f"${{hidden:{key}}}"
+
+
+def for_worker() -> dict[str, str]:
+    """Return the environment variables in which another process finds the values that `hide` remembers here."""
+    return {HIDDEN: json.dumps(_hidden)} if _hidden else {}
 
 
 def _shown(key: str) -> str:

@@ -9,10 +9,10 @@ from augment.cli.compose import compose_hydra, compose_jobs
 from augment.cli.overrides import key_of, parse
 from augment.support.errors import UserError
 from augment.support.files import shown
-from trainer.run.overrides import AUTO
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, identity, load_config, parse_config
 from trainer.run.folder import reserve, user_of
+from trainer.run.overrides import AUTO
 from trainer.run.summary import Summary, read_summary
 
 

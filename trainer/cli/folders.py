@@ -9,10 +9,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from augment.support.errors import UserError
-from trainer.run.folder import reserve, reserve_sweep
-
-# Folders of the sweeps that this process started.
-SWEEPS: list[Path] = []
+from trainer.run.folder import reserve
 
 
 class RefusedError(BaseException):
@@ -20,19 +17,12 @@ class RefusedError(BaseException):
 
 
 class ReserveFolders(Callback):
-    """Reserves the folder of a run or a sweep before Hydra writes to it, and remembers those of sweeps."""
+    """Reserves the folder of a run before Hydra writes to it."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Reserve the folder of a single run."""
         with _refused():
             reserve(Path(config.hydra.run.dir), OmegaConf.select(config, "fit.resume"), key="hydra.run.dir")
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Reserve the folder of a sweep, and remember it."""
-        folder = Path(config.hydra.sweep.dir)
-        with _refused():
-            reserve_sweep(folder)
-        SWEEPS.append(folder)
 
 
 @contextmanager

@@ -12,30 +12,26 @@ from uuid import uuid4
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.text import Text
 
-from augment.cli.compose import TOP, plain_values, split_sweep
+from augment.cli.compose import TOP, plain_values
 from augment.cli.conf import CONF, group_names, register_folders, set_config_dir
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
-from augment.cli.parser import INTERRUPTED, readable_errors, table_console
+from augment.cli.parser import INTERRUPTED, readable_errors
 from augment.cli.tools import find_tools
 from augment.recipe.op import load_plugins
-from augment.support.errors import UserError, describe_error
+from augment.support.errors import UserError
 from augment.support.signals import StopSignals
 from trainer.cli import NOTHING_TO_RESUME, folders
 from trainer.cli.auto import is_auto, resume_auto
-from trainer.cli.jobs import check_jobs
-from trainer.run.overrides import flags_first, with_resumed
 from trainer.run.config import inner_keys, parse_config
 from trainer.run.folder import owned, release
+from trainer.run.jobs import check_jobs
+from trainer.run.overrides import flags_first, with_resumed
 from trainer.run.train import train
-from trainer.sweeps.table import print_table
+from trainer.sweeps.start import Request, sweep
 from trainer.tools.reference import help_text
-
-_NO_FURTHER_JOB = "stopped; no further job was started"
 
 # Two runs that start in the same second must not share a folder.
 OmegaConf.register_new_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
@@ -80,15 +76,21 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             refuse_sweeps(args.overrides)
         if is_auto(args.overrides):
             if args.multirun:
-                raise UserError("fit.resume=auto: resumes single runs, not sweeps. Allowed: without --multirun.")
+                raise UserError(
+                    "fit.resume=auto: resumes single runs. Allowed: without --multirun; sweeps continue by themselves "
+                    "in the folder that hydra.sweep.dir names."
+                )
             given, done = resume_auto(args.overrides, config_name=args.config_name or "config")
             if done is not None:
                 sys.stdout.write(f"already finished, nothing to resume: {done}\n")
                 return 0
             tokens = [*(token for token in tokens if token not in args.overrides), *given]
             args.overrides = given
-        jobs = split_sweep(args.overrides) if args.multirun else [args.overrides]
-        check_jobs(jobs, config_name=args.config_name or "config")
+        if args.multirun:
+            return sweep(Request.of(args.overrides, args.config_name or "config"), signals)
+        check_jobs([args.overrides], config_name=args.config_name or "config")
+    if args.multirun and args.config_path:
+        raise UserError("--config-path: not for sweeps. Allowed: --config-dir DIR, which adds a folder.")
     signals.check()
     signals.hold()  # from here on there may be a folder, whose run handles them
     register_folders()
@@ -96,9 +98,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     statuses: list[str] = []
     errors: list[Exception] = []
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
-            _job(statuses, errors, args.overrides, signals)
-        )()
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_job(statuses, errors))()
     except folders.RefusedError as refused:
         raise UserError(str(refused)) from refused
     except (OSError, ValueError) as error:  # a job raises none: it is the folder that Hydra makes for it, or a pipe
@@ -109,14 +109,9 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         raise UserError(
             f"{what}: cannot be created: {cause.strerror}. Allowed: to start in a writable folder on a disk with room."
         ) from error
-    finally:
-        finished = [print_table(folder, table_console()) for folder in folders.SWEEPS if folder.is_dir()]
-        folders.SWEEPS.clear()
-    if errors and not args.multirun:
+    if errors:
         raise errors[0]
-    if "interrupted" in statuses:
-        return INTERRUPTED
-    return 0 if all(finished) else 1
+    return INTERRUPTED if "interrupted" in statuses else 0
 
 
 def _load_given_plugins(arguments: Sequence[str]) -> None:
@@ -133,40 +128,25 @@ def _meant(flag: str) -> str:
     return f" Did you mean '{near}=...'?" if near else ""
 
 
-def _job(
-    statuses: list[str], errors: list[Exception], given: Sequence[str], signals: StopSignals
-) -> "hydra.types.TaskFunction":
-    """Return what Hydra runs; it raises nothing but KeyboardInterrupt, so that a sweep survives a failed job.
+def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunction":
+    """Return what Hydra runs; it raises nothing but KeyboardInterrupt, as Hydra would print other errors.
 
     Args:
-        statuses: collects how each job ended.
-        errors: collects the error of each failed job.
-        given: the overrides of the command line, some of which a sweep varies.
-        signals: the signals of the whole command, which also end a sweep between two jobs.
+        statuses: collects how the job ended.
+        errors: collects the error of a failed job.
     """
 
     def job(composed: DictConfig) -> None:
-        info = HydraConfig.get()
-        sweeping = info.mode == RunMode.MULTIRUN
-        folder = Path(info.runtime.output_dir)
+        folder = Path(HydraConfig.get().runtime.output_dir)
         console = Console()
-        varied = [override.lstrip("+") for override in info.overrides.task if sweeping and override not in given]
-        if sweeping:
-            console.rule(Text(f"job {info.job.num}: {' '.join(varied)}"), align="left")
         try:
             config = parse_config(plain_values(composed))
             with owned(folder, config.fit.resume):
-                group = folder.parent.name if sweeping else None
-                summary = train(config, folder, console=console, group=group, varied=varied)
+                summary = train(config, folder, console=console)
         except Exception as error:
             errors.append(error)
-            if sweeping:
-                console.print(f"job {info.job.num} failed: {describe_error(error)}", style="red", markup=False)
-                signals.check(_NO_FURTHER_JOB)
             return
         statuses.append(summary.status)
         console.print(str(summary), highlight=False, soft_wrap=True)
-        if sweeping and (signals.asked or summary.status == "interrupted"):
-            raise KeyboardInterrupt(_NO_FURTHER_JOB)
 
     return job

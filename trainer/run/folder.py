@@ -58,22 +58,6 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
     _reserved[path] = lock
 
 
-def reserve_sweep(folder: Path) -> None:
-    """Check that a sweep's folder holds no jobs of an earlier sweep, and lock it until `release` is called.
-
-    Raises:
-        UserError: it holds some, is not writable, or is in use.
-    """
-    key = "hydra.sweep.dir"
-    jobs = sorted({file.parent.name for name in _FILES for file in folder.glob(f"*/{name}")})
-    if jobs:
-        raise UserError(
-            f"{key}={shown(folder)}: holds the jobs of another sweep ({', '.join(jobs[:3])}"
-            f"{', ...' if len(jobs) > 3 else ''}). Allowed: a folder of its own for each sweep."
-        )
-    reserve(folder, key=key)
-
-
 @contextmanager
 def owned(folder: Path, resumed: str | None = None, *, key: str = "folder") -> Iterator[None]:
     """Hold a folder's lock during its run; call `reserve` first if that has not been done yet."""
@@ -86,7 +70,7 @@ def owned(folder: Path, resumed: str | None = None, *, key: str = "folder") -> I
 
 
 def release() -> None:
-    """Unlock the folders that were reserved for runs that did not start, and those of sweeps."""
+    """Unlock the folders that were reserved for runs that did not start."""
     while _reserved:
         _unlock(_reserved.popitem()[1])
 

@@ -55,7 +55,7 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
         for path in (*folder.iterdir(), *(folder / OVERRIDES_FILE.parent).iterdir()):
             if not path.is_dir() or path.is_symlink():
                 no_link(path)
-        _check_saved(saved, tokens, given, file)
+        check_saved(saved, tokens, given, file)
     return saved + tokens
 
 
@@ -71,8 +71,18 @@ def _saved(file: Path) -> list[str]:
     return saved
 
 
-def _check_saved(saved: Sequence[str], tokens: Sequence[str], given: Collection[str], file: Path) -> None:
-    """Check what a run's overrides would change; see `augment.cli.trust`."""
+def check_saved(saved: Sequence[str], tokens: Sequence[str], given: Collection[str], file: Path) -> None:
+    """Check what the overrides in a folder would change; see `augment.cli.trust`.
+
+    Args:
+        saved: the overrides in the folder.
+        tokens: those of the command line.
+        given: the keys that these name.
+        file: where the saved ones are, for messages.
+
+    Raises:
+        UntrustedError: they decide something that only the command line may decide.
+    """
     for token in saved:
         if "${" in token:
             key, _, value = token.lstrip("+").partition("=")

@@ -60,10 +60,15 @@ class Lease:
 
     Each claim is a file with the next number, which only one process can create. So nobody can take a lease that was
     taken meanwhile, and a holder notices that it lost its own by the file after it.
+
+    Attributes:
+        attempts: number of processes in a row, with this one, that claimed the folder; those before ended without
+            progress and without releasing it.
     """
 
-    def __init__(self, folder: Path, number: int) -> None:
-        self._folder, self._number = folder, number
+    def __init__(self, folder: Path, number: int, progress: int, attempts: int) -> None:
+        self.attempts = attempts
+        self._folder, self._number, self._progress = folder, number, progress
         self._renewed = _clock()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -92,7 +97,7 @@ class Lease:
                 if _clock() - self._renewed < EXPIRES / 2:
                     return
                 # Another process may be about to take it; only one of them can.
-                if _create(self._file(self._number + 1)):
+                if _create(self._file(self._number + 1), self._progress):
                     self._number, self._renewed = self._number + 1, _clock()
                     return
             holder = holder_of(self._folder)
@@ -117,41 +122,46 @@ class Lease:
         return self._folder / f"{_PREFIX}{number}"
 
 
-def claim(folder: Path) -> Lease | None:
+def claim(folder: Path, progress: int = 0) -> Lease | None:
     """Claim a folder, or return None if another process holds it.
+
+    Args:
+        folder: the folder.
+        progress: a number that changes when the work in the folder makes progress.
 
     Raises:
         OSError: it cannot be written.
     """
-    number = _newest(folder)
-    if number and holder_of(folder) is not None:
+    last = _newest(folder)
+    if last and holder_of(folder) is not None:
         return None
-    return Lease(folder, number + 1) if _create(folder / f"{_PREFIX}{number + 1}") else None
+    if not _create(folder / f"{_PREFIX}{last + 1}", progress):
+        return None
+    attempts, number = 1, last
+    while number and (found := _read(folder / f"{_PREFIX}{number}")) and found[1] == progress:
+        attempts, number = attempts + 1, number - 1
+    return Lease(folder, last + 1, progress, attempts)
 
 
 def holder_of(folder: Path) -> Holder | None:
     """Return the process that holds a folder; None if no live one does."""
     number = _newest(folder)
     file = folder / f"{_PREFIX}{number}"
-    try:
-        text = file.read_text(errors="replace") if number else ""
-        holder = Holder(**json.loads(text)) if text else None
-    except (OSError, ValueError, TypeError):
-        holder = None
-    if holder is None or holder.dead():
+    found = _read(file) if number else None
+    if found is None or found[0].dead():
         return None
-    if holder.host == _host():
-        return holder
+    if found[0].host == _host():
+        return found[0]
     try:
-        return holder if _now(folder) - file.stat().st_mtime < EXPIRES else None
+        return found[0] if _now(folder) - file.stat().st_mtime < EXPIRES else None
     except OSError:
         return None
 
 
-def _create(file: Path) -> bool:
+def _create(file: Path, progress: int) -> bool:
     """Create a lease, complete or not at all; return False if it is there already."""
     part = file.with_name(f".{uuid4().hex}.part")
-    part.write_text(json.dumps(vars(Holder.this())))
+    part.write_text(json.dumps({"holder": vars(Holder.this()), "progress": progress}))
     try:
         os.link(part, file)
     except FileExistsError:
@@ -160,6 +170,15 @@ def _create(file: Path) -> bool:
         return True
     finally:
         part.unlink()
+
+
+def _read(file: Path) -> tuple[Holder, int] | None:
+    """Return the holder of a lease, and the progress when it began; None if it was released or cannot be read."""
+    try:
+        found = json.loads(file.read_text(errors="replace"))
+        return Holder(**found["holder"]), int(found["progress"])
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
 
 
 def _newest(folder: Path) -> int:

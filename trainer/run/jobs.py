@@ -1,0 +1,85 @@
+"""Jobs, from the command line, from Python or of a sweep: checked before anything is written, then run in a folder."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from augment.cli.compose import compose_jobs
+from augment.support.files import write_atomically
+from trainer.run.check import check_config
+from trainer.run.config import Config, parse_config
+from trainer.run.folder import owned, reserve
+from trainer.run.overrides import OVERRIDES_FILE
+from trainer.run.resume import check_resume
+from trainer.run.summary import Summary
+from trainer.run.train import train
+
+LOG_FILE = "trainer.log"
+
+
+def check_jobs(jobs: Iterable[Sequence[str]], *, config_name: str = "config") -> list[Config]:
+    """Compose and check jobs, each from its normalized overrides; see `augment.cli.compose.compose_jobs`.
+
+    Raises:
+        UserError: the first mistake.
+    """
+    configs = []
+    for composed in compose_jobs(jobs, config_name=config_name):
+        config = parse_config(composed)
+        check_config(config)
+        check_resume(config)
+        configs.append(config)
+    return configs
+
+
+def run_job(
+    config: Config,
+    overrides: Sequence[str],
+    folder: Path,
+    *,
+    again: bool = False,
+    console: Console | None = None,
+    group: str | None = None,
+    varied: Sequence[str] = (),
+) -> Summary:
+    """Train in a folder as Hydra would run it: with a log, and with the overrides written down.
+
+    Args:
+        config: the checked configuration.
+        overrides: its overrides.
+        folder: the run's own folder.
+        again: whether the folder may hold a run that starts again from the beginning.
+        console: see `trainer.run.train.train`, as `group` and `varied`.
+        group: see there.
+        varied: see there.
+
+    Raises:
+        UserError: the folder is not free, or something ended the run.
+    """
+    reserve(folder, config.fit.resume, again=again)
+    with owned(folder, config.fit.resume):
+        write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)))
+        with _logged(folder / LOG_FILE):
+            return train(config, folder, console=console, group=group, varied=varied)
+
+
+@contextmanager
+def _logged(file: Path) -> Iterator[None]:
+    """Write the log to a file, as Hydra does for the command line."""
+    root, handler = logging.getLogger(), logging.FileHandler(file, encoding="utf-8", errors="surrogateescape")
+    handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    raises, logging.raiseExceptions = logging.raiseExceptions, False  # a log on a full disk is no reason for tracebacks
+    try:
+        yield
+    finally:
+        logging.raiseExceptions = raises
+        root.setLevel(level)
+        root.removeHandler(handler)
+        handler.close()

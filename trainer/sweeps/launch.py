@@ -1,0 +1,327 @@
+"""Launchers: how many jobs of a sweep run at a time, and where."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.console import Console
+
+from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
+from augment.cli.trust import TRUST_FLAG
+from augment.params import Count, Number, OptionMap, Text, parse_settings, setting
+from augment.support.errors import UserError, suggest
+from augment.support.files import shown
+from augment.support.secrets import for_worker
+from augment.support.signals import StopSignals
+from augment.support.text import amount
+from trainer.run.summary import read_summary
+from trainer.sweeps.ledger import Job, unfinished
+from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker
+
+# Flag of workers that end with the process that started them.
+WITH_PARENT = "--with-parent"
+
+# Root of the package, for processes that start elsewhere.
+_ROOT = Path(__file__).parents[2]
+
+# Worker processes that may end without a word before the sweep gives up, in addition to one for each.
+_RESTARTS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """Runs jobs; `hydra/launcher=NAME` chooses one, and its settings are `hydra.launcher.*`."""
+
+    name: ClassVar[str]
+
+    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Return when all jobs have ended.
+
+        Args:
+            jobs: the jobs, of one sweep.
+            worker: what a worker in this process needs.
+
+        Raises:
+            KeyboardInterrupt: a signal asked to stop; running jobs are saved.
+            UserError: the jobs cannot be run.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Launcher):
+    """Jobs on this machine: one after another in this process, or several at a time in processes of their own."""
+
+    name = "local"
+
+    n_jobs: int | None = setting(
+        Count(optional=True, within=(1, 1024), doc="jobs at a time; null: one, or one for each of the gpus")
+    )
+    gpus: str | None = setting(
+        Text(optional=True, doc="GPUs that jobs take turns on, such as '0,1'; null: all jobs see all GPUs")
+    )
+
+    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Run the jobs; a worker process that dies is replaced, and its job resumed."""
+        gpus = self._gpus()
+        at_a_time = min(self.n_jobs or len(gpus) or 1, len(jobs))
+        if at_a_time == 1 and not gpus:
+            worker.work(jobs)
+            return
+        folder = jobs[0].folder.parent
+        command = Command.of(jobs, worker)
+        commands = [
+            replace(
+                command,
+                log=str(folder / f"worker-{index}.log"),
+                environment=command.environment | ({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {}),
+            )
+            for index in range(at_a_time)
+        ]
+        processes = {one: one.start() for one in commands}
+        restarts = 0
+        try:
+            for _ in watch(jobs, worker.console, worker.signals):
+                for one, process in processes.items():
+                    # A worker ends well only when there is nothing left to do.
+                    if process.poll() is not None and (process.returncode != 0 or unfinished(jobs)):
+                        restarts += 1
+                        if restarts > _RESTARTS + at_a_time:
+                            raise UserError(f"{shown(Path(one.log))}: the processes of the sweep end again and again.")
+                        processes[one] = one.start()
+        finally:
+            with _undisturbed(worker.signals):
+                for process in processes.values():
+                    if process.poll() is None:
+                        process.send_signal(signal.SIGTERM)  # save the job and end
+                for process in processes.values():
+                    process.wait()
+
+    def _gpus(self) -> list[str]:
+        names = [name.strip() for name in (self.gpus or "").split(",") if name.strip()]
+        if not all(name.isdecimal() for name in names):
+            raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
+        return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm(Launcher):
+    """Workers that Slurm starts, through submitit; preempted, or at the time limit, they save and are queued again."""
+
+    name = "slurm"
+
+    n_jobs: int = setting(Count(default=4, within=(1, 10_000), doc="workers, which run a job at a time each"))
+    cluster: str | None = setting(
+        Text(optional=True, doc="slurm; local: processes of this machine; null: slurm if there is one")
+    )
+    options: Mapping[str, Any] | None = setting(
+        OptionMap(
+            optional=True,
+            doc="parameters of submitit: timeout_min, gpus_per_node, cpus_per_task, mem_gb, slurm_partition, ...",
+        )
+    )
+
+    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Submit the workers and follow them; Ctrl-C leaves them alone."""
+        submitit = _extra("submitit", self.name)
+        folder = jobs[0].folder.parent / "submitit"
+        try:
+            executor = submitit.AutoExecutor(folder=folder, cluster=self.cluster)
+            executor.update_parameters(**(self.options or {}))
+        except (RuntimeError, ValueError, TypeError, NameError, AssertionError) as error:
+            raise UserError(f"hydra.launcher: {error}") from error
+        command = Command.of(jobs, worker)
+        with executor.batch():
+            started = [executor.submit(command) for _ in range(min(self.n_jobs, len(jobs)))]
+        names = ", ".join(str(one.job_id) for one in started)
+        worker.console.print(f"submitted {amount(len(started), 'worker')}: {names}", highlight=False, markup=False)
+        for _ in watch(jobs, worker.console, worker.signals):
+            if all(one.done() for one in started) and unfinished(jobs):
+                raise UserError(f"{shown(folder)}: the workers ended before the jobs did; see their logs there.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ray(Launcher):
+    """Workers that Ray starts, on this machine or on a cluster that shares the folder."""
+
+    name = "ray"
+
+    n_jobs: int = setting(Count(default=4, within=(1, 10_000), doc="workers, which run a job at a time each"))
+    address: str | None = setting(Text(optional=True, doc="address of a cluster; null: a new one on this machine"))
+    gpus_per_job: float = setting(Number(default=0.0, within=(0, 64), doc="GPUs of each worker"))
+    cpus_per_job: float = setting(Number(default=1.0, within=(0, 1024), doc="CPUs of each worker"))
+
+    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Start the workers and follow them; Ctrl-C ends them."""
+        ray = _extra("ray", self.name)
+        begun = not ray.is_initialized()
+        if begun:
+            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        try:
+            run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(_call)
+            left = [run.remote(Command.of(jobs, worker)) for _ in range(min(self.n_jobs, len(jobs)))]
+            try:
+                for _ in watch(jobs, worker.console, worker.signals):
+                    done, left = ray.wait(left, num_returns=len(left), timeout=0) if left else ([], [])
+                    ray.get(done)
+                    if not left and unfinished(jobs):
+                        raise UserError("hydra/launcher=ray: the workers ended before the jobs did.")
+            finally:
+                for one in left:
+                    ray.cancel(one, recursive=True)
+        finally:
+            if begun:
+                ray.shutdown()
+
+
+LAUNCHERS: Mapping[str, type[Launcher]] = {cls.name: cls for cls in (Local, Slurm, Ray)}
+
+
+def parse_launcher(given: Mapping[str, Any]) -> Launcher:
+    """Check Hydra's section `launcher` and return it typed.
+
+    Raises:
+        UserError: an unknown launcher or setting, or a value that is not allowed.
+    """
+    kind = str(given.get("kind") or ("local" if "basic_launcher" in str(given.get("_target_")) else "plugin"))
+    if kind not in LAUNCHERS:
+        raise UserError(f"hydra/launcher: '{kind}' cannot run the jobs of a sweep.{suggest(kind, LAUNCHERS)}")
+    rest = {str(name): value for name, value in given.items() if name not in ("kind", "_target_")}
+    if isinstance(gpus := rest.get("gpus"), list | int):
+        rest["gpus"] = ",".join(map(str, gpus if isinstance(gpus, list) else [gpus]))
+    return parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command of a worker process, which claims jobs of a sweep until none is left.
+
+    Attributes:
+        arguments: the command.
+        environment: environment variables in addition to those of the process that starts it.
+        folder: folder to start it in.
+        log: file of its output; empty: that of the process that starts it.
+    """
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    folder: str
+    log: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.log)
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], worker: Worker) -> "Command":
+        """Return the command for some jobs of a sweep."""
+        search = [str(folder) for folder in config_folders()[1:]][-1:]
+        flags = [TRUST_FLAG, WITH_PARENT, "--config-name", worker.config_name]  # the jobs were checked before
+        flags += [CONFIG_DIR_FLAG, *search] if search else []
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        ids = [f"--job={job.id}" for job in jobs]
+        folder = str(jobs[0].folder.parent.resolve())
+        return cls(
+            (sys.executable, "-m", "trainer", "sweep", "work", folder, *flags, *ids),
+            {"PYTHONPATH": path} | for_worker(),
+            str(Path.cwd()),
+        )
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it, in a session of its own, so that Ctrl-C reaches it only through this process."""
+        output: Any = open(self.log, "ab") if self.log else None  # noqa: SIM115
+        try:
+            return subprocess.Popen(
+                self.arguments,
+                cwd=self.folder,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if output else None,
+                start_new_session=True,
+            )
+        finally:
+            if output:
+                output.close()
+
+    def __call__(self) -> int:
+        """Run it, where submitit or Ray wants it; return its exit code."""
+        global _running
+        _running = self.start()
+        try:
+            return _running.wait()
+        finally:
+            self._stop()
+
+    def checkpoint(self) -> Any:
+        """Save the current job, before submitit queues this command again: preempted, or at its time limit."""
+        import submitit
+
+        self._stop()
+        return submitit.helpers.DelayedSubmission(self)
+
+    def _stop(self) -> None:
+        if _running is not None and _running.poll() is None:
+            _running.send_signal(signal.SIGTERM)
+            _running.wait()
+
+
+# The process that `Command` runs.
+_running: subprocess.Popen[bytes] | None = None
+
+
+def _call(command: Command) -> int:
+    return command()
+
+
+def watch(jobs: Sequence[Job], console: Console, signals: StopSignals) -> Iterator[None]:
+    """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
+
+    Raises:
+        KeyboardInterrupt: a signal asked to stop.
+    """
+    before: dict[str, str] = {}
+    begun = time.monotonic()
+    while True:
+        now = {job.id: job.status() for job in jobs}
+        left = unfinished(jobs)
+        for job in jobs:
+            if now[job.id] != before.get(job.id, "planned"):
+                summary = read_summary(job.folder)
+                about = f": {summary}" if summary is not None else f": {job.title}"
+                text = f"job {job.id} ({jobs.index(job) + 1} of {len(jobs)}) {now[job.id]}{about}"
+                console.print(text, highlight=False, soft_wrap=True, markup=False)
+        if now != before and before and left and len(left) < len(jobs):
+            pace = (time.monotonic() - begun) / max(1, len(jobs) - len(left))
+            console.print(f"{amount(len(left), 'job')} left, about {pace * len(left) / 60:.0f} min", highlight=False)
+        before = now
+        if not left:
+            return
+        signals.check(NO_FURTHER_JOB)
+        yield
+        time.sleep(POLL)
+
+
+@contextmanager
+def _undisturbed(signals: StopSignals) -> Iterator[None]:
+    """Wait for workers even if a signal asks to stop again; they end at their own second signal only."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        signals.hold()
+        raise
+
+
+def _extra(module: str, launcher: str) -> Any:
+    try:
+        return __import__(module)
+    except ImportError as error:
+        raise UserError(
+            f"hydra/launcher={launcher}: needs the package {module}. Allowed: pip install 'dali-trainer[{launcher}]'."
+        ) from error

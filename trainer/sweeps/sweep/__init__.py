@@ -1,0 +1,1 @@
+"""The tool that resumes, retries and shows sweeps."""

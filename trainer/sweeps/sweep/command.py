@@ -1,0 +1,115 @@
+"""`python -m trainer sweep resume FOLDER`: resume a sweep, retry its failed jobs, or show its tables."""
+
+import ctypes
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from augment.cli.overrides import key_of, normalize, parse
+from augment.cli.parser import INTERRUPTED, USAGE, Parser, readable_errors, table_console
+from augment.cli.trust import TRUST_FLAG, add_trust_flag
+from augment.support.errors import UserError, suggest
+from augment.support.signals import StopSignals
+from trainer.run.overrides import check_saved
+from trainer.sweeps.launch import WITH_PARENT, parse_launcher
+from trainer.sweeps.ledger import Job, read_ledger
+from trainer.sweeps.runs import JOB_FILE
+from trainer.sweeps.start import Request, read_request, run
+from trainer.sweeps.table import print_table
+from trainer.sweeps.work import Worker
+
+_EXAMPLES = """\
+  resume SWEEP                            finish what was interrupted, as it was started
+  resume SWEEP hydra.launcher.n_jobs=2    the same, with two jobs at a time
+  retry SWEEP                             run the failed jobs again, from their checkpoints
+  retry SWEEP --job 1f0c9a3b42            only this one
+  show SWEEP                              print its tables
+  work SWEEP                              work on its jobs in this process, beside others, on any host"""
+
+_ACTIONS = ("resume", "retry", "show", "work")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    usage = f"{'|'.join(_ACTIONS)} SWEEP [hydra.launcher...=...]"
+    parser = Parser("trainer sweep", "Resume, retry and show sweeps.", _EXAMPLES, arguments=usage)
+    add_trust_flag(parser)
+    parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
+    parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
+    parser.add_argument("--config-dir", metavar="DIR", help="also search this folder for config files")
+    parser.add_argument(WITH_PARENT, action="store_true", help="end when the process that started this one ends")
+    with readable_errors(), StopSignals() as signals:
+        options, paths, overrides = parser.split_paths(sys.argv[1:] if arguments is None else arguments)
+        if len(paths) != 2:
+            sys.stdout.write(parser.format_help())
+            return USAGE
+        action, folder = str(paths[0]), paths[1]
+        if action not in _ACTIONS:
+            raise UserError(f"{action}: unknown.{suggest(action, _ACTIONS)}")
+        request = read_request(folder)
+        jobs = _chosen(folder, options.job)
+        if action == "show":
+            return 0 if print_table(folder, table_console()) else 1
+        for token in overrides:
+            if not key_of(parse(token)).startswith(("hydra.launcher", "hydra/launcher")):
+                raise UserError(f"{token}: not allowed here. Allowed: hydra/launcher=... and its settings.")
+        if not options.trust:
+            for job in jobs:
+                check_saved(job.overrides, (), (), job.folder / JOB_FILE)
+        name = options.config_name or request.config_name
+        signals.check()
+        signals.hold()
+        try:
+            if action == "work":
+                if options.with_parent:
+                    _end_with_parent()
+                Worker(Console(), signals, name).work(jobs)
+                return 0
+            if action == "retry":
+                for job in jobs:
+                    job.retry()
+            launcher = parse_launcher(
+                _launcher(request, normalize(overrides), trust=options.trust).section()["launcher"]
+            )
+            return run(folder, jobs, launcher, signals, config_name=name)
+        except KeyboardInterrupt as error:
+            sys.stdout.write(f"{error}\n")
+            return INTERRUPTED
+
+
+def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:
+    jobs = read_ledger(folder)
+    known = {job.id: job for job in jobs}
+    for name in ids or ():
+        if name not in known:
+            raise UserError(f"--job {name}: no such job in {folder}.{suggest(name, known)}")
+    return jobs if not ids else [known[name] for name in ids]
+
+
+def _launcher(request: Request, tokens: Sequence[str], *, trust: bool) -> Request:
+    """Return the overrides that choose the launcher: those of the sweep, then those of the command line.
+
+    A launcher other than the local one can run commands of its own, so that a stranger's sweep does not choose it.
+
+    Raises:
+        UserError: the sweep chooses such a launcher.
+    """
+    saved = [token for token in request.hydra if "launcher" in key_of(parse(token))]
+    named = {key_of(parse(token)) for token in tokens}
+    if not trust:
+        for token in saved:
+            key, _, value = token.lstrip("+").partition("=")
+            harmless = key in ("hydra.launcher.n_jobs", "hydra.launcher.gpus") or value == "local"
+            if "${" in token or not (harmless or key in named or "hydra/launcher" in named):
+                raise UserError(f"{token}: was asked of the sweep. Allowed: {token} here as well, or {TRUST_FLAG}.")
+        if "hydra/launcher" in named:
+            saved = []
+    return Request((), (), (*saved, *Request.of(tokens).hydra))
+
+
+def _end_with_parent() -> None:
+    """Be asked to stop when the process that started this one ends, however it ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

@@ -1,0 +1,116 @@
+"""Work on the jobs of a sweep: claim one that nobody works on, run it, and so on until none is left."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from augment.support.errors import UserError, describe_error
+from augment.support.files import shown
+from augment.support.signals import StopSignals
+from augment.support.text import amount
+from trainer.loop.checkpoint import LAST
+from trainer.run.config import Config
+from trainer.run.jobs import check_jobs, run_job
+from trainer.run.summary import Summary, read_summary
+from trainer.sweeps.ledger import Job, job_id, unfinished
+from trainer.sweeps.runs import INTERRUPTED, PLANNED, RUNNING
+
+NO_FURTHER_JOB = "stopped; no further job was started"
+
+# Seconds between two looks at jobs that other processes work on.
+POLL = 0.5
+
+# Ends of processes in a row, without a word, after which a job counts as failed.
+_ATTEMPTS = 5
+
+
+@dataclass
+class Worker:
+    """What a process needs to work on jobs.
+
+    Attributes:
+        console: where to print.
+        signals: signals that end the work between two jobs.
+        config_name: file of conf/ that the jobs start from.
+        configs: configurations that were checked already, by job.
+        run: runs a checked job.
+    """
+
+    console: Console
+    signals: StopSignals
+    config_name: str = "config"
+    configs: Mapping[str, Config] | None = None
+    run: Callable[..., Summary] = run_job
+
+    def work(self, jobs: Sequence[Job]) -> None:
+        """Work until all jobs have ended, waiting for those of other processes.
+
+        Raises:
+            KeyboardInterrupt: a signal asked to stop; the current job is saved.
+        """
+        waited: set[str] = set()
+        while left := unfinished(jobs):
+            if any(self._try(job, jobs) for job in left):
+                continue
+            for job in left:
+                if (worker := job.worker()) and job.id not in waited:
+                    waited.add(job.id)
+                    self.console.print(f"waits for job {job.id} ({worker})", highlight=False, markup=False)
+            self.signals.check(NO_FURTHER_JOB)
+            time.sleep(POLL)
+
+    def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
+        """Run a job unless another process works on it or has finished it; return whether it ran."""
+        self.signals.check(NO_FURTHER_JOB)
+        lease = job.claim()
+        if lease is None:
+            return False
+        with lease.held():
+            if job.status() not in (PLANNED, INTERRUPTED, RUNNING):  # finished meanwhile
+                return False
+            self._run(job, jobs, attempts=lease.attempts)
+        return True
+
+    def _run(self, job: Job, jobs: Sequence[Job], attempts: int) -> None:
+        resumed = (job.folder / LAST).is_file()
+        title = f"job {job.id} ({jobs.index(job) + 1} of {len(jobs)}): {job.title}{' (resumed)' if resumed else ''}"
+        self.console.rule(Text(title), align="left")
+        try:
+            if attempts > _ATTEMPTS:
+                raise UserError(f"{amount(attempts - 1, 'process', 'processes')} in a row ended while working on it")
+            config = self._config(job, resumed)
+            summary = self.run(
+                config,
+                job.overrides,
+                job.folder,
+                again=not resumed,
+                console=self.console,
+                group=job.folder.parent.resolve().name,
+                varied=job.varied,
+            )
+        except Exception as error:
+            self.console.print(f"job {job.id} failed: {describe_error(error)}", style="red", markup=False)
+            ending = read_summary(job.folder)
+            if ending is None or ending.status != "failed":  # it failed before the run began
+                Summary("failed", job.folder, 0, {}, {}, 0.0, describe_error(error)).write()
+            return
+        self.console.print(str(summary), highlight=False, soft_wrap=True, markup=False)
+        if self.signals.asked or summary.status == INTERRUPTED:
+            raise KeyboardInterrupt(NO_FURTHER_JOB)
+
+    def _config(self, job: Job, resumed: bool) -> Config:
+        """Return the checked configuration of a job; if it has a checkpoint, that of continuing in its folder."""
+        if not resumed and self.configs is not None and job.id in self.configs:
+            return self.configs[job.id]
+        quoted = str(job.folder).replace('"', r"\"")
+        again = [f'++fit.resume="{quoted}"'] if resumed else []
+        (config,) = check_jobs([[*job.overrides, *again]], config_name=self.config_name)
+        if job_id(config) != job.id:
+            raise UserError(
+                f"{shown(job.folder)}: its configuration is another one by now ({job_id(config)}), as a file of conf/ "
+                "or a default has changed. Allowed: a new sweep."
+            )
+        return config
