@@ -56,7 +56,8 @@ def config_files(group: str) -> dict[str, Path]:
 
 def group_names() -> list[str]:
     """Return the config groups: the subfolders of the folders that are searched."""
-    return sorted({group.name for folder in config_folders() for group in folder.iterdir() if group.is_dir()})
+    groups = {group.name for folder in config_folders() for group in folder.iterdir() if group.is_dir()}
+    return sorted(groups - {"hydra"})  # whose groups are Hydra's own
 
 
 def own_files() -> list[str]:
@@ -73,7 +74,11 @@ def default_groups() -> dict[str, str | None]:
     defaults = read_yaml(CONF / "config.yaml")
     assert isinstance(defaults, dict)
     return {
-        str(name): file for entry in defaults["defaults"] if isinstance(entry, dict) for name, file in entry.items()
+        str(name): file
+        for entry in defaults["defaults"]
+        if isinstance(entry, dict)
+        for name, file in entry.items()
+        if not str(name).startswith("override ")  # of Hydra's own groups
     }
 
 
