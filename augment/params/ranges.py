@@ -36,6 +36,12 @@ class Range(Param[Interval | Values]):
     whole: bool = False
     few: bool = True
 
+    @property
+    def neutral(self) -> float | None:
+        """The middle of a default range around 0 or 1, where the op changes nothing; None: it has another range."""
+        low, high = self.default if isinstance(self.default, tuple) else (0, 1)
+        return {0: 0.0, 2: 1.0}.get(low + high) if not self.whole else None
+
     def draw(self, value: Interval | Values, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
         """Map uniform numbers in [0, 1), of any shape, to draws of the same shape."""
         if isinstance(value, Values):
@@ -50,6 +56,8 @@ class Range(Param[Interval | Values]):
             value = {"values": value.values}
         if isinstance(value, Mapping):
             return self._parse_values(value.get("values")) if self.few and set(value) == {"values"} else None
+        if isinstance(value, int | float) and self.neutral is not None and not isinstance(value, bool) and value >= 0:
+            value = (self.neutral - value, self.neutral + value)
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
             return None
         low, high = (self._parse_number(v) for v in value)
@@ -70,7 +78,8 @@ class Range(Param[Interval | Values]):
     def _allowed(self) -> str:
         numbers = "whole numbers" if self.whole else "numbers"
         few = " or {values: [...]}" if self.few else ""
-        return f"[low, high] with low <= high{few}, {numbers}{bounds(self.within, self.above)}"
+        one = {None: "", 0.0: " or x for [-x, x]", 1.0: " or x for [1 - x, 1 + x]"}[self.neutral]
+        return f"[low, high] with low <= high{one}{few}, {numbers}{bounds(self.within, self.above)}"
 
     def _show(self, value: Interval | Values) -> str:
         if isinstance(value, Values):

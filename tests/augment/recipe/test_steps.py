@@ -179,9 +179,9 @@ def test_mistakes_in_the_section(given: object, message: str) -> None:
         ({"p": None}, "p: None is not allowed. Allowed: a number from 0 to 1."),
         (
             {"angle_range": [7, -7]},
-            "angle_range: [7, -7] is not allowed. Allowed: [low, high] with low <= high or {values: [...]}, numbers from -360 to 360.",  # noqa: E501
+            "angle_range: [7, -7] is not allowed. Allowed: [low, high] with low <= high or x for [-x, x] or {values: [...]}, numbers from -360 to 360.",  # noqa: E501
         ),
-        ({"angle_range": 7}, "angle_range: 7 is not allowed. Allowed: [low, high]"),
+        ({"angle_range": -7}, "angle_range: -7 is not allowed. Allowed: [low, high]"),
         ({"angle_range": "7"}, "angle_range: '7' is not allowed. Allowed: [low, high]"),
         ({"angle_range": [-7]}, "angle_range: [-7] is not allowed. Allowed: [low, high]"),
         ({"angle_range": [-7, "7"]}, "angle_range: [-7, '7'] is not allowed. Allowed: [low, high]"),
