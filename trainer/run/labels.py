@@ -1,0 +1,68 @@
+"""What people call a run: its name and its tags, free text that changes no result."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from augment.params import Text, Texts, setting
+from augment.support.secrets import as_written, masked
+
+# Characters of a derived name; the rest of a long override says little.
+_LONGEST = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLabels:
+    """What people call a run."""
+
+    name: str | None = setting(
+        Text(
+            optional=True,
+            doc="name in the report and in trackers; null: what a sweep varies, otherwise the name of the folder",
+        )
+    )
+    tags: tuple[str, ...] = setting(Texts(default=(), doc="tags in summary.json and in trackers"))
+
+    @property
+    def written_tags(self) -> tuple[str, ...]:
+        """The tags, without secrets."""
+        return tuple(as_written(self.tags))
+
+
+def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:
+    """Return the name of a run.
+
+    Args:
+        labels: the configured labels.
+        folder: the run's folder.
+        varied: the overrides by which it differs from others of its sweep.
+    """
+    if labels.name is not None:
+        return str(as_written(labels.name))
+    return varied_name(varied) or folder.resolve().name
+
+
+def varied_name(varied: Sequence[str]) -> str:
+    """Return overrides as a name: "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
+
+    A key loses its section, unless another key would then be the same.
+    """
+    pairs = [masked(override.lstrip("+~")).partition("=") for override in varied]
+    shown = [_short(key) for key, _, _ in pairs]
+    twice = {key for key, count in Counter(shown).items() if count > 1}
+    keys = [key if short in twice else short for (key, _, _), short in zip(pairs, shown, strict=True)]
+    name = " ".join(f"{key}{equals}{value}" for key, (_, equals, value) in zip(keys, pairs, strict=True))
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
+
+
+def _short(key: str) -> str:
+    """Return the last part of a key, or the last two below a section: lr of fit.lr, rotate.p of aug.train.rotate.p."""
+    return ".".join(key.split(".")[1:][-2:]) or key
+
+
+def labels_in(summary: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return the name and the tags in a summary.json, which may come from a stranger: texts, whatever it holds."""
+    name, tags = summary.get("name"), summary.get("tags")
+    return name if isinstance(name, str) else "", tuple(map(str, tags)) if isinstance(tags, list) else ()
