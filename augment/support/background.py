@@ -1,8 +1,10 @@
-"""Run work in a background thread before its result is needed."""
+"""Run work in background threads: a call whose result is needed later, and calls in order."""
 
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Thread
 from typing import Generic, TypeVar
 
 from augment.support.errors import UserError
@@ -45,3 +47,49 @@ class Background(Generic[T]):
                 error,
                 exc_info=None if isinstance(error, UserError) else error,  # a user's mistake needs no traceback
             )
+
+
+class Worker:
+    """Calls functions one after the other in a thread that the end of the program does not wait for.
+
+    Args:
+        on_error: gets the first error, in the thread; no further function is called then.
+    """
+
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self._on_error = on_error
+        self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._failed = False
+        self._thread = Thread(target=self._run, name="worker", daemon=True)
+        self._thread.start()
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Call a function after all that were added before."""
+        if not self._failed:
+            self._waiting.put(work)
+
+    def close(self, last: Callable[[], None], seconds: float) -> bool:
+        """Add nothing more; return whether all has been done within some seconds.
+
+        Args:
+            last: called at the end, even after an error; one of its own is not reported then.
+            seconds: how long to wait.
+        """
+        self._last = last
+        self._waiting.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            if not self._failed:
+                self._try(work)
+        self._try(self._last)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # nobody else would learn of it
+            failed, self._failed = self._failed, True
+            if not failed:
+                self._on_error(error)

@@ -231,10 +231,9 @@ class FakeWandb(ModuleType):
     def init(self, **options: Any) -> SimpleNamespace:
         self.calls.append(("init", options))
         return SimpleNamespace(
-            id=options["id"] or "abc123",
-            log=lambda row, step=None: self.calls.append(("log", (step, row))),
+            id=options["id"],
+            summary={},
+            define_metric=lambda name, step_metric: None,
+            log=lambda row, step: self.calls.append(("log", (step, row))),
             finish=lambda exit_code: self.calls.append(("finish", exit_code)),
         )
-
-    def Image(self, path: str) -> str:  # noqa: N802
-        return f"image {path}"

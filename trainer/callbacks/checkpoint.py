@@ -12,8 +12,18 @@ from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, BestModel, mend, on_host, save
 from trainer.loop.learner import Learner, Position
-from trainer.tasks.registry import ALL_MONITORED, monitored, smaller_is_better
+from trainer.tasks.display import MetricsRow
+from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
+
+
+def best_of(learner: Learner) -> tuple[str, MetricsRow]:
+    """Return the metric that selects the best epoch, and that epoch's row; the row is empty if there is none yet."""
+    rows = learner.find(Recorder).rows
+    checkpoint = next((c for c in learner.callbacks if isinstance(c, Checkpoint)), None)
+    monitor = monitored(checkpoint.monitor if checkpoint else AUTO, learner.task)
+    epoch = checkpoint.best_epoch if checkpoint else None
+    return monitor, rows[epoch] if rows and epoch is not None else best_row(rows, monitor)
 
 
 @configurable

@@ -5,6 +5,14 @@ from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.learner import Learner
 
 
+def status_of(learner: Learner) -> str:
+    """Return how a fit ended, from `after_fit` on: finished, interrupted or failed."""
+    if learner.error is not None:
+        return "interrupted" if isinstance(learner.error, KeyboardInterrupt) else "failed"
+    pressed = any(isinstance(callback, Interrupt) and callback.pressed for callback in learner.callbacks)
+    return "interrupted" if pressed else "finished"
+
+
 class Interrupt(Callback):
     """Turns Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 into a clean end: the batch is finished, all callbacks get `after_fit`.
 

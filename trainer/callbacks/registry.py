@@ -32,8 +32,13 @@ def known_callbacks() -> Mapping[str, type[Callback]]:
 
 def configurable(cls: C) -> C:
     """Register a callback, a dataclass of settings, for use in the `callbacks` section; GradClip becomes grad_clip."""
-    _CALLBACKS[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()] = cls
+    _CALLBACKS[name_in_config(cls)] = cls
     return cls
+
+
+def name_in_config(cls: type[Callback]) -> str:
+    """Return the name that a registered callback has in the configuration."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
 def parse_callbacks(given: object, key: str = "callbacks") -> tuple[Callable[[], Callback], ...]:

@@ -24,9 +24,14 @@ class ParamScheduler(Callback):
     def before_batch(self, learner: Learner) -> None:
         """Set the values, in training."""
         if learner.training:
-            # Use the position of the first batch of a step, so that it depends on the step alone.
-            ahead = learner.position.batch - 1 - learner.group.first
-            now = position(learner.step - ahead, learner.total_steps)
+            values = self.values(learner)
             for group in learner.optimizer.param_groups:
-                for name, schedule in self.schedules.items():
-                    set_value(group, name, schedule(now))
+                for name, value in values.items():
+                    set_value(group, name, value)
+
+    def values(self, learner: Learner) -> dict[str, float]:
+        """Return the values of the current training batch, by the schedules' keys; no device is asked."""
+        # Use the position of the first batch of a step, so that it depends on the step alone.
+        ahead = learner.position.batch - 1 - learner.group.first
+        now = position(learner.step - ahead, learner.total_steps)
+        return {name: schedule(now) for name, schedule in self.schedules.items()}

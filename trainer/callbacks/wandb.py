@@ -1,79 +1,112 @@
-"""Weights & Biases: one dashboard run for each run. The package is imported only where the callback is used."""
+"""Weights & Biases: one dashboard run for each run."""
 
 import netrc
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
-from augment.params import SENDS, Choice, Text, setting
-from trainer.callbacks.plots import BATCH, HISTORY
-from trainer.callbacks.recorder import Recorder
+from PIL import Image
+
+from augment.params import SENDS, Choice, Flag, Text, setting
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
+from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
+
+_PROJECT = "dali-trainer"
+
+# Longer texts are refused.
+_NAME, _TAG = 128, 64
 
 
 @configurable
 @dataclass(eq=False)
-class Wandb(Callback):
-    """Logs each epoch's metrics, the configuration and the images to Weights & Biases."""
+class Wandb(Tracker):
+    """Sends the run to Weights & Biases; WANDB_* environment variables count where no setting is given."""
 
-    project: str = setting(Text(default="dali-trainer", doc="project on the dashboard", reach=SENDS))
+    project: str | None = setting(
+        Text(optional=True, doc="project on the dashboard; null: WANDB_PROJECT, otherwise dali-trainer", reach=SENDS)
+    )
     mode: str = setting(
         Choice(
             default="auto",
             options=("auto", "online", "offline", "disabled"),
-            doc="auto: online with an account (WANDB_API_KEY or a netrc entry), else offline",
+            doc="auto: WANDB_MODE, otherwise online with an account (WANDB_API_KEY or a netrc entry), else offline",
         )
     )
-    entity: str | None = setting(Text(optional=True, doc="user or team; null: the account's own", reach=SENDS))
-    order: ClassVar[int] = 70
-    saves: ClassVar[tuple[str, ...]] = ("_id",)
-    tracks: ClassVar[bool] = True
+    entity: str | None = setting(
+        Text(optional=True, doc="user or team; null: WANDB_ENTITY, otherwise the account's own", reach=SENDS)
+    )
+    checkpoint: bool = setting(Flag(default=False, doc="also send best.pt at the end, as an artifact"))
+    package: ClassVar[str] = "wandb"
     _run: Any = field(default=None, init=False)
-    _id: str | None = field(default=None, init=False)
+    _known: set[str] = field(default_factory=set, init=False)  # metrics over epochs that the dashboard knows
 
-    def before_fit(self, learner: Learner) -> None:
+    def start(self, run: TrackedRun) -> None:
         """Start the dashboard run, or continue that of the resumed run."""
         import wandb
 
+        given = os.environ
+        # An agent of a sweep of Weights & Biases chooses the id; jobs of one command must not share one.
+        own_id = not given.get("WANDB_RUN_ID") or run.group is not None
+        # A resumed run keeps its name, as that of the new folder says nothing.
+        named = run.named or not (given.get("WANDB_NAME") or run.resumed)
+        self._known = set()
         self._run = wandb.init(
-            project=self.project,
+            project=self.project or (None if given.get("WANDB_PROJECT") else _PROJECT),
             entity=self.entity,
             mode=_mode(self.mode),  # type: ignore[arg-type]
-            name=learner.folder.name if learner.folder else None,
-            dir=learner.folder,
-            config=dict(learner.run.config),
-            group=learner.run.group,
-            id=self._id,
-            resume="allow" if self._id else None,
-            reinit="finish_previous",
+            name=run.name[:_NAME] if named else None,
+            tags=list(dict.fromkeys(tag[:_TAG] for tag in run.tags)) or None,
+            dir=None if given.get("WANDB_DIR") else run.folder,
+            config=dict(run.config),
+            group=None if given.get("WANDB_RUN_GROUP") or run.group is None else run.group[:_NAME],
+            id=run.id if own_id else None,
+            resume="allow" if own_id and run.resumed else None,
+            reinit="create_new",  # a run of this process before may still be sending
         )
-        self._id = self._run.id
 
-    def after_epoch(self, learner: Learner) -> None:
-        """Log the epoch's row."""
-        row = learner.find(Recorder).rows[-1]
-        self._run.log(dict(row), step=int(row["epoch"]))
+    def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
+        """Log values over the batches; those of epochs are drawn over epochs."""
+        new = [name for name in values if epoch is not None and name not in self._known]
+        for name in new:
+            self._run.define_metric(name, step_metric="epoch")
+        self._known.update(new)
+        self._run.log(dict(values), step=step)
 
-    def after_fit(self, learner: Learner) -> None:
-        """Log the images and end the dashboard run."""
-        if self._run is None:
-            return
+    def image(self, name: str, file: Path, step: int) -> None:
+        """Log a PNG."""
         import wandb
 
-        if learner.folder is not None:
-            names = filter(None, (BATCH, HISTORY, learner.task.figure_file))
-            files = [learner.folder / name for name in names]
-            self._run.log({file.stem: wandb.Image(str(file)) for file in files if file.is_file()})
-        self._run.finish(exit_code=1 if learner.error else 0)
-        self._run = None
+        self._run.log({name: wandb.Image(str(file))}, step=step)
+
+    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
+        """Log a table with its images."""
+        import wandb
+
+        data = [[wandb.Image(cell) if isinstance(cell, Image.Image) else cell for cell in row] for row in rows]
+        self._run.log({name: wandb.Table(columns=list(head), data=data, allow_mixed_types=True)}, step=step)
+
+    def artifact(self, file: Path) -> None:
+        """Log a checkpoint as an artifact of the run."""
+        import wandb
+
+        artifact = wandb.Artifact(f"{MODEL}-{self._run.id}", type=MODEL)
+        artifact.add_file(str(file))
+        self._run.log_artifact(artifact, aliases=["best"])
+
+    def finish(self, status: str) -> None:
+        """End the dashboard run."""
+        self._run.summary["status"] = status
+        self._run.finish(exit_code=0 if status == "finished" else 1)
 
 
-def _mode(mode: str) -> str:
-    """Return the mode for wandb.init, in place of auto."""
+def _mode(mode: str) -> str | None:
+    """Return the mode for wandb.init, in place of auto; None: that of the environment."""
     if mode != "auto":
         return mode
+    if os.environ.get("WANDB_MODE"):
+        return None
     try:
         account = netrc.netrc().authenticators("api.wandb.ai")
     except (OSError, netrc.NetrcParseError):

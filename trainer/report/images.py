@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
 from augment.data.dataset import ImageRef
-from augment.data.images import open_image
+from trainer.figures.thumbnail import thumbnail
 from trainer.report.record import Record
 from trainer.tasks.display import WrongSample
 
-SIDE = 160  # of a thumbnail, in pixels
 _MOST_PIXELS = 2**26  # of a figure; those of a run have a tenth
 
 
@@ -55,14 +54,8 @@ def mistakes(record: Record, count: int) -> tuple[list[Mistake], str]:
 
 
 def _thumbnail(file: ImageRef) -> str:
-    try:
-        with open_image(file) as image:
-            image.draft("RGB", (2 * SIDE, 2 * SIDE))
-            small = ImageOps.exif_transpose(image).convert("RGB")
-            small.thumbnail((SIDE, SIDE))
-            return _jpeg(small, quality=82)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
-        return ""
+    image = thumbnail(file)
+    return "" if image is None else _jpeg(image, quality=82)
 
 
 def inline_image(file: Path, widest: int = 1600) -> str:

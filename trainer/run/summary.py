@@ -8,15 +8,14 @@ from typing import Any
 
 from augment.support.errors import describe_error
 from augment.support.files import json_line, shown, write_atomically, write_json
-from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.early_stopping import reason_of
-from trainer.callbacks.interrupt import Interrupt
+from trainer.callbacks.interrupt import status_of
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.checkpoint import LAST
 from trainer.loop.learner import Learner
 from trainer.run.labels import labels_in
-from trainer.tasks.registry import best_row, monitored, task_of
-from trainer.tasks.task import AUTO
+from trainer.tasks.registry import task_of
 
 SUMMARY_FILE = "summary.json"
 
@@ -124,15 +123,12 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
         seconds: seconds since the run began.
     """
     rows, error = learner.find(Recorder).rows, learner.error
-    pressed = any(isinstance(callback, Interrupt) and callback.pressed for callback in learner.callbacks)
-    checkpoint = next((c for c in learner.callbacks if isinstance(c, Checkpoint)), None)
-    monitor = monitored(checkpoint.monitor if checkpoint else AUTO, learner.task)
-    epoch = checkpoint.best_epoch if checkpoint else None
+    monitor, best = best_of(learner)
     return Summary(
-        "failed" if error is not None else "interrupted" if pressed else "finished",
+        "failed" if error is not None else status_of(learner),
         folder,
         len(rows),
-        best=rows[epoch] if rows and epoch is not None else best_row(rows, monitor),
+        best=best,
         last=dict(rows[-1]) if rows else {},
         seconds=seconds,
         error="" if error is None else describe_error(error),

@@ -1,0 +1,299 @@
+"""Experiment trackers: one run and its continuation, sent to all of them and read back from their own files."""
+
+import json
+import os
+import shutil
+import sqlite3
+import struct
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from threading import Event
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from fakes import make_learner
+from PIL import Image
+from torch import nn
+
+from augment.support.errors import UserError
+from trainer.callbacks import tracker as trackers
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.mlflow import Mlflow
+from trainer.callbacks.plots import Plots
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.tensorboard import Tensorboard
+from trainer.callbacks.tracker import Tracker
+from trainer.callbacks.trackio import Trackio
+from trainer.callbacks.wandb import Wandb
+from trainer.loop.callback import RunDescription
+from trainer.loop.checkpoint import BEST
+from trainer.loop.learner import Learner
+from trainer.optim.schedule import lin
+
+NAME, TAGS = "rotate.p=1 </td><script>alert(1)</script>/../../up", ("first | **try**", "<b>two</b>")
+STEPS, EPOCHS = [1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 1, 2]  # two epochs of three batches, and one after it was resumed
+
+
+@dataclass
+class Tracked:
+    """Where the stores are, and what the learners recorded."""
+
+    folder: Path
+    first: Learner
+    second: Learner
+
+    @property
+    def rows(self) -> list[dict[str, float]]:
+        return self.second.find(Recorder).rows
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
+    """A run of two epochs with all trackers, and one that resumes it for a third, in another folder."""
+    folder = tmp_path_factory.mktemp("tracked")
+    files = tuple(folder / f"{i}.png" for i in range(3))
+    for i, file in enumerate(files):
+        Image.new("RGB", (20, 10), (80 * i, 0, 0)).save(file)
+    config = {"fit": {"lr": 0.1}, "data": {"token": "***"}, "run": {"name": None, "tags": list(TAGS)}}
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the trackers' packages
+        patch.chdir(folder)
+        for name in [name for name in os.environ if name.startswith(("WANDB_", "MLFLOW_", "TRACKIO_"))]:
+            patch.delenv(name)
+        for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "TRACKIO_DIR", "HOME"):
+            patch.setenv(name, str(folder / name.lower()))
+        for name, value in (("WANDB_ERROR_REPORTING", "false"), ("WANDB_SILENT", "true"), ("HF_HUB_OFFLINE", "1")):
+            patch.setenv(name, value)
+
+        def learner(epochs: int, name: str, group: str) -> Learner:
+            (folder / group).mkdir()
+            chosen = (Wandb(checkpoint=True), Tensorboard(), Trackio(checkpoint=True), Mlflow(checkpoint=True))
+            callbacks = (Recorder(interval=0), ParamScheduler({"lr": lin(0.1, 0.0)}), Checkpoint(), Plots(), *chosen)
+            run = RunDescription(config, "sweep", (), name, TAGS, files)
+            return make_learner(*callbacks, epochs=epochs, folder=folder / group, run=run)
+
+        first = learner(2, NAME, "first")
+        first.fit()
+        second = learner(3, "named by its folder", "second")
+        shutil.copy(folder / "first" / BEST, folder / "second" / BEST)  # as resuming does
+        second.fit(second.restore(first.state()))
+        yield Tracked(folder, first, second)
+
+
+def test_they_kept_up(tracked: Tracked) -> None:
+    for learner in (tracked.first, tracked.second):
+        assert [c for c in learner.callbacks if isinstance(c, Tracker) and not c._started] == []
+    assert [row["epoch"] for row in tracked.rows] == EPOCHS
+
+
+# --- Weights & Biases ---
+
+
+def records(file: Path) -> Iterator[Any]:
+    """Yield the records of an offline run: its blocks of 32 KiB hold parts of them, as in LevelDB's log."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, block, header, whole = file.read_bytes(), 2**15, 7, b""
+    at = header  # of the file
+    while at + header <= len(data):
+        length, kind = struct.unpack_from("<HB", data, at + 4)  # after the checksum
+        if block - at % block < header or not kind:
+            at += block - at % block
+            continue
+        whole += data[at + header : at + header + length]
+        at += header + length
+        if kind in (1, 4):  # whole, or the last part
+            record = Record()
+            record.ParseFromString(whole)
+            yield record
+            whole = b""
+
+
+@pytest.fixture(scope="module")
+def sent(tracked: Tracked) -> list[list[Any]]:
+    """The records of both runs."""
+    files = (next((tracked.folder / name).glob("wandb/offline-run-*/*.wandb")) for name in ("first", "second"))
+    return [list(records(file)) for file in files]
+
+
+def values(items: Any) -> dict[str, Any]:
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def test_wandb_has_the_run(sent: list[list[Any]]) -> None:
+    first, second = (next(r.run for r in run if r.HasField("run")) for run in sent)
+    assert (first.project, first.display_name, first.run_group) == ("dali-trainer", NAME, "sweep")
+    assert tuple(first.tags) == TAGS
+    assert values(first.config.update)["fit"] == {"lr": 0.1}
+    assert values(first.config.update)["data"] == {"token": "***"}
+    assert (second.run_id, second.display_name) == (first.run_id, "")  # which keeps the first one's name
+
+
+def test_wandb_has_curves_by_step_and_by_epoch(tracked: Tracked, sent: list[list[Any]]) -> None:
+    rows = [values(r.history.item) for r in chain(*sent) if r.HasField("history")]
+    running = {row["_step"]: row for row in rows if "step/loss" in row}
+    assert list(running) == STEPS
+    assert [running[step]["step/lr"] for step in (1, 6)] == pytest.approx([0.1, 0.1 / 6], abs=1e-3)
+    epochs = [row for row in rows if "val_accuracy" in row]
+    assert [(row["epoch"], row["_step"]) for row in epochs] == [(0, 3), (1, 6), (2, 9)]
+    for row, recorded in zip(epochs, tracked.rows, strict=True):
+        assert {name: row[name] for name in recorded} == pytest.approx(recorded)
+    over_epochs = {r.metric.name for r in sent[0] if r.HasField("metric") and r.metric.step_metric == "epoch"}
+    assert over_epochs >= {"val_accuracy", "train_loss", "lr"}
+
+
+def test_wandb_has_best_and_last_in_the_summary(tracked: Tracked, sent: list[list[Any]]) -> None:
+    summary: dict[str, Any] = {}
+    for record in chain(*sent):
+        summary |= values(record.summary.update) if record.HasField("summary") else {}
+    best = max(tracked.rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))
+    assert (summary["best/epoch"], summary["best/val_accuracy"]) == (best["epoch"], best["val_accuracy"])
+    assert (summary["val_loss"], summary["status"]) == (tracked.rows[-1]["val_loss"], "finished")
+
+
+def test_wandb_has_images_a_table_and_the_model(sent: list[list[Any]]) -> None:
+    logged = {name.split("/")[0] for r in sent[0] if r.HasField("history") for name in values(r.history.item)}
+    assert logged >= {"batch", "confusion", "wrong_predictions"}
+    artifacts = [r.artifact for r in sent[0] if r.HasField("artifact")]
+    assert [set(a.aliases) for a in artifacts if a.type == "model"] == [{"best", "latest"}]
+
+
+# --- the others ---
+
+
+def test_tensorboard_has_all_of_the_run_in_the_folder_that_it_ended_in(tracked: Tracked) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tracked.folder / "second" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("step/loss")] == STEPS
+    for name in ("val_accuracy", "train_loss"):
+        found = [(event.step, event.value) for event in events.Scalars(f"epoch/{name}")]
+        assert found == [(row["epoch"], pytest.approx(row[name])) for row in tracked.rows]
+    assert {"batch", "confusion"} <= set(events.Tags()["images"])
+    texts = {name: events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0] for name in ("run", "config")}
+    assert b"<" not in texts["run"]
+    assert b"    fit:\n      lr: 0.1\n" in texts["config"]
+
+
+def test_trackio_has_the_run(tracked: Tracked) -> None:
+    (file,) = (tracked.folder / "trackio_dir").glob("*.db")
+    with sqlite3.connect(file) as store:
+        found = store.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id").fetchall()
+        (config,) = store.execute("SELECT config FROM configs").fetchone()
+    assert len({(id, name) for id, name, *_ in found}) == 1
+    assert json.loads(config)["_Group"] == "sweep"
+    assert json.loads(config)["tags"] == list(TAGS)
+    rows = [(step, json.loads(metrics)) for *_, step, metrics in found]
+    assert [step for step, row in rows if "step/lr" in row] == STEPS
+    assert [row["val_loss"] for _, row in rows if "epoch" in row] == pytest.approx(
+        [r["val_loss"] for r in tracked.rows]
+    )
+    assert {"batch", "confusion", "wrong_predictions"} <= {name for _, row in rows for name in row}
+    assert rows[-1][1] == {"status": "finished"}
+    outside = {path.name for path in tracked.folder.iterdir()} - {f"{i}.png" for i in range(3)}
+    assert outside <= {"first", "second", "outputs", "trackio_dir", "wandb_data_dir", "wandb_cache_dir"} | {
+        *("wandb_config_dir", "home")
+    }
+
+
+def test_mlflow_has_the_run(tracked: Tracked) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tracked.folder}/outputs/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("dali-trainer").experiment_id])
+    assert (run.info.run_name, run.info.status) == (NAME, "FINISHED")
+    assert (run.data.tags["group"], run.data.tags["tags"]) == ("sweep", ", ".join(TAGS))
+    assert run.data.params["fit.lr"] == "0.1"
+    history = {name: client.get_metric_history(run.info.run_id, name) for name in ("step/loss", "val_loss")}
+    assert [metric.step for metric in history["step/loss"]] == STEPS
+    assert [(m.step, m.value) for m in history["val_loss"]] == [(r["epoch"], r["val_loss"]) for r in tracked.rows]
+    assert {a.path for a in client.list_artifacts(run.info.run_id)} >= {
+        *("batch.png", "confusion.png", "model", "wrong_predictions", "wrong_predictions.json")
+    }
+    table = json.loads(Path(client.download_artifacts(run.info.run_id, "wrong_predictions.json")).read_text())
+    assert table["columns"] == ["image", "true", "predicted", "confidence", "file"]
+    assert len(table["data"]) > 0
+
+
+# --- what cannot be tracked does no harm ---
+
+
+@dataclass(eq=False)
+class Broken(Tracker):
+    """Fails where it is told to, or waits."""
+
+    at: str = "log"
+    patience: ClassVar[float] = 0.05
+    calls: ClassVar[list[str]] = []
+    waits: ClassVar[Event] = Event()
+
+    def start(self, run: trackers.TrackedRun) -> None:
+        self._call("start")
+
+    def log(self, values: Any, step: int, epoch: int | None = None) -> None:
+        self._call("log")
+
+    def finish(self, status: str) -> None:
+        self._call("finish")
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if self.at == f"hangs in {name}":
+            self.waits.wait(60)
+        if self.at == name:
+            raise OSError("no route <to> host\nat all")
+
+
+@pytest.mark.parametrize(
+    ("at", "calls", "said"),
+    [
+        ("start", ["start"], "OSError: no route <to> host; the run continues without it"),
+        ("log", ["start", "log", "finish"], "OSError: no route <to> host; the run continues without it"),
+        ("finish", ["start", *8 * ["log"], "finish"], "OSError: no route <to> host; the run continues without it"),
+        ("hangs in start", ["start"], "not everything was sent within 0 s after the fit; the rest is not waited for"),
+    ],
+)
+def test_a_tracker_that_fails_or_hangs_does_not_end_the_run(
+    at: str, calls: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Broken, "calls", [])
+    monkeypatch.setattr(Broken, "waits", Event())
+    monkeypatch.setattr(Broken, "patience", 0.05 if "hangs" in at else 60)
+    learner = make_learner(Recorder(interval=0), Broken(at=at))
+    learner.fit()
+    assert len(learner.find(Recorder).rows) == 2
+    assert capsys.readouterr().err == f"warning: callbacks.broken: {said}.\n"
+    assert Broken.calls == calls
+    Broken.waits.set()
+
+
+def test_a_missing_package_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Mlflow, "package", "mlflow_that_is_nowhere")
+    (tmp_path / "mlflow_that_is_nowhere").mkdir()  # as a folder of a tracker's own files might be called
+    monkeypatch.syspath_prepend(str(tmp_path))
+    message = r"^callbacks\.mlflow: needs the package mlflow_\w+\. Allowed: pip install 'dali-trainer\[mlflow_\w+\]'\.$"
+    with pytest.raises(UserError, match=message):
+        Mlflow().check(nn.Identity())
+    Wandb().check(nn.Identity())
+
+
+def test_ids_of_a_stranger_are_not_used() -> None:
+    broken = Broken(at="")
+    broken.load_state_dict({"id": "../../up"})
+    make_learner(Recorder(), broken).fit()
+    assert broken.state_dict()["id"].isalnum()
+
+
+def test_nothing_is_read_from_a_device_for_running_values() -> None:
+    """Their numbers are plain: those of the recorder and of the schedules."""
+    sent: list[float] = []
+    broken = Broken(at="")
+    broken.log = lambda values, step, epoch=None: sent.extend(values.values())  # type: ignore[method-assign]
+    make_learner(Recorder(interval=0), ParamScheduler({"lr": lin(0.1, 0.0)}), broken).fit()
+    assert {type(value) for value in sent} <= {float, int, np.float64}

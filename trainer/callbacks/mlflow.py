@@ -1,0 +1,134 @@
+"""MLflow: a local database, or a tracking server."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import time
+from typing import Any, ClassVar
+
+from PIL import Image
+
+from augment.params import SENDS, Flag, Text, setting
+from trainer.callbacks.registry import configurable
+from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
+
+_LOCAL = Path("outputs")
+_STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
+# Of one request; longer texts are refused.
+_PARAMS, _TEXT = 100, 5000
+
+# The tag by which a resumed run is found.
+_ID = "dali_trainer.id"
+
+
+@configurable
+@dataclass(eq=False)
+class Mlflow(Tracker):
+    """Sends the run to MLflow: a database in outputs/, or the server of MLFLOW_TRACKING_URI."""
+
+    experiment: str | None = setting(
+        Text(optional=True, doc="experiment; null: MLFLOW_EXPERIMENT_NAME, otherwise dali-trainer", reach=SENDS)
+    )
+    tracking_uri: str | None = setting(
+        Text(
+            optional=True,
+            doc="store or server; null: MLFLOW_TRACKING_URI, otherwise sqlite:///outputs/mlflow.db",
+            reach=SENDS,
+        )
+    )
+    checkpoint: bool = setting(Flag(default=False, doc="also send best.pt at the end, as an artifact"))
+    package: ClassVar[str] = "mlflow"
+    _client: Any = field(default=None, init=False)
+    _run: str = field(default="", init=False)
+
+    def start(self, run: TrackedRun) -> None:
+        """Create a run, or continue the resumed one if the store has it."""
+        # Otherwise the package sends what is done with it to its makers.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        from mlflow import MlflowClient
+
+        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        local = _LOCAL.resolve()
+        if uri is None:
+            local.mkdir(parents=True, exist_ok=True)
+        self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
+        name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dali-trainer"
+        experiment = self._experiment(name, None if uri else (local / "mlflow").as_uri())
+        known = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'") if run.resumed else []
+        if known:
+            self._run = known[0].info.run_id
+            self._client.update_run(self._run, status="RUNNING", name=run.name[:_TEXT] if run.named else None)
+            return
+        texts = {"group": run.group or "", "tags": ", ".join(run.tags)}
+        tags = {_ID: run.id, **{name: text[:_TEXT] for name, text in texts.items() if text}}
+        self._run = self._client.create_run(experiment, run_name=run.name[:_TEXT] or None, tags=tags).info.run_id
+        self._log_config(run.config)
+
+    def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
+        """Log values of epochs over epochs, running values over batches."""
+        from mlflow.entities import Metric
+
+        now, at = int(1000 * time()), step if epoch is None else epoch
+        metrics = [Metric(name, float(value), now, at) for name, value in values.items()]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def image(self, name: str, file: Path, step: int) -> None:
+        """Log a PNG as an artifact."""
+        self._client.log_artifact(self._run, str(file))
+
+    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
+        """Log a table as an artifact that the pages of MLflow show, and its images beside it."""
+        data: list[list[str | float]] = []
+        with TemporaryDirectory() as folder:
+            for number, row in enumerate(rows, start=1):
+                file = f"{number:02}.jpg"
+                for cell in row:
+                    if isinstance(cell, Image.Image):
+                        cell.save(Path(folder, file))
+                data.append([file if isinstance(cell, Image.Image) else cell for cell in row])
+            self._client.log_artifacts(self._run, folder, name)
+        self._client.log_dict(self._run, {"columns": list(head), "data": data}, f"{name}.json")
+        listed = json.dumps([{"path": f"{name}.json", "type": "table"}])
+        self._client.set_tag(self._run, "mlflow.loggedArtifacts", listed)
+
+    def artifact(self, file: Path) -> None:
+        """Log a checkpoint as an artifact."""
+        self._client.log_artifact(self._run, str(file), MODEL)
+
+    def finish(self, status: str) -> None:
+        """End the run."""
+        self._client.set_terminated(self._run, _STATUSES[status])
+
+    def _experiment(self, name: str, artifacts: str | None) -> str:
+        """Return the id of an experiment, which is created if there is none."""
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifact_location=artifacts))
+            except MlflowException:  # another run has created it meanwhile
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+    def _log_config(self, config: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        params = [Param(key, str(value)[:_TEXT]) for key, value in _flat(config, "")]
+        for first in range(0, len(params), _PARAMS):
+            self._client.log_batch(self._run, params=params[first : first + _PARAMS])
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]]:
+    """Yield the values of a mapping by their key paths."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

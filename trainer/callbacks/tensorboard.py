@@ -1,0 +1,85 @@
+"""TensorBoard: event files in the folder of the run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from omegaconf import OmegaConf
+from PIL import Image
+
+from trainer.callbacks.registry import configurable
+from trainer.callbacks.tracker import Cell, TrackedRun, Tracker
+
+FOLDER = "tensorboard"
+
+
+@configurable
+@dataclass(eq=False)
+class Tensorboard(Tracker):
+    """Writes the run into the folder `tensorboard` of its own folder; `tensorboard --logdir outputs` shows all runs."""
+
+    package: ClassVar[str] = "tensorboard"
+    replays: ClassVar[bool] = True
+    _writer: Any = field(default=None, init=False)
+
+    def start(self, run: TrackedRun) -> None:
+        """Begin an event file; that of a run which continues in its folder is written again from the start."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        if run.folder is None:
+            self._writer = None
+            return
+        for file in (run.folder / FOLDER).glob("events.out.tfevents.*"):
+            file.unlink()
+        self._writer = SummaryWriter(str(run.folder / FOLDER))
+        labels = {"name": run.name, "group": run.group or "", "tags": ", ".join(run.tags)}
+        self._text("run", "".join(f"{name}: {_plain(text)}\n\n" for name, text in labels.items() if text))
+        config = OmegaConf.to_yaml(dict(run.config))
+        self._text("config", "".join(f"    {line}\n" for line in config.splitlines()))  # as code in Markdown
+
+    def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
+        """Write values of epochs over epochs, running values over batches."""
+        if self._writer is None:
+            return
+        for name, value in values.items():
+            tag = name if "/" in name else f"epoch/{name}"
+            self._writer.add_scalar(tag, value, step if epoch is None else epoch)
+        self._writer.flush()
+
+    def image(self, name: str, file: Path, step: int) -> None:
+        """Write a PNG."""
+        with Image.open(file) as image:
+            self._image(name, image, step)
+
+    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
+        """Write a table as Markdown, and its images."""
+        texts = [[_plain(cell) for cell in row if not isinstance(cell, Image.Image)] for row in rows]
+        images = [cell for row in rows for cell in row if isinstance(cell, Image.Image)]
+        shown = head[len(head) - len(texts[0]) :] if texts else head
+        lines = [shown, ["---"] * len(shown), *texts]
+        self._text(name, "".join(f"| {' | '.join(line)} |\n" for line in lines), step)
+        for number, image in enumerate(images, start=1):
+            self._image(f"{name}/{number}", image, step)
+
+    def finish(self, status: str) -> None:
+        """End the event file."""
+        if self._writer is not None:
+            self._text("status", status)
+            self._writer.close()
+
+    def _image(self, name: str, image: Image.Image, step: int) -> None:
+        if self._writer is not None:
+            self._writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
+
+    def _text(self, name: str, text: str, step: int = 0) -> None:
+        if self._writer is not None:
+            self._writer.add_text(name, text, step)
+
+
+def _plain(cell: object) -> str:
+    """Return a text for Markdown, in which it has no meaning."""
+    text = f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    return "".join(f"&#{ord(c)};" if c in "\\`*_{}[]()#+-.!|~" else c for c in escape(text.replace("\n", " ")))

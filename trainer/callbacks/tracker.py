@@ -1,0 +1,264 @@
+"""The base of experiment trackers: what all of them are given, in a thread that training never waits for."""
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from PIL import Image
+from torch import nn
+
+from augment.data.images import portable_name
+from augment.support.background import Worker
+from augment.support.errors import UserError, first_line
+from augment.support.text import as_bytes, printable
+from trainer.callbacks.checkpoint import best_of
+from trainer.callbacks.interrupt import status_of
+from trainer.callbacks.plots import BATCH
+from trainer.callbacks.recorder import Recorder, StepRow
+from trainer.callbacks.registry import name_in_config
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.figures.thumbnail import thumbnail
+from trainer.loop.callback import Callback
+from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.loop.learner import Learner
+
+# Names of what all trackers get besides metrics.
+BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"
+
+_MOST_MISTAKES = 24
+_IDS = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a checkpoint may come from a stranger
+
+log = logging.getLogger(__name__)
+
+Cell = str | float | Image.Image
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told about a run when it starts.
+
+    Attributes:
+        id: an identifier of letters and digits; a resumed run keeps it.
+        resumed: whether the tracker already knows the run, from before it was interrupted.
+        name: what people call it: any text.
+        named: whether the name was configured, not derived.
+        group: name of the sweep that it is part of; None: of none.
+        tags: any texts.
+        config: the whole configuration as plain values, without secrets.
+        folder: the run's folder; None: it has none.
+    """
+
+    id: str
+    resumed: bool = False
+    name: str = ""
+    named: bool = False
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+class Tracker(Callback):
+    """Base of experiment trackers: sends curves, images, wrong predictions and, if asked, best.pt.
+
+    A tracker is a dataclass of settings that implements `start`, `log`, `image`, `table`, `artifact` and `finish`. They
+    are called in this order in one thread, while training continues; values are read where the recorder has read them,
+    so that nothing waits for a GPU. The first error is reported once and ends the tracking, not the run.
+
+    Names are those of metrics.jsonl for epochs, with `best/` before those of the best epoch so far, and with `step/`
+    for running values within epochs.
+
+    Attributes:
+        package: the package that it needs, which is also the extra that installs it.
+        replays: whether a resumed run starts an empty record, which is filled with all epochs so far.
+        patience: seconds to wait, once the fit is over, until everything has been sent.
+        checkpoint: whether best.pt is sent at the end.
+    """
+
+    order = 70
+    saves: ClassVar[tuple[str, ...]] = ("_id",)
+    tracks = True
+    package: ClassVar[str] = ""
+    replays: ClassVar[bool] = False
+    patience: ClassVar[float] = 60.0
+    checkpoint: bool = False
+    _id: str | None = None
+    _worker: Worker | None = None
+    _started: bool = False
+    _last: StepRow | None = None
+    _pictured: bool = False
+
+    # --- what a tracker implements; called in its thread ---
+
+    def start(self, run: TrackedRun) -> None:
+        """Begin to track a run, or continue if it is a resumed one."""
+        raise NotImplementedError
+
+    def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
+        """Send values by their names.
+
+        Args:
+            values: the values, which may be NaN.
+            step: number of training batches so far.
+            epoch: the finished epoch that they are about, from 0; None: they are running values.
+        """
+        raise NotImplementedError
+
+    def image(self, name: str, file: Path, step: int) -> None:
+        """Send a PNG."""
+
+    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
+        """Send rows of texts, numbers and RGB images."""
+
+    def artifact(self, file: Path) -> None:
+        """Send a file."""
+
+    def finish(self, status: str) -> None:
+        """End the tracking of the run, which is finished, interrupted or failed."""
+
+    # --- the events ---
+
+    def check(self, model: nn.Module) -> None:
+        """Check that the package is installed."""
+        if not _is_installed(self.package):
+            raise UserError(
+                f"{self._key}: needs the package {self.package}. Allowed: pip install 'dali-trainer[{self.package}]'."
+            )
+
+    def before_fit(self, learner: Learner) -> None:
+        """Start the thread, and in it the tracking."""
+        run, resumed = learner.run, self._id is not None and bool(_IDS.fullmatch(self._id))
+        if not resumed:
+            self._id = uuid4().hex
+        assert self._id is not None
+        name = run.name or (learner.folder.name if learner.folder else "")
+        named = (run.config.get("run") or {}).get("name") is not None
+        tracked = TrackedRun(self._id, resumed, name, named, run.group, run.tags, run.config, learner.folder)
+        self._worker, self._started = Worker(self._give_up), False
+        recorder = learner.find(Recorder)
+        self._worker.add(partial(self._start, tracked))
+        if self.replays:
+            for step in recorder.steps:
+                self._worker.add(partial(self.log, _running(step), step.step))
+            for row in recorder.rows:
+                batches = sum(map(learner.batches_in, range(int(row["epoch"]) + 1)))
+                self._worker.add(partial(self.log, dict(row), batches, int(row["epoch"])))
+        self._last = recorder.steps[-1] if recorder.steps else None
+        self._pictured = False
+
+    def after_batch(self, learner: Learner) -> None:
+        """Send the running values of the training pass if the recorder has read them since."""
+        if learner.training:
+            self._send_running(learner)
+
+    def after_train(self, learner: Learner) -> None:
+        """Send the last running values of the pass."""
+        self._send_running(learner)
+
+    def after_epoch(self, learner: Learner) -> None:
+        """Send the epoch's row, and what the best epoch reached so far."""
+        row = learner.find(Recorder).rows[-1]
+        monitor, best = best_of(learner)
+        values = dict(row) | {f"best/{key}": best[key] for key in ("epoch", monitor) if key in best}
+        self._send(partial(self.log, values, learner.step + 1, int(row["epoch"])))
+        if not self._pictured and learner.folder is not None and (learner.folder / BATCH).is_file():
+            self._pictured = True
+            self._send(partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1))
+
+    def after_fit(self, learner: Learner) -> None:
+        """Send figure, wrong predictions and model of the best epoch, and wait until everything has been sent."""
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        worker.add(partial(self._send_outcome, learner))
+        seconds = self.patience
+        if self.checkpoint and learner.folder is not None and (learner.folder / BEST).is_file():
+            seconds += (learner.folder / BEST).stat().st_size / 1e6
+        if not worker.close(partial(self._finish, status_of(learner)), seconds):
+            self._warn(f"not everything was sent within {seconds:.0f} s after the fit; the rest is not waited for")
+
+    # --- its parts ---
+
+    @property
+    def _key(self) -> str:
+        return f"callbacks.{name_in_config(type(self))}"
+
+    def _send(self, work: Callable[[], None]) -> None:
+        if self._worker is not None:
+            self._worker.add(work)
+
+    def _send_running(self, learner: Learner) -> None:
+        steps = learner.find(Recorder).steps
+        if steps and steps[-1] is not self._last:
+            self._last = steps[-1]
+            rates = next((c.values(learner) for c in learner.callbacks if isinstance(c, ParamScheduler)), {})
+            values = _running(self._last) | {f"step/{name}": rate for name, rate in rates.items()}
+            self._send(partial(self.log, values, self._last.step))
+
+    def _start(self, run: TrackedRun) -> None:
+        self.start(run)
+        self._started = True
+
+    def _send_outcome(self, learner: Learner) -> None:
+        step = learner.step + 1
+        if learner.folder is None or not (learner.folder / BEST).is_file():
+            return
+        figure = learner.folder / learner.task.figure_file
+        if figure.is_file():
+            self.image(figure.stem, figure, step)
+        rows = _mistakes(learner, load(learner.folder / BEST, BestModel))
+        if rows:
+            self.table(MISTAKES, ("image", "true", "predicted", "confidence", "file"), rows, step)
+        if self.checkpoint:
+            self.artifact(learner.folder / BEST)
+
+    def _finish(self, status: str) -> None:
+        if self._started:
+            self.finish(status)
+
+    def _give_up(self, error: BaseException) -> None:
+        log.warning("%s: failed", self._key, exc_info=error)
+        self._warn(f"{type(error).__name__}: {first_line(error)}; the run continues without it")
+
+    def _warn(self, text: str) -> None:
+        log.warning("%s: %s", self._key, text)
+        sys.stderr.write(printable(f"warning: {self._key}: {text}.\n"))
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether a package can be imported; a folder of that name, such as a run's, is none."""
+    try:
+        spec = find_spec(package)
+    except ValueError:  # imported, but not from a file
+        return True
+    return spec is not None and spec.origin is not None
+
+
+def _running(row: StepRow) -> dict[str, float]:
+    return {"step/loss": row.loss, "step/images_per_second": row.images_per_second}
+
+
+def _mistakes(learner: Learner, best: BestModel) -> list[list[Cell]]:
+    """Return the validation images that the best epoch gets most wrong, the worst first, those that can be read."""
+    files = learner.run.val_files
+    if best.samples is None or not files:
+        return []
+    samples = learner.task.samples(**best.samples)
+    rows: list[list[Cell]] = []
+    for wrong in learner.task.mistakes(samples, learner.classes):
+        index = int(samples.index[wrong.position])
+        if 0 <= index < len(files) and (image := thumbnail(files[index])) is not None:
+            confidence = "" if wrong.confidence is None else wrong.confidence
+            texts = (wrong.true, wrong.predicted, portable_name(files[index]))
+            true, predicted, file = (as_bytes(text).decode(errors="replace") for text in texts)
+            rows.append([image, true, predicted, confidence, file])
+        if len(rows) == _MOST_MISTAKES:
+            break
+    return rows
