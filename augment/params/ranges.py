@@ -40,7 +40,7 @@ class Range(Param[Interval | Values]):
     def neutral(self) -> float | None:
         """The middle of a default range around 0 or 1, where the op changes nothing; None: it has another range."""
         low, high = self.default if isinstance(self.default, tuple) else (0, 1)
-        return {0: 0.0, 2: 1.0}.get(low + high) if not self.whole else None
+        return {0.0: 0.0, 2.0: 1.0}.get(float(low + high)) if not self.whole else None
 
     def draw(self, value: Interval | Values, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
         """Map uniform numbers in [0, 1), of any shape, to draws of the same shape."""

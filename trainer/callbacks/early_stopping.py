@@ -22,9 +22,6 @@ class EarlyStopping(Callback):
 
     It reads only the recorder's rows, so that a resumed run behaves like an uninterrupted one. It decides only after
     epochs that have the metric: if validation is rare, the epochs in between are counted at the next one.
-
-    Attributes:
-        reason: why it ended the fit; empty if it did not.
     """
 
     monitor: str = setting(
@@ -35,7 +32,7 @@ class EarlyStopping(Callback):
         Number(default=0.0, within=(0, 1e9), doc="a change counts as an improvement if it is larger than this")
     )
     order = 100  # callbacks after this one miss after_epoch when the fit ends
-    reason: str = field(default="", init=False)
+    reason: str = field(default="", init=False)  # see `Callback`
 
     def before_fit(self, learner: Learner) -> None:
         """Clear the reason of an earlier fit."""
@@ -64,4 +61,4 @@ class EarlyStopping(Callback):
 
 def reason_of(callbacks: Iterable[Callback]) -> str:
     """Return why one of the callbacks ended the fit early; empty if none did."""
-    return next((callback.reason for callback in callbacks if isinstance(callback, EarlyStopping)), "")
+    return next((callback.reason for callback in callbacks if callback.reason), "")

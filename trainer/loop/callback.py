@@ -90,11 +90,13 @@ class Callback:
         saves: names of the attributes that `state_dict` returns and `load_state_dict` restores.
         tracks: whether it only sends what happens to an experiment tracker, so that two configurations that differ in
             it alone count as the same.
+        reason: why it ended the fit before its last epoch; empty if it did not.
     """
 
     order: ClassVar[int] = 0
     saves: ClassVar[tuple[str, ...]] = ()
     tracks: ClassVar[bool] = False
+    reason: str = ""
 
     def before_fit(self, learner: "Learner") -> None:
         """Before anything else, once."""

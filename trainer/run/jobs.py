@@ -10,6 +10,7 @@ from rich.console import Console
 
 from augment.cli.compose import compose_jobs
 from augment.support.files import write_atomically
+from trainer.loop.callback import Callback
 from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.folder import owned, reserve
@@ -45,6 +46,7 @@ def run_job(
     console: Console | None = None,
     group: str | None = None,
     varied: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Train in a folder as Hydra would run it: with a log, and with the overrides written down.
 
@@ -53,9 +55,10 @@ def run_job(
         overrides: its overrides.
         folder: the run's own folder.
         again: whether the folder may hold a run that starts again from the beginning.
-        console: see `trainer.run.train.train`, as `group` and `varied`.
+        console: see `trainer.run.train.train`, as for the rest.
         group: see there.
         varied: see there.
+        callbacks: see there.
 
     Raises:
         UserError: the folder is not free, or something ended the run.
@@ -64,7 +67,7 @@ def run_job(
     with owned(folder, config.fit.resume):
         write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)))
         with _logged(folder / LOG_FILE):
-            return train(config, folder, console=console, group=group, varied=varied)
+            return train(config, folder, console=console, group=group, varied=varied, callbacks=callbacks)
 
 
 @contextmanager

@@ -50,6 +50,7 @@ def train(
     console: Console | None = None,
     group: str | None = None,
     varied: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Train as configured.
 
@@ -59,6 +60,7 @@ def train(
         console: where to print; None: the terminal.
         group: name of the sweep that the run is part of, for dashboards.
         varied: the overrides by which the run differs from others of its sweep, which name it by default.
+        callbacks: callbacks in addition to those of the configuration.
 
     Returns:
         How the run ended, as recorded in the folder's summary.json. A failure is recorded there, too, and raised
@@ -66,11 +68,18 @@ def train(
         that says how to resume.
     """
     with StopSignals() as signals:
-        return _train(config, folder, console, group, signals, run_name(config.run, folder, varied))
+        name = run_name(config.run, folder, varied)
+        return _train(config, folder, console, group, signals, name, tuple(callbacks))
 
 
 def _train(
-    config: Config, folder: Path, console: Console | None, group: str | None, signals: StopSignals, name: str
+    config: Config,
+    folder: Path,
+    console: Console | None,
+    group: str | None,
+    signals: StopSignals,
+    name: str,
+    more: tuple[Callback, ...],
 ) -> Summary:
     begun, now = monotonic(), time()
     console = console or Console()
@@ -93,7 +102,8 @@ def _train(
         write_left_out(folder, config.dataset)
         loaders = make_loaders(config)
         guards = [NonFinite()] if config.fit.skip_nonfinite else []
-        callbacks = (*loop_callbacks(config.fit.schedules()), *guards, *(make() for make in config.callbacks))
+        configured = (make() for make in config.callbacks)
+        callbacks = (*loop_callbacks(config.fit.schedules()), *guards, *configured, *more)
         learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name)
         console.print(plans, highlight=False)
         _announce(config, learner, loaders, folder, console)

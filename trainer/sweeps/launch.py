@@ -1,35 +1,20 @@
 """Launchers: how many jobs of a sweep run at a time, and where."""
 
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
-
-from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
-from augment.cli.trust import TRUST_FLAG
 from augment.params import Count, Number, OptionMap, Text, parse_settings, setting
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
-from augment.support.secrets import for_worker
 from augment.support.signals import StopSignals
 from augment.support.text import amount
-from trainer.run.summary import read_summary
 from trainer.sweeps.ledger import Job, unfinished
-from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker
-
-# Flag of workers that end with the process that started them.
-WITH_PARENT = "--with-parent"
-
-# Root of the package, for processes that start elsewhere.
-_ROOT = Path(__file__).parents[2]
+from trainer.sweeps.processes import Command, watch
+from trainer.sweeps.work import Worker
 
 # Worker processes that may end without a word before the sweep gives up, in addition to one for each.
 _RESTARTS = 5
@@ -41,8 +26,13 @@ class Launcher:
 
     name: ClassVar[str]
 
-    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
-        """Return when all jobs have ended.
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        raise NotImplementedError
+
+    def run(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Run the jobs that have not ended, and wait for those that other processes run.
 
         Args:
             jobs: the jobs, of one sweep.
@@ -52,6 +42,11 @@ class Launcher:
             KeyboardInterrupt: a signal asked to stop; running jobs are saved.
             UserError: the jobs cannot be run.
         """
+        if left := unfinished(jobs):
+            self.launch(left, worker)
+
+    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Run jobs of which none has ended; see `run`."""
         raise NotImplementedError
 
 
@@ -68,10 +63,15 @@ class Local(Launcher):
         Text(optional=True, doc="GPUs that jobs take turns on, such as '0,1'; null: all jobs see all GPUs")
     )
 
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        return self.n_jobs or len(self._gpus()) or 1
+
     def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
         """Run the jobs; a worker process that dies is replaced, and its job resumed."""
         gpus = self._gpus()
-        at_a_time = min(self.n_jobs or len(gpus) or 1, len(jobs))
+        at_a_time = min(self.at_a_time, len(jobs))
         if at_a_time == 1 and not gpus:
             worker.work(jobs)
             return
@@ -128,6 +128,11 @@ class Slurm(Launcher):
         )
     )
 
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        return self.n_jobs
+
     def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
         """Submit the workers and follow them; Ctrl-C leaves them alone."""
         submitit = _extra("submitit", self.name)
@@ -158,6 +163,11 @@ class Ray(Launcher):
     gpus_per_job: float = setting(Number(default=0.0, within=(0, 64), doc="GPUs of each worker"))
     cpus_per_job: float = setting(Number(default=1.0, within=(0, 1024), doc="CPUs of each worker"))
 
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        return self.n_jobs
+
     def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
         """Start the workers and follow them; Ctrl-C ends them."""
         ray = _extra("ray", self.name)
@@ -165,7 +175,7 @@ class Ray(Launcher):
         if begun:
             ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         try:
-            run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(_call)
+            run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(Command.__call__)
             left = [run.remote(Command.of(jobs, worker)) for _ in range(min(self.n_jobs, len(jobs)))]
             try:
                 for _ in watch(jobs, worker.console, worker.signals):
@@ -197,115 +207,6 @@ def parse_launcher(given: Mapping[str, Any]) -> Launcher:
     if isinstance(gpus := rest.get("gpus"), list | int):
         rest["gpus"] = ",".join(map(str, gpus if isinstance(gpus, list) else [gpus]))
     return parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")
-
-
-@dataclass(frozen=True)
-class Command:
-    """The command of a worker process, which claims jobs of a sweep until none is left.
-
-    Attributes:
-        arguments: the command.
-        environment: environment variables in addition to those of the process that starts it.
-        folder: folder to start it in.
-        log: file of its output; empty: that of the process that starts it.
-    """
-
-    arguments: tuple[str, ...]
-    environment: dict[str, str]
-    folder: str
-    log: str = ""
-
-    def __hash__(self) -> int:
-        return hash(self.log)
-
-    @classmethod
-    def of(cls, jobs: Sequence[Job], worker: Worker) -> "Command":
-        """Return the command for some jobs of a sweep."""
-        search = [str(folder) for folder in config_folders()[1:]][-1:]
-        flags = [TRUST_FLAG, WITH_PARENT, "--config-name", worker.config_name]  # the jobs were checked before
-        flags += [CONFIG_DIR_FLAG, *search] if search else []
-        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        ids = [f"--job={job.id}" for job in jobs]
-        folder = str(jobs[0].folder.parent.resolve())
-        return cls(
-            (sys.executable, "-m", "trainer", "sweep", "work", folder, *flags, *ids),
-            {"PYTHONPATH": path} | for_worker(),
-            str(Path.cwd()),
-        )
-
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start it, in a session of its own, so that Ctrl-C reaches it only through this process."""
-        output: Any = open(self.log, "ab") if self.log else None  # noqa: SIM115
-        try:
-            return subprocess.Popen(
-                self.arguments,
-                cwd=self.folder,
-                env=os.environ | self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT if output else None,
-                start_new_session=True,
-            )
-        finally:
-            if output:
-                output.close()
-
-    def __call__(self) -> int:
-        """Run it, where submitit or Ray wants it; return its exit code."""
-        global _running
-        _running = self.start()
-        try:
-            return _running.wait()
-        finally:
-            self._stop()
-
-    def checkpoint(self) -> Any:
-        """Save the current job, before submitit queues this command again: preempted, or at its time limit."""
-        import submitit
-
-        self._stop()
-        return submitit.helpers.DelayedSubmission(self)
-
-    def _stop(self) -> None:
-        if _running is not None and _running.poll() is None:
-            _running.send_signal(signal.SIGTERM)
-            _running.wait()
-
-
-# The process that `Command` runs.
-_running: subprocess.Popen[bytes] | None = None
-
-
-def _call(command: Command) -> int:
-    return command()
-
-
-def watch(jobs: Sequence[Job], console: Console, signals: StopSignals) -> Iterator[None]:
-    """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
-
-    Raises:
-        KeyboardInterrupt: a signal asked to stop.
-    """
-    before: dict[str, str] = {}
-    begun = time.monotonic()
-    while True:
-        now = {job.id: job.status() for job in jobs}
-        left = unfinished(jobs)
-        for job in jobs:
-            if now[job.id] != before.get(job.id, "planned"):
-                summary = read_summary(job.folder)
-                about = f": {summary}" if summary is not None else f": {job.title}"
-                text = f"job {job.id} ({jobs.index(job) + 1} of {len(jobs)}) {now[job.id]}{about}"
-                console.print(text, highlight=False, soft_wrap=True, markup=False)
-        if now != before and before and left and len(left) < len(jobs):
-            pace = (time.monotonic() - begun) / max(1, len(jobs) - len(left))
-            console.print(f"{amount(len(left), 'job')} left, about {pace * len(left) / 60:.0f} min", highlight=False)
-        before = now
-        if not left:
-            return
-        signals.check(NO_FURTHER_JOB)
-        yield
-        time.sleep(POLL)
 
 
 @contextmanager

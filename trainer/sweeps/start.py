@@ -1,7 +1,8 @@
 """Start a sweep: from its command to planned jobs, which a launcher runs, and to the tables at the end."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,10 @@ from augment.support.files import shown, write_atomically
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
-from trainer.run.config import Config
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.launch import Launcher, parse_launcher
-from trainer.sweeps.ledger import SWEEP_FILE, Job, job_id, plan, unfinished
-from trainer.sweeps.runs import FAILED, FINISHED
+from trainer.sweeps.ledger import SWEEP_FILE, Job, job_id, plan, read_ledger, unfinished
+from trainer.sweeps.runs import FAILED, FINISHED, PRUNED
 from trainer.sweeps.table import print_table
 from trainer.sweeps.work import Worker
 
@@ -69,62 +69,97 @@ def sweep(request: Request, signals: StopSignals) -> int:
 
     Raises:
         UserError: a mistake, found before anything is written.
+        KeyboardInterrupt: a signal asked to stop; the message says how to continue.
     """
     section = request.section()
     folder, launcher = section["folder"], parse_launcher(section["launcher"])
-    tokens = [*_params(section["sweeper"], request), *request.fixed, *request.swept]
-    overrides = split_sweep(tokens)
+    if is_search(section["sweeper"]):
+        return search(request, section["sweeper"], folder, launcher, signals)
+    overrides = split_sweep([*_params(section["sweeper"], request), *request.fixed, *request.swept])
     configs = check_jobs(overrides, config_name=request.config_name)
     signals.check()
     signals.hold()  # from here on there are folders, whose runs handle them
-    try:
+    with _writing(folder):
         jobs = plan(folder, zip(configs, overrides, strict=True), request.fixed)
         write_request(folder, request)
+    known = {job_id(config): config for config in configs}
+    return run(folder, jobs, launcher, Worker(Console(), signals, request.config_name, known))
+
+
+def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -> int:
+    """Run the jobs of a sweep that have not ended, and print its tables; return the exit code.
+
+    Raises:
+        KeyboardInterrupt: see `sweep`.
+    """
+    console = worker.console
+    if done := len(jobs) - len(unfinished(jobs)):
+        console.print(f"{amount(len(jobs), 'job')}, of which {done:,} ended before", highlight=False)
+    with _continued(folder):
+        try:
+            launcher.run(jobs, worker)
+        finally:
+            print_table(folder, table_console())
+    return _ended(folder, jobs, console)
+
+
+def search(request: Request, sweeper: Mapping[str, Any], folder: Path, launcher: Launcher, signals: StopSignals) -> int:
+    """Search as asked, and print what was found; return the exit code.
+
+    Raises:
+        UserError: see `sweep`.
+        KeyboardInterrupt: see there.
+    """
+    from trainer.sweeps import search as searching  # Optuna takes a while to import
+
+    planned = searching.Plan.of(sweeper, request.fixed, request.swept, folder, request.config_name)
+    signals.check()
+    signals.hold()
+    with _writing(folder):
+        write_request(folder, request)
+    worker = Worker(Console(), signals, request.config_name)
+    with _continued(folder):
+        code = searching.search(planned, launcher, worker)
+    return _ended(folder, read_ledger(folder), worker.console) or code
+
+
+def is_search(sweeper: Mapping[str, Any]) -> bool:
+    """Return whether Hydra's section `sweeper` asks for a search.
+
+    Raises:
+        UserError: it asks for something else than a search or a plain sweep.
+    """
+    if "kind" not in sweeper and "basic_sweeper" not in str(sweeper.get("_target_")):
+        raise UserError(f"hydra/sweeper: {sweeper.get('_target_')} is not supported. Allowed: basic, optuna.")
+    return sweeper.get("kind") == "optuna"
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(
             f"hydra.sweep.dir={shown(folder)}: cannot be written: {error.strerror}. Allowed: a folder that is writable."
         ) from error
-    known = {job_id(config): config for config in configs}
-    return run(folder, jobs, launcher, signals, configs=known, config_name=request.config_name)
 
 
-def run(
-    folder: Path,
-    jobs: Sequence[Job],
-    launcher: Launcher,
-    signals: StopSignals,
-    *,
-    configs: Mapping[str, Config] | None = None,
-    config_name: str = "config",
-) -> int:
-    """Run the jobs of a sweep that have not ended; return the exit code.
-
-    Args:
-        folder: the sweep's folder.
-        jobs: its jobs.
-        launcher: runs them.
-        signals: signals that end the sweep.
-        configs: configurations that were checked already, by job.
-        config_name: file of conf/ that the jobs start from.
-    """
-    console = Console()
-    left = unfinished(jobs)
-    if done := len(jobs) - len(left):
-        text = f"{amount(len(jobs), 'job')}, of which {done:,} ended before"
-        console.print(text, highlight=False)
+@contextmanager
+def _continued(folder: Path) -> Iterator[None]:
+    """Say how to continue what a signal ended."""
     try:
-        if left:
-            launcher.launch(left, Worker(console, signals, config_name, configs))
+        yield
     except KeyboardInterrupt as error:
-        print_table(folder, table_console())
-        continues = f"python -m trainer sweep resume {shown(folder)} continues it"
-        raise KeyboardInterrupt(f"{error}; {continues}") from None
-    print_table(folder, table_console())
-    failed = [job for job in jobs if job.status() == FAILED]
-    if failed:
+        raise KeyboardInterrupt(f"{error}; python -m trainer sweep resume {shown(folder)} continues it") from None
+
+
+def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:
+    """Say what can be done about failed jobs; return the exit code."""
+    statuses = [job.status() for job in jobs]
+    if failed := statuses.count(FAILED):
         again = f"python -m trainer sweep retry {shown(folder)}"
-        console.print(f"{amount(len(failed), 'job')} failed; {again} runs them again", highlight=False, soft_wrap=True)
-    return 0 if all(job.status() == FINISHED for job in jobs) else 1
+        console.print(f"{amount(failed, 'job')} failed; {again} runs them again", highlight=False, soft_wrap=True)
+    return 0 if {*statuses} <= {FINISHED, PRUNED} else 1
 
 
 def write_request(folder: Path, request: Request) -> None:

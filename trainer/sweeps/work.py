@@ -11,6 +11,7 @@ from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
 from augment.support.signals import StopSignals
 from augment.support.text import amount
+from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
@@ -27,6 +28,10 @@ POLL = 0.5
 _ATTEMPTS = 5
 
 
+def _nothing(job: Job) -> Sequence[Callback]:
+    return ()
+
+
 @dataclass
 class Worker:
     """What a process needs to work on jobs.
@@ -36,6 +41,7 @@ class Worker:
         signals: signals that end the work between two jobs.
         config_name: file of conf/ that the jobs start from.
         configs: configurations that were checked already, by job.
+        watch: makes the callbacks of a job, in addition to those of its configuration.
         run: runs a checked job.
     """
 
@@ -43,6 +49,7 @@ class Worker:
     signals: StopSignals
     config_name: str = "config"
     configs: Mapping[str, Config] | None = None
+    watch: Callable[[Job], Sequence[Callback]] = _nothing
     run: Callable[..., Summary] = run_job
 
     def work(self, jobs: Sequence[Job]) -> None:
@@ -90,6 +97,7 @@ class Worker:
                 console=self.console,
                 group=job.folder.parent.resolve().name,
                 varied=job.varied,
+                callbacks=self.watch(job),
             )
         except Exception as error:
             self.console.print(f"job {job.id} failed: {describe_error(error)}", style="red", markup=False)

@@ -3,8 +3,10 @@
 import ctypes
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -13,11 +15,13 @@ from augment.cli.parser import INTERRUPTED, USAGE, Parser, readable_errors, tabl
 from augment.cli.trust import TRUST_FLAG, add_trust_flag
 from augment.support.errors import UserError, suggest
 from augment.support.signals import StopSignals
+from trainer.loop.callback import Callback
 from trainer.run.overrides import check_saved
-from trainer.sweeps.launch import WITH_PARENT, parse_launcher
-from trainer.sweeps.ledger import Job, read_ledger
+from trainer.sweeps.launch import Launcher, parse_launcher
+from trainer.sweeps.ledger import SWEEP_FILE, Job, read_ledger
+from trainer.sweeps.processes import WITH_PARENT
 from trainer.sweeps.runs import JOB_FILE
-from trainer.sweeps.start import Request, read_request, run
+from trainer.sweeps.start import Request, is_search, read_request, run, search
 from trainer.sweeps.table import print_table
 from trainer.sweeps.work import Worker
 
@@ -57,24 +61,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not key_of(parse(token)).startswith(("hydra.launcher", "hydra/launcher")):
                 raise UserError(f"{token}: not allowed here. Allowed: hydra/launcher=... and its settings.")
         if not options.trust:
+            check_saved(request.fixed, (), (), folder / SWEEP_FILE)
             for job in jobs:
                 check_saved(job.overrides, (), (), job.folder / JOB_FILE)
-        name = options.config_name or request.config_name
+        request = replace(request, config_name=options.config_name or request.config_name)
+        launcher, sweeper = _sections(request, normalize(overrides), trust=options.trust)
         signals.check()
         signals.hold()
         try:
             if action == "work":
                 if options.with_parent:
                     _end_with_parent()
-                Worker(Console(), signals, name).work(jobs)
+                Worker(Console(), signals, request.config_name, watch=_watch(request, sweeper, folder)).work(jobs)
                 return 0
             if action == "retry":
                 for job in jobs:
                     job.retry()
-            launcher = parse_launcher(
-                _launcher(request, normalize(overrides), trust=options.trust).section()["launcher"]
-            )
-            return run(folder, jobs, launcher, signals, config_name=name)
+            if is_search(sweeper):
+                return search(request, sweeper, folder, launcher, signals)
+            return run(folder, jobs, launcher, Worker(Console(), signals, request.config_name))
         except KeyboardInterrupt as error:
             sys.stdout.write(f"{error}\n")
             return INTERRUPTED
@@ -89,25 +94,38 @@ def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:
     return jobs if not ids else [known[name] for name in ids]
 
 
-def _launcher(request: Request, tokens: Sequence[str], *, trust: bool) -> Request:
-    """Return the overrides that choose the launcher: those of the sweep, then those of the command line.
+def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[Launcher, Mapping[str, Any]]:
+    """Return the launcher and Hydra's section `sweeper`: as asked of the sweep, then as the command line says.
 
-    A launcher other than the local one can run commands of its own, so that a stranger's sweep does not choose it.
+    A launcher other than the local one can run commands of its own, and a database can be anywhere, so that a
+    stranger's sweep does not choose them.
 
     Raises:
-        UserError: the sweep chooses such a launcher.
+        UserError: the sweep chooses such a one.
     """
-    saved = [token for token in request.hydra if "launcher" in key_of(parse(token))]
     named = {key_of(parse(token)) for token in tokens}
-    if not trust:
-        for token in saved:
-            key, _, value = token.lstrip("+").partition("=")
-            harmless = key in ("hydra.launcher.n_jobs", "hydra.launcher.gpus") or value == "local"
-            if "${" in token or not (harmless or key in named or "hydra/launcher" in named):
-                raise UserError(f"{token}: was asked of the sweep. Allowed: {token} here as well, or {TRUST_FLAG}.")
-        if "hydra/launcher" in named:
-            saved = []
-    return Request((), (), (*saved, *Request.of(tokens).hydra))
+    saved = []
+    for token in request.hydra:
+        key, _, value = token.lstrip("+").partition("=")
+        if "launcher" in key and "hydra/launcher" in named:
+            continue
+        if not key.startswith(("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper")):
+            continue
+        settings = key.startswith("hydra.sweeper.") and key != "hydra.sweeper.storage"
+        harmless = settings or key in ("hydra.launcher.n_jobs", "hydra.launcher.gpus") or value in ("local", "optuna")
+        if not (trust or key in named) and ("${" in token or not harmless):
+            raise UserError(f"{token}: was asked of the sweep. Allowed: {token} here as well, or {TRUST_FLAG}.")
+        saved.append(token)
+    section = Request((), (), (*saved, *Request.of(tokens).hydra)).section()
+    return parse_launcher(section["launcher"]), section["sweeper"]
+
+
+def _watch(request: Request, sweeper: Mapping[str, Any], folder: Path) -> Callable[[Job], Sequence[Callback]]:
+    if not is_search(sweeper):
+        return lambda job: ()
+    from trainer.sweeps.search import Plan, watch_trials  # Optuna takes a while to import
+
+    return watch_trials(Plan.of(sweeper, request.fixed, request.swept, folder, request.config_name, check=False))
 
 
 def _end_with_parent() -> None:

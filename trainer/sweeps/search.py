@@ -1,0 +1,290 @@
+"""Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import TrialState
+from rich.console import Console
+
+from augment.cli.overrides import normalize
+from augment.cli.parser import table_console
+from augment.params import parse_settings
+from augment.support.errors import UserError, describe_error
+from augment.support.files import write_atomically, write_json
+from augment.support.text import amount
+from trainer.loop.callback import Callback
+from trainer.run.config import Config
+from trainer.run.jobs import check_jobs
+from trainer.run.summary import read_summary
+from trainer.sweeps.comparison import Comparison, compare_runs
+from trainer.sweeps.launch import Launcher
+from trainer.sweeps.ledger import Job, plan, read_ledger
+from trainer.sweeps.prune import Prune
+from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, RUNNING, read_run
+from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
+from trainer.sweeps.space import Dimension, grid, overrides_of, parse_space, suggest_from
+from trainer.sweeps.study import (
+    Search,
+    SearchSettings,
+    ask,
+    best_trials,
+    counted,
+    importances,
+    job_of,
+    set_job,
+    values_of,
+)  # fmt: skip
+from trainer.sweeps.work import Worker
+from trainer.tasks.registry import task_named
+
+REPORT_FILE, VALUES_FILE = "search.md", "search.json"
+
+# Distance of the seeds that confirm a result from those of the search.
+_FRESH = 1000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search is about.
+
+    Attributes:
+        search: its study.
+        space: what it varies.
+        fixed: the normalized overrides that it does not vary.
+        base: the configuration that they make.
+        config_name: file of conf/ to start from.
+    """
+
+    search: Search
+    space: tuple[Dimension, ...]
+    fixed: tuple[str, ...]
+    base: Config
+    config_name: str
+
+    @classmethod
+    def of(
+        cls,
+        sweeper: Mapping[str, Any],
+        fixed: Sequence[str],
+        swept: Sequence[str],
+        folder: Path,
+        config_name: str,
+        *,
+        check: bool = True,
+    ) -> "Plan":
+        """Check a search.
+
+        Args:
+            sweeper: Hydra's section `sweeper`.
+            fixed: normalized overrides with one value.
+            swept: those with several.
+            folder: the sweep's folder.
+            config_name: file of conf/ to start from.
+            check: whether to check each choice and both ends of each interval.
+
+        Raises:
+            UserError: a mistake in the settings, in the space, or in the configuration itself.
+        """
+        given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
+        settings = parse_settings(SearchSettings, given, "hydra.sweeper")
+        params = sweeper.get("params") or {}
+        space = parse_space([*normalize([f"{key}={value}" for key, value in params.items()]), *swept])
+        if not space:
+            raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
+        (base,) = check_jobs([fixed], config_name=config_name)
+        metrics = settings.metrics or (task_named(base.dataset.task).monitor,)
+        made = cls(Search(settings, folder, metrics, base.fit.epochs), tuple(space), tuple(fixed), base, config_name)
+        if check:
+            made._check_space()
+        return made
+
+    def _check_space(self) -> None:
+        for one in self.space:
+            ends = getattr(one.distribution, "choices", None) or (one.distribution.low, one.distribution.high)  # type: ignore[attr-defined]
+            for value in ends:
+                check_jobs([[*self.fixed, one.override(value)]], config_name=self.config_name)
+
+
+def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
+    """Run trials until there are enough, then their finalists, then confirm the winner; return the exit code.
+
+    Raises:
+        KeyboardInterrupt: a signal asked to stop; running jobs are saved.
+    """
+    worker = replace(worker, watch=watch_trials(plan))
+    _enqueue(plan)
+    _run_trials(plan, launcher, worker)
+    study = plan.search.study()
+    lines = [f"{amount(len(study.trials), 'trial')}, {_count(plan)}."]
+    if not (best := best_trials(study, max(1, plan.search.settings.finalists))) and len(study.directions) == 1:
+        print_lines(worker.console, [*lines, "No trial finished."])
+        return 1
+    if len(study.directions) > 1:
+        lines += ["Trials that no other one beats in every score:"]
+        lines += [f"{job_of(trial)}: {trial.values} {trial.params}" for trial in study.best_trials]
+        return _report(plan, worker.console, lines, None)
+    top = {one.key: best[0].params.get(one.key) for one in plan.space}
+    lines.append(f"Best of the search: {plan.search.metrics[0]} {best[0].value:.4f} in {job_of(best[0])} ({top}).")
+    lines.append("That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.")
+    if shares := importances(study):
+        text = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
+        lines.append(f"Importance for scores in the best tenth (PED-ANOVA): {text}.")
+    if not plan.search.settings.finalists:
+        return _report(plan, worker.console, lines, None)
+    known = {job.id: job for job in read_ledger(plan.search.folder)}
+    finalists = [known[name].overrides for trial in best if (name := job_of(trial)) in known]
+    winner, compared = _finals(plan, finalists, launcher, worker)
+    lines.append(f"Winner of {amount(len(finalists), 'finalist')}: {' '.join(_shown(plan, winner))}")
+    return _report(plan, worker.console, lines, compared)
+
+
+def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
+    """Return what makes the callbacks of a job: a trial that can be pruned has one."""
+
+    def watch(job: Job) -> Sequence[Callback]:
+        single = plan.search.settings.prune and len(plan.search.metrics) == 1
+        return (Prune(plan.search, job.trial),) if single and job.trial is not None else ()
+
+    return watch
+
+
+def _enqueue(plan: Plan) -> None:
+    """Put the trials of a grid, and those that the settings name, at the head of the queue."""
+    settings = plan.search.settings
+    known = {one.key: one for one in plan.space}
+    with plan.search.locked() as study:
+        for name, params in (settings.enqueue or {}).items():
+            if not isinstance(params, Mapping) or not {*params} <= {*known}:
+                raise UserError(
+                    f"hydra.sweeper.enqueue.{name}: {params!r} is not allowed. Allowed: values of {', '.join(known)}."
+                )
+            study.enqueue_trial(dict(params), skip_if_exists=True)
+        if settings.sampler == "grid":
+            for chosen in list(grid(plan.space))[: settings.n_trials]:
+                study.enqueue_trial(chosen, skip_if_exists=True)
+
+
+def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
+    while True:
+        jobs = _begun(plan)
+        while len(jobs) < launcher.at_a_time and (job := _next(plan, worker.console)) is not None:
+            jobs.append(job)
+        if not jobs and not (jobs := _begun(plan, others=True)):
+            return
+        launcher.run(jobs, worker)
+        _tell(plan)
+
+
+def _next(plan_: Plan, console: Console) -> Job | None:
+    """Return the job of a new trial; None if there are enough."""
+    while True:
+        with plan_.search.locked() as study:
+            if len(counted(study)) >= plan_.search.settings.n_trials:
+                return None
+            if plan_.search.settings.sampler == "grid" and not study.get_trials(
+                deepcopy=False, states=[TrialState.WAITING]
+            ):
+                return None
+            trial = ask(plan_.search, study)
+            chosen = suggest_from(trial, plan_.space)
+        overrides = [*plan_.fixed, *overrides_of(chosen, plan_.space)]
+        try:
+            (config,) = check_jobs([overrides], config_name=plan_.config_name)
+        except UserError as error:
+            console.print(f"trial {trial.number} is not possible: {describe_error(error)}", style="red", markup=False)
+            set_job(trial, "none")  # it counts
+            study.tell(trial, state=TrialState.FAIL)
+            continue
+        (job,) = plan(plan_.search.folder, [(config, overrides)], plan_.fixed, trial=trial.number)
+        set_job(trial, job.id)
+        return job
+
+
+def _begun(plan: Plan, *, others: bool = False) -> list[Job]:
+    """Return the jobs of trials that have begun and that nobody works on; with `others`, of all that have begun."""
+    _tell(plan)
+    known = {job.id: job for job in read_ledger(plan.search.folder)}
+    study = plan.search.study()
+    jobs = [
+        known[name]
+        for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
+        if (name := job_of(trial)) in known
+    ]
+    return [job for job in jobs if others or job.status() != RUNNING]
+
+
+def _tell(plan: Plan) -> None:
+    """Tell the study how trials ended."""
+    study = plan.search.study()
+    for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+        ending = read_summary(plan.search.folder / (job_of(trial) or "none"))
+        if ending is None or ending.status not in (FINISHED, FAILED):
+            continue
+        values = values_of(ending.last, plan.search.metrics) if ending.status == FINISHED else None
+        if ending.stopped.startswith(PRUNED):
+            study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
+        elif values is None:
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        else:
+            study.tell(trial.number, values, skip_if_finished=True)
+
+
+def _finals(
+    plan_: Plan, finalists: Sequence[Sequence[str]], launcher: Launcher, worker: Worker
+) -> tuple[Sequence[str], Comparison | None]:
+    """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
+    settings, metric = plan_.search.settings, plan_.search.metrics[0]
+    first = plan_.base.seed + 1
+    everyone = [plan_.fixed, *finalists]
+    _run_seeds(plan_, everyone, range(first, first + settings.seeds), launcher, worker)
+    jobs = [_seeded(plan_, overrides, range(first, first + settings.seeds)) for overrides in finalists]
+    chosen, _ = compare_runs([read_run(job.folder) for group in jobs for job in group], key=metric)
+    winner = finalists[0]
+    if chosen is not None:
+        sign = -1 if chosen.baseline.metric.smaller else 1
+        best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
+        winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
+    fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
+    _run_seeds(plan_, [plan_.fixed, winner], fresh, launcher, worker)
+    pair = [job for overrides in (plan_.fixed, winner) for job in _seeded(plan_, overrides, fresh)]
+    return winner, compare_runs([read_run(job.folder) for job in pair], baseline=pair[0].id, key=metric)[0]
+
+
+def _run_seeds(
+    plan_: Plan, configurations: Sequence[Sequence[str]], seeds: range, launcher: Launcher, worker: Worker
+) -> None:
+    jobs = {job.id: job for overrides in configurations for job in _seeded(plan_, overrides, seeds)}
+    launcher.run(list(jobs.values()), worker)
+
+
+def _seeded(plan_: Plan, overrides: Sequence[str], seeds: range) -> list[Job]:
+    given = [[*overrides, f"++seed={seed}"] for seed in seeds]
+    configs = check_jobs(given, config_name=plan_.config_name)
+    return plan(plan_.search.folder, zip(configs, given, strict=True), plan_.fixed)
+
+
+def _count(plan: Plan) -> str:
+    states = [trial.state for trial in plan.search.study().get_trials(deepcopy=False)]
+    words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+    return ", ".join(f"{states.count(state)} {word}" for state, word in words.items())
+
+
+def _shown(plan: Plan, overrides: Sequence[str]) -> list[str]:
+    return [override.lstrip("+") for override in overrides if override not in plan.fixed]
+
+
+def _report(plan: Plan, console: Console, lines: Sequence[str], compared: Comparison | None) -> int:
+    """Print what was found, and write it into the folder."""
+    folder = plan.search.folder
+    verdict = [] if compared is None else compared.lines()
+    text = markdown_lines(lines)
+    print_lines(console, lines)
+    if compared is not None:
+        print_table(table_console(), compared.table())
+        print_lines(console, verdict)
+        text += "\n" + markdown_table(compared.table()) + "\n" + markdown_lines(verdict)
+    write_atomically(folder / REPORT_FILE, text)
+    write_json(folder / VALUES_FILE, {"lines": [*lines, *verdict], "comparison": compared and compared.plain()})
+    return 0

@@ -1,0 +1,218 @@
+"""The study of a search: Optuna's record of trials, which several processes share."""
+
+import fcntl
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import optuna
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import BaseSampler, CmaEsSampler, QMCSampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from augment.params import Choice, Count, Flag, OptionMap, Text, Texts, setting
+from augment.support.errors import UserError, first_line
+from trainer.tasks.registry import smaller_is_better
+
+JOURNAL_FILE = "study.journal"
+STUDY = "search"
+
+_LOCK_FILE = ".study.lock"
+_JOB = "job"
+
+# Seconds after which a trial without a job is one of a process that was killed in between.
+_STALE = 60.0
+
+SAMPLERS = ("tpe", "cmaes", "random", "qmc", "grid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """Settings of `hydra/sweeper=optuna`, below `hydra.sweeper`."""
+
+    n_trials: int = setting(Count(default=20, within=(1, 10**6), doc="trials of the search, earlier ones included"))
+    sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how configurations are chosen"))
+    seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
+    storage: str | None = setting(
+        Text(optional=True, doc=f"URL of an Optuna storage; null: {JOURNAL_FILE} in the sweep's folder")
+    )
+    metrics: tuple[str, ...] = setting(
+        Texts(default=(), doc="scores of the last epoch to improve; empty: that of the task; several: a Pareto front")
+    )
+    directions: tuple[str, ...] = setting(
+        Texts(default=(), doc="maximize or minimize, for each of the metrics; empty: as they are better")
+    )
+    enqueue: Mapping[str, Any] | None = setting(
+        OptionMap(optional=True, doc="configurations to try first, by any names: {mine: {fit.lr: 0.01}}")
+    )
+    prune: bool = setting(
+        Flag(default=True, doc="end trials early that are behind others after as many epochs (successive halving)")
+    )
+    min_epochs: int | None = setting(
+        Count(optional=True, within=(1, 10**6), doc="epochs before a trial may be pruned; null: a ninth of them")
+    )
+    reduction: int = setting(
+        Count(
+            default=3, within=(2, 100), doc="one trial in this many is kept each time, and trains as many times longer"
+        )
+    )
+    finalists: int = setting(
+        Count(
+            default=3,
+            within=(0, 100),
+            doc="best trials to run with further seeds; 0: the search ends without a verdict",
+        )
+    )
+    seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist"))
+    confirm: int = setting(
+        Count(default=5, within=(2, 100), doc="fresh seeds of the winner, which its score and its verdict are from")
+    )
+
+
+@dataclass(frozen=True)
+class Search:
+    """A study in a sweep's folder.
+
+    Attributes:
+        settings: its settings.
+        folder: the sweep's folder.
+        metrics: the scores to improve.
+        epochs: the epochs of a trial that is not pruned.
+    """
+
+    settings: SearchSettings
+    folder: Path
+    metrics: tuple[str, ...]
+    epochs: int
+
+    @contextmanager
+    def locked(self) -> Iterator[Study]:
+        """Yield the study while no other process of this host asks it for trials."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / _LOCK_FILE).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self.study()
+
+    def study(self) -> Study:
+        """Return the study, which is made if there is none.
+
+        Raises:
+            UserError: its storage cannot be used, or it has other objectives.
+        """
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        names = self.settings.directions or [
+            "minimize" if smaller_is_better(metric) else "maximize" for metric in self.metrics
+        ]
+        if len(names) != len(self.metrics) or not {*names} <= {"minimize", "maximize"}:
+            raise UserError(
+                f"hydra.sweeper.directions: {list(names)} is not allowed. Allowed: maximize or minimize, for each of "
+                f"hydra.sweeper.metrics ({', '.join(self.metrics)})."
+            )
+        directions = [StudyDirection[name.upper()] for name in names]
+        try:
+            study = optuna.create_study(
+                storage=self.storage(), study_name=STUDY, directions=directions, load_if_exists=True,
+                pruner=self.pruner(), sampler=RandomSampler(seed=self.settings.seed),
+            )  # fmt: skip
+        except UserError:
+            raise
+        except Exception as error:  # of any database
+            raise UserError(f"hydra.sweeper.storage: {first_line(error)}.") from error
+        if study.directions != directions:
+            raise UserError("hydra.sweeper.directions: the study has others. Allowed: the same; or another folder.")
+        return study
+
+    def storage(self) -> BaseStorage:
+        """Return the storage of the study."""
+        url = self.settings.storage
+        if url is None:
+            return JournalStorage(JournalFileBackend(str(self.folder / JOURNAL_FILE)))
+        if not urlsplit(url).scheme:
+            raise UserError(f"hydra.sweeper.storage: {url!r} is no URL. Allowed: such as sqlite:///search.db.")
+        return optuna.storages.get_storage(url)
+
+    def pruner(self) -> BasePruner:
+        """Return what decides whether a trial ends early: only for a single score."""
+        if not self.settings.prune or len(self.metrics) > 1:
+            return NopPruner()
+        least = self.settings.min_epochs or max(1, self.epochs // 9)
+        return SuccessiveHalvingPruner(min_resource=least, reduction_factor=self.settings.reduction)
+
+    def sampler(self, number: int) -> BaseSampler:
+        """Return the sampler of a trial; each has a seed of its own, whichever process asks."""
+        seed = self.settings.seed + number
+        if self.settings.sampler == "tpe":
+            return TPESampler(seed=seed, multivariate=True, group=True, warn_independent_sampling=False)
+        if self.settings.sampler == "cmaes":
+            return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        if self.settings.sampler == "qmc":  # a sequence of points, which one seed makes
+            return QMCSampler(seed=self.settings.seed, warn_independent_sampling=False)
+        return RandomSampler(seed=seed)
+
+
+def ask(search: Search, study: Study) -> Trial:
+    """Return a new trial; the study must be locked."""
+    study.sampler = search.sampler(len(study.get_trials(deepcopy=False)))
+    return study.ask()
+
+
+def counted(study: Study) -> list[FrozenTrial]:
+    """Return the trials that have begun; those of processes that were killed before they had a job have failed."""
+    trials = []
+    for trial in study.get_trials(deepcopy=False):
+        state, begun, bare = trial.state, trial.datetime_start, job_of(trial) is None
+        stale = begun is not None and time.time() - begun.timestamp() > _STALE
+        if state == TrialState.RUNNING and bare and stale:
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        elif state != TrialState.WAITING and not (state == TrialState.FAIL and bare):
+            trials.append(trial)
+    return trials
+
+
+def job_of(trial: FrozenTrial) -> str | None:
+    """Return the id of a trial's job; None if it has none yet."""
+    return trial.user_attrs.get(_JOB)
+
+
+def set_job(trial: Trial, job: str) -> None:
+    """Record the job of a trial."""
+    trial.set_user_attr(_JOB, job)
+
+
+def best_trials(study: Study, count: int) -> list[FrozenTrial]:
+    """Return the best complete trials of a study with one score, the best first, each configuration once."""
+    sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
+    done = study.get_trials(states=[TrialState.COMPLETE])
+    done.sort(key=lambda trial: sign * (trial.value or 0.0))
+    by_job: dict[str | None, FrozenTrial] = {}
+    for trial in done:
+        by_job.setdefault(job_of(trial), trial)
+    return list(by_job.values())[:count]
+
+
+def importances(study: Study) -> dict[str, float]:
+    """Return the share of each key in the spread of scores (PED-ANOVA); empty with too few trials."""
+    done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+    if len(done) < 10 or len(study.directions) > 1:
+        return {}
+    try:
+        found = optuna.importance.get_param_importances(
+            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+        )
+    except (ValueError, RuntimeError):  # all alike
+        return {}
+    return dict(found)
+
+
+def values_of(row: Mapping[str, float], metrics: Sequence[str]) -> list[float] | None:
+    """Return the scores of a row; None if it lacks one, or one is not a number."""
+    values = [row.get(metric, math.nan) for metric in metrics]
+    return None if any(map(math.isnan, values)) else values
