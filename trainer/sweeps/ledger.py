@@ -46,7 +46,8 @@ class Job:
     @property
     def title(self) -> str:
         """What it varies, for people."""
-        return " ".join(override.lstrip("+") for override in self.varied) or self.id
+        varied = " ".join(override.lstrip("+") for override in self.varied) or self.id
+        return varied if self.trial is None else f"trial {self.trial}: {varied}"
 
     def status(self) -> str:
         """Return one of `trainer.sweeps.runs.STATUSES`."""

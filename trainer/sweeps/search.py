@@ -123,10 +123,13 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
         return 1
     if len(study.directions) > 1:
         lines += ["Trials that no other one beats in every score:"]
-        lines += [f"{job_of(trial)}: {trial.values} {trial.params}" for trial in study.best_trials]
+        for trial in study.best_trials:
+            scores = ", ".join(f"{m} {v:.4g}" for m, v in zip(plan.search.metrics, trial.values, strict=True))
+            with_ = " ".join(override.lstrip("+") for override in overrides_of(trial.params, plan.space))
+            lines.append(f"{scores} with {with_}")
         return _report(plan, worker.console, lines, None)
-    top = {one.key: best[0].params.get(one.key) for one in plan.space}
-    lines.append(f"Best of the search: {plan.search.metrics[0]} {best[0].value:.4f} in {job_of(best[0])} ({top}).")
+    top = " ".join(override.lstrip("+") for override in overrides_of(best[0].params, plan.space))
+    lines.append(f"Best of the search: {plan.search.metrics[0]} {best[0].value:.4f} with {top}.")
     lines.append("That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.")
     if shares := importances(study):
         text = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())

@@ -3,6 +3,7 @@
 import fcntl
 import math
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -150,7 +151,9 @@ class Search:
         """Return the sampler of a trial; each has a seed of its own, whichever process asks."""
         seed = self.settings.seed + number
         if self.settings.sampler == "tpe":
-            return TPESampler(seed=seed, multivariate=True, group=True, warn_independent_sampling=False)
+            with warnings.catch_warnings():  # that groups, which conditional values need, may change
+                warnings.simplefilter("ignore")
+                return TPESampler(seed=seed, multivariate=True, group=True)
         if self.settings.sampler == "cmaes":
             return CmaEsSampler(seed=seed, warn_independent_sampling=False)
         if self.settings.sampler == "qmc":  # a sequence of points, which one seed makes
