@@ -225,7 +225,7 @@ def _has(group: Group, token: str) -> bool:
     """Whether a group has a setting, as its configuration, its name or its overrides write it."""
     key, equals, value = token.partition("=")
     known = settings_of(group.runs[0]).get(key)
-    own = [*group.name.split(), *group.runs[0].overrides]
+    own = [*(part.lstrip("+") for part in group.name.split()), *group.runs[0].overrides]
     return token in own or (bool(equals) and known is not None and _number(known) == _number(value))
 
 
