@@ -52,15 +52,15 @@ def test_settings_are_compared_across_sweeps(said: Any, tmp_path: Path) -> None:
     code, lines = said(".", "--out", "told.md", "--out", "told.json")
     assert code == 0
     rows = [line for line in lines if "│" in line]
-    assert [row.split(" │ ")[:3] for row in rows] == [["fit.lr=0.1", "4", "0.9048"], ["fit.lr=0.2", "3", "0.9257"]]
+    assert [row.split(" │ ")[:3] for row in rows] == [["fit.lr=0.2", "3", "0.9257"], ["fit.lr=0.1", "4", "0.9048"]]
     assert "Compared with fit.lr=0.1, which was run first:" in lines
     verdict = "fit.lr=0.2: better by 2.1 points (95 % interval 1.9 to 2.2, p < .001, 3 seeds, paired)."
     assert verdict in lines
     assert f"- {verdict}" in (tmp_path / "told.md").read_text().splitlines()
     told = json.loads((tmp_path / "told.json").read_text())
     assert told["baseline"] == "fit.lr=0.1"
-    assert [group["n"] for group in told["groups"]] == [4, 3]
-    assert told["groups"][1]["difference"]["mean"] == pytest.approx(0.0207, abs=1e-4)
+    assert [group["n"] for group in told["groups"]] == [3, 4]
+    assert told["groups"][0]["difference"]["mean"] == pytest.approx(0.0207, abs=1e-4)
 
 
 @pytest.mark.parametrize("baseline", ["fit.lr=0.2", "fit.lr=.20", "mine", "b", "model.kind=cnn fit.lr=0.2"])
@@ -191,7 +191,21 @@ def test_names_of_a_stranger_are_shown_as_they_are(said: Any, tmp_path: Path) ->
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config.replace("kind: x", r'kind: "[bold]\e[2J|<script>](x)"'))
     _, lines = said(".", "--out", "told.md")
-    assert any("model.kind=[bold]?[2J|<script>](x): it has one seed" in line for line in lines)
+    assert any("model.kind=[bold]?[2J|<script>](x): one seed" in line for line in lines)
     told = (tmp_path / "told.md").read_text()
     assert r"model.kind=[bold]?[2J\|&lt;script>]\(x)" in told
     assert "\x1b" not in told
+
+
+def test_the_baseline_has_replicates_if_any_configuration_has(said: Any, tmp_path: Path) -> None:
+    """As where a search gave more seeds to its survivors alone; the others share a line."""
+    for number in range(8):
+        write_run(tmp_path / "a" / str(number), 0.5 + number / 100, {"fit.lr": number})
+    write_seeds(tmp_path / "b", HIGH, {"fit.lr": 7})
+    write_seeds(tmp_path / "c", LOW, {"fit.lr": 8})
+    _, lines = said(".")
+    assert "Compared with fit.lr=7, which was run first, of those with several seeds:" in lines
+    assert lines[-2] == (
+        "fit.lr=6; fit.lr=5; fit.lr=4; fit.lr=3; fit.lr=2 and 2 more: one seed, which says nothing about chance; run "
+        "seed=1,2 as well."
+    )

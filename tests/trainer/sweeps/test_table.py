@@ -150,7 +150,7 @@ def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
     ]
     compared = json.loads((tmp_path / "sweep.json").read_text())["comparison"]
     assert compared["baseline"] == "aug.train.rotate.p=0"
-    assert compared["groups"][1]["difference"]["p"] == pytest.approx(0.1835, abs=1e-4)
+    assert compared["groups"][0]["difference"]["p"] == pytest.approx(0.1835, abs=1e-4)
     assert "- aug.train.rotate.p=0.2: no difference beyond chance" in (tmp_path / "sweep.md").read_text()
 
 
@@ -187,7 +187,7 @@ def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
     lines, _ = printed(tmp_path)
     assert lines[-6] == "last val_accuracy over seeds and folds"
     assert lines[-4].startswith("data.fraction=0.1 | 4 in 2 folds | 0.6000 | 0.1155 | ")
-    assert lines[-2] == "data.fraction=1: it has one fold, which says nothing about chance; run data.fold=1 as well."
+    assert lines[-2] == "data.fraction=1: one fold, which says nothing about chance; run data.fold=1 as well."
 
 
 def test_seeds_of_a_fold_count_as_one(tmp_path: Path) -> None:

@@ -194,10 +194,10 @@ def test_correction_makes_verdicts_careful() -> None:
 
 def test_one_seed_tells_nothing() -> None:
     one, five = seeds("o", 0.9), seeds("b", *[0.9, 0.91, 0.92], start=7)
-    assert said(five, one) == ["it has one seed, which says nothing about chance; run seed=7,8,9 as well"]
-    assert said(one, five)[0].startswith("the baseline has one seed, which says nothing")
+    assert said(five, one) == ["one seed, which says nothing about chance; run seed=7,8,9 as well"]
+    assert said(one, five)[0].startswith("one seed for the baseline, which says nothing")
     assert said(one, one) == [
-        "this and the baseline have one seed, which says nothing about chance; run seed=1,2,3,4 as well"
+        "one seed here and for the baseline, which says nothing about chance; run seed=1,2,3,4 as well"
     ]
 
 
