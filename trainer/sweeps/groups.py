@@ -147,8 +147,11 @@ def same_configuration(runs: Sequence[Run], keys: Sequence[str]) -> list[list[Ru
 def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
     """Return what sets each group apart: the settings in which they differ, or their overrides if those are fewer.
 
-    A setting that others lack is written as on the command line, `~aug.train.rotate` where it is missing.
+    A section that some lack is written as on the command line: `~aug.train.rotate` where it is missing, and
+    `+aug.train.rotate` where it is not.
     """
+    if len(groups) == 1:
+        return [str(groups[0][0].sweep or groups[0][0].folder)]
     tokens = _differing([settings_of(runs[0]) for runs in groups])
     overrides = _differing_overrides(groups)
     told = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)
