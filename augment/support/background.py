@@ -13,7 +13,7 @@ from augment.support.errors import UserError, first_line
 T = TypeVar("T")
 
 # Of repeated work: seconds between two calls, and the share of one core that it may take.
-_EVERY, _SHARE = 10.0, 0.02
+_EVERY, _SHARE = 10.0, 0.01
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Background(Generic[T]):
 
 
 class Refresher:
-    """Repeats work in the background: never twice at once, every 10 s at most, and for 2 % of the time at most.
+    """Repeats work in the background: never twice at once, every 10 s at most, and for 1 % of the time at most.
 
     Args:
         name: what is refreshed, for the log; the first error is logged.
