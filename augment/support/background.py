@@ -1,15 +1,19 @@
-"""Run work in background threads: a call whose result is needed later, and calls in order."""
+"""Run work in background threads: a call whose result is needed later, calls in order, and repeated ones."""
 
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic, thread_time
 from typing import Generic, TypeVar
 
-from augment.support.errors import UserError
+from augment.support.errors import UserError, first_line
 
 T = TypeVar("T")
+
+# Of repeated work: seconds between two calls, and the share of one core that it may take.
+_EVERY, _SHARE = 10.0, 0.01
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +51,49 @@ class Background(Generic[T]):
                 error,
                 exc_info=None if isinstance(error, UserError) else error,  # a user's mistake needs no traceback
             )
+
+
+class Refresher:
+    """Repeats work in the background: never twice at once, every 10 s at most, and for 1 % of the time at most.
+
+    Args:
+        name: what is refreshed, for the log; the first error is logged.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._running: Background[None] | None = None
+        self._next = monotonic() + _EVERY
+        self._cost = 0.0  # CPU seconds of the last call
+        self._failed = False
+
+    @property
+    def due(self) -> bool:
+        """Whether `start` may be called."""
+        return monotonic() >= self._next and (self._running is None or self._running.done)
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Call a function in the background."""
+
+        def measured() -> None:
+            begun = thread_time()
+            work()
+            self._cost = thread_time() - begun
+
+        self.finish()
+        self._next = monotonic() + max(_EVERY, self._cost / _SHARE)
+        self._running = Background(measured)
+
+    def finish(self) -> None:
+        """Wait for the call that runs, if one does."""
+        running, self._running = self._running, None
+        try:
+            if running is not None:
+                running.result()
+        except Exception as error:
+            if not self._failed:
+                log.warning("%s was not refreshed: %s", self._name, first_line(error))
+            self._failed = True
 
 
 class Worker:

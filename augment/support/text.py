@@ -1,4 +1,4 @@
-"""Format counts, shares, numbers and lists of names for sentences."""
+"""Format counts, shares, times, numbers and lists of names for sentences."""
 
 import sys
 import unicodedata
@@ -23,6 +23,15 @@ def amount(count: int, one: str, several: str = "") -> str:
 def percent(share: float) -> str:
     """Return a share in [0, 1] as a percentage with two digits."""
     return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as "2 h 5 min", "5 min 3 s" or "3 s"."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
 def short_number(value: float) -> str:

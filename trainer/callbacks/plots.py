@@ -1,7 +1,7 @@
 """Figures of a run: the first batch, curves, the schedule, and the figure of its task."""
 
 from dataclasses import dataclass, field
-from time import monotonic
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.params import Count, setting
+from augment.support.background import Refresher
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.scheduler import ParamScheduler
@@ -23,9 +24,6 @@ from trainer.optim.schedule import position
 
 BATCH, HISTORY, SCHEDULE = "batch.png", "history.png", "schedule.png"
 
-# Seconds between two drawings of the curves during a run: drawing takes as long as a short epoch.
-_EVERY = 30.0
-
 
 @configurable
 @dataclass(eq=False)
@@ -37,12 +35,12 @@ class Plots(Callback):
 
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))
     order: ClassVar[int] = 60
-    _drawn: float = field(default=0.0, init=False)
+    _history: Refresher = field(default_factory=lambda: Refresher(HISTORY), init=False)
     _begun: bool = field(default=False, init=False)
 
     def before_fit(self, learner: Learner) -> None:
         """Draw the schedule, which is known before the first step."""
-        self._drawn = monotonic()
+        self._history = Refresher(HISTORY)
         if learner.folder is None:
             return
         schedules = [c.schedules for c in learner.callbacks if isinstance(c, ParamScheduler)]
@@ -59,13 +57,13 @@ class Plots(Callback):
             plot_batch(images, labels, learner.folder / BATCH, title=f"training batch {learner.step + 1}, as fed")
 
     def after_epoch(self, learner: Learner) -> None:
-        """Draw the curves again if the last drawing is old."""
-        if learner.folder is not None and monotonic() - self._drawn > _EVERY:
-            plot_history(learner.find(Recorder).rows, learner.folder / HISTORY)
-            self._drawn = monotonic()
+        """Draw the curves again in the background if the last drawing is old."""
+        if learner.folder is not None and self._history.due:
+            self._history.start(partial(plot_history, list(learner.find(Recorder).rows), learner.folder / HISTORY))
 
     def after_fit(self, learner: Learner) -> None:
         """Draw the curves, and the figure of the task for the best epoch."""
+        self._history.finish()
         if learner.folder is None or not learner.folder.is_dir() or not learner.find(Recorder).rows:
             return
         plot_history(learner.find(Recorder).rows, learner.folder / HISTORY)

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from augment.support.console import progress_bar
+from augment.support.text import duration
+from trainer.callbacks.pace import Pace
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
@@ -37,6 +39,7 @@ class ProgressBar(Callback):
             MofNCompleteColumn(),
             TextColumn("{task.fields[values]}"),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=self.console,
             transient=True,
         )
@@ -56,7 +59,7 @@ class ProgressBar(Callback):
     def after_batch(self, learner: Learner) -> None:
         """Advance the bar; its values are those that the recorder read last, without another transfer."""
         if self._bar is not None:
-            self._bar.update(self._pass, advance=1, values=_running(learner))
+            self._bar.update(self._pass, advance=1, values=_running(learner), left=_left(learner))
 
     def after_epoch(self, learner: Learner) -> None:
         """Print the epoch's line."""
@@ -74,7 +77,7 @@ class ProgressBar(Callback):
         if self._pass is not None:
             self._bar.remove_task(self._pass)
         text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"
-        self._pass = self._bar.add_task(text, total=total, completed=completed, values="")
+        self._pass = self._bar.add_task(text, total=total, completed=completed, values="", left=_left(learner))
 
     def _print(self, row: MetricsRow, learner: Learner) -> None:
         columns = [(column, row.get(column.key)) for column in _columns(learner)]
@@ -99,6 +102,12 @@ def _running(learner: Learner) -> str:
         if name != key and name in latest:
             texts.append(f"{title.removeprefix('train ')} {line.format(latest[name])}")
     return "  ".join([*texts, *([f"{latest['images_per_second']:,.0f} img/s"] if latest else [])])
+
+
+def _left(learner: Learner) -> str:
+    """Return the time until the end of the fit, "fit: 5 min 3 s"; empty if it is not known."""
+    seconds = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
+    return "" if seconds is None else f"fit: {duration(seconds)}"
 
 
 class PassBar(Callback):

@@ -1,19 +1,26 @@
-"""The callback that writes the report of a run after its fit."""
+"""The callback that writes the report of a run: in the background during its fit, and completely after it."""
 
 import logging
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import ClassVar
 
 from augment.params import Count, setting
+from augment.support.background import Refresher
 from augment.support.errors import UserError, first_line
 from augment.support.text import printable
+from trainer.callbacks.checkpoint import best_of
+from trainer.callbacks.pace import Pace
+from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
-from trainer.report.record import MISTAKES, REPORT_FILE
-from trainer.run.summary import summarize
+from trainer.models.registry import count_parameters
+from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record
+from trainer.run.summary import RUNNING, Summary, summarize
+from trainer.tasks.display import MetricsRow
 
 log = logging.getLogger(__name__)
 
@@ -21,15 +28,37 @@ log = logging.getLogger(__name__)
 @configurable
 @dataclass(eq=False)
 class Report(Callback):
-    """Writes report.html after the fit: scores, findings, curves, classes, worst mistakes, and how to run it again."""
+    """Writes report.html: scores, findings, curves, and after the fit classes, worst mistakes, how to run it again."""
 
     mistakes: int = setting(Count(default=MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first"))
     # After the callbacks whose files it reads; before Interrupt restores Ctrl-C, so that a second press ends it.
     order: ClassVar[int] = 85
     _begun: float = field(default_factory=monotonic, init=False)
+    _refresher: Refresher = field(default_factory=lambda: Refresher(REPORT_FILE), init=False)
+    _parameters: int = field(default=0, init=False)
+    _read: Record | None = field(default=None, init=False)  # what does not change, once the background has read it
+
+    def before_fit(self, learner: Learner) -> None:
+        """Forget the fit before."""
+        self._refresher, self._read = Refresher(REPORT_FILE), None
+        self._parameters = count_parameters(learner.model)
+
+    def after_batch(self, learner: Learner) -> None:
+        """Write the report of the run so far in the background, if the last one is old."""
+        if self._refresher.due and learner.training and learner.folder is not None:
+            recorder, best = learner.find(Recorder), best_of(learner)[1]
+            ending = Summary(
+                *(RUNNING, learner.folder, len(recorder.rows), dict(best), {}, monotonic() - self._begun),
+                name=learner.run.name,
+                tags=learner.run.tags,
+            )
+            left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
+            rows, steps = list(recorder.rows), list(recorder.steps)
+            self._refresher.start(partial(self._write, learner, ending, rows, steps, left))
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
+        self._refresher.finish()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
             return
         from trainer.report.page import write_report  # importing matplotlib and Jinja2 takes a while
@@ -43,3 +72,17 @@ class Report(Callback):
             if learner.error is None:  # the log may be on the same full disk
                 why = getattr(error, "strerror", None) or first_line(error)
                 sys.stderr.write(printable(f"warning: no {REPORT_FILE}: {why}.\n"))
+
+    def _write(
+        self, learner: Learner, ending: Summary, rows: list[MetricsRow], steps: list[StepRow], left: float | None
+    ) -> None:
+        """Write the report of a run in progress; neither the model nor the device is touched."""
+        from trainer.report.page import write_record
+
+        if not ending.folder.is_dir():  # it was deleted
+            return
+        if self._read is None:
+            read = read_record(ending.folder, ending, trust=True, model=False)
+            self._read = replace(read, task=learner.task, classes=learner.classes, parameters=self._parameters)
+        running: list[MetricsRow] = [step._asdict() for step in steps]
+        write_record(replace(self._read, ending=ending, rows=rows, steps=running, best=ending.best, left=left))

@@ -8,6 +8,7 @@ import numpy as np
 
 from trainer.figures.curves import column
 from trainer.report.record import Record
+from trainer.run.summary import RUNNING
 from trainer.tasks.display import Finding, MetricsRow, percent
 from trainer.tasks.registry import smaller_is_better
 
@@ -31,7 +32,7 @@ def _end(record: Record) -> Iterator[Finding]:
         yield Finding(f"The run was interrupted after {epochs}; fit.resume continues it.", warning=True)
     elif ending.status == "not ended":
         yield Finding(f"The run has not ended, or was killed: {epochs} recorded so far.", warning=True)
-    elif record.epochs and done < record.epochs:
+    elif ending.status != RUNNING and record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
         yield Finding(f"The run ended early, after {epochs}{why}.")
 

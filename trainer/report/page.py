@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from math import isfinite, nan, sqrt
 from pathlib import Path
@@ -13,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from augment.data.images import file_name, name_of
 from augment.support.files import no_link, write_atomically
 from augment.support.secrets import as_written
+from augment.support.text import duration
 from trainer.callbacks.plots import BATCH
 from trainer.figures.outputs import plot_outputs
 from trainer.loop.checkpoint import LAST
@@ -21,12 +23,14 @@ from trainer.report.findings import findings
 from trainer.report.images import inline_image, mistakes
 from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record
 from trainer.run.config import CONFIG_FILE
-from trainer.run.summary import Summary
+from trainer.run.summary import RUNNING, Summary
 from trainer.run.train import PLAN_FILE
 from trainer.tasks.display import FigureImage, Matrix, Section, percent
 from trainer.tasks.metrics import wilson_interval
 from trainer.tasks.registry import monitored
 from trainer.tasks.task import AUTO
+
+RELOAD = 30  # seconds after which the page of a run in progress loads itself again
 
 
 def write_report(
@@ -47,8 +51,13 @@ def write_report(
         OSError: the file cannot be written.
         UserError: it is a link.
     """
-    file = no_link(folder / REPORT_FILE)
-    write_atomically(file, render(read_record(folder, ending, overrides, trust=trust)))
+    return write_record(read_record(folder, ending, overrides, trust=trust))
+
+
+def write_record(record: Record) -> Path:
+    """Write the page of a record into its folder; see `write_report`."""
+    file = no_link(record.folder / REPORT_FILE)
+    write_atomically(file, render(record))
     return file
 
 
@@ -56,6 +65,8 @@ def render(record: Record) -> str:
     """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
     return _template().render(
         name=_name(record),
+        reload=RELOAD if record.ending.status == RUNNING else 0,
+        written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         ending=record.ending,
         headline=_headline(record),
         findings=findings(record),
@@ -101,8 +112,9 @@ def _headline(record: Record) -> dict[str, Any]:
         of = f" of {record.epochs}" if record.epochs else ""
         tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}{_last(record)}"))
     if isfinite(record.ending.seconds):
-        resumed = record.config is not None and record.config.fit.resume
-        tiles.append(("time", _duration(record.ending.seconds), "since resuming" if resumed else ""))
+        notes = ["since resuming"] if record.config is not None and record.config.fit.resume else []
+        notes += [] if record.left is None else [f"about {duration(record.left)} left"]
+        tiles.append(("time", duration(record.ending.seconds), ", ".join(notes)))
     rates = [row["images_per_second"] for row in record.rows if isfinite(row.get("images_per_second", nan))]
     if rates:
         tail = rates[1:] or rates
@@ -185,7 +197,7 @@ def _mistakes(record: Record) -> dict[str, Any]:
 
 
 def _resume(record: Record) -> str:
-    if record.ending.status == "finished" or not (record.folder / LAST).is_file():
+    if record.ending.status in ("finished", RUNNING) or not (record.folder / LAST).is_file():
         return ""
     return shlex.join(["python", "-m", "trainer", f"fit.resume={record.folder}"])
 
@@ -215,14 +227,6 @@ def _table(record: Record) -> dict[str, Any]:
         values = [(row.get(column.key, nan), column.page or column.line) for column in columns]
         lines.append((int(row["epoch"]) + 1, [form.format(v) if isfinite(v) else "-" for v, form in values]))
     return {"head": [column.title for column in columns], "lines": lines}
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
 def _count(number: int) -> str:

@@ -70,6 +70,7 @@ class Record:
         texts: config.yaml and plan.txt by name.
         notes: what could not be read, by file or section, and why.
         warnings: warnings from loading the images.
+        left: estimated seconds until the end of a run in progress; None: unknown.
     """
 
     folder: Path
@@ -89,6 +90,7 @@ class Record:
     texts: Mapping[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    left: float | None = None
 
     @property
     def epochs(self) -> int | None:
@@ -117,7 +119,12 @@ class Record:
 
 
 def read_record(
-    folder: Path, ending: Summary | None = None, overrides: Sequence[str] = (), *, trust: bool = False
+    folder: Path,
+    ending: Summary | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    trust: bool = False,
+    model: bool = True,
 ) -> Record:
     """Read the folder of a run.
 
@@ -126,6 +133,7 @@ def read_record(
         ending: how the run ended; None: as summary.json has it.
         overrides: `key=value` that replace values of the run's configuration.
         trust: whether the folder may name code to import, see `augment.cli.trust`.
+        model: whether to read best.pt, and to build the model in order to count its parameters.
     """
     files = [file for file in (folder / CONFIG_FILE, folder / PLAN_FILE) if file.is_file()]
     record = Record(folder, ending or _ending(folder))
@@ -156,7 +164,7 @@ def read_record(
         if record.dataset is not None:
             notices = notices_of(record.config.data)
             record.warnings = tuple(n.getMessage() for n in notices if n.levelno >= logging.WARNING)
-    if (folder / BEST).is_file():
+    if model and (folder / BEST).is_file():
         attempt(BEST, lambda: _take_best(record, load(folder / BEST, BestModel)), None)
     elif record.dataset is not None:
         record.task = task_named(record.dataset.task)
@@ -166,7 +174,7 @@ def read_record(
         record.classes = record.dataset.classes
     if not record.best:
         record.best = best_row(record.rows, record.task.monitor)
-    if record.config is not None and record.classes:
+    if model and record.config is not None and record.classes:
         config = record.config
         with torch.device("meta"):
             network = attempt(

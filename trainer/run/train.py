@@ -20,6 +20,7 @@ from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.interrupt import Interrupt
 from trainer.callbacks.nonfinite import NonFinite
+from trainer.callbacks.pace import Pace
 from trainer.callbacks.prepare import Prepare
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.callbacks.scheduler import ParamScheduler
@@ -150,7 +151,7 @@ def _train(
 
 def loop_callbacks(schedules: dict[str, Schedule]) -> tuple[Callback, ...]:
     """Return the callbacks that every run has, whatever the configuration."""
-    return Recorder(), ParamScheduler(schedules), Interrupt(), Prepare()
+    return Recorder(), Pace(), ParamScheduler(schedules), Interrupt(), Prepare()
 
 
 def _write_description(config: Config, folder: Path) -> str:

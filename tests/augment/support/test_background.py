@@ -1,11 +1,12 @@
-"""Background work: waiting for results, and failures."""
+"""Background work: waiting for results, order, repetition, and failures."""
 
 import logging
 import threading
 
 import pytest
 
-from augment.support.background import Background
+from augment.support import background
+from augment.support.background import Background, Refresher, Worker
 
 
 def fail() -> None:
@@ -40,3 +41,60 @@ def test_a_failure_of_dropped_work_is_logged(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING):
         Background(fail).drop()
     assert "no such image" in caplog.text
+
+
+def test_repeated_work_never_runs_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_EVERY", 0.0)
+    monkeypatch.setattr(background, "_SHARE", 1e9)
+    begun, proceed = threading.Event(), threading.Event()
+    refresher = Refresher("page")
+    assert refresher.due
+
+    def work() -> None:
+        begun.set()
+        proceed.wait(10)
+
+    refresher.start(work)
+    assert begun.wait(10)
+    assert not refresher.due
+    proceed.set()
+    refresher.finish()
+    assert refresher.due
+
+
+def test_repeated_work_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(background, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(background, "thread_time", iter([0.0, 0.5] * 3).__next__)  # half a second of one core
+    refresher = Refresher("page")
+    due = {}
+    for clock[0] in (9.0, 10.0, 19.0, 20.0, 69.0, 70.0):
+        if due.setdefault(clock[0], refresher.due):
+            refresher.start(lambda: None)
+            refresher.finish()
+    # The second time, it is known what the first one took.
+    assert [now for now, is_due in due.items() if is_due] == [10.0, 20.0, 70.0]
+
+
+def test_a_failure_of_repeated_work_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    refresher = Refresher("page.html")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            refresher.start(fail)
+        refresher.finish()
+    assert [record.getMessage() for record in caplog.records] == ["page.html was not refreshed: no such image"]
+
+
+def test_a_worker_keeps_the_order_and_ends_with_the_first_error() -> None:
+    done: list[object] = []
+    worker = Worker(done.append)
+    error = OSError("no such image")
+
+    def work() -> None:
+        raise error
+
+    worker.add(lambda: done.append("first"))
+    worker.add(work)
+    worker.add(lambda: done.append("never"))
+    assert worker.close(work, 10)
+    assert done == ["first", error]

@@ -8,11 +8,13 @@ import pytest
 from fakes import CLASSES, make_learner, on, raises
 from reports import Page, folder_of_a_run  # noqa: F401  (a fixture)
 
+from augment.support import background
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.interrupt import Interrupt
+from trainer.callbacks.pace import Pace
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
-from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.callback import Callback, CancelFit, RunDescription
 from trainer.loop.checkpoint import LAST
 from trainer.optim.schedule import lin
 from trainer.report import page
@@ -36,6 +38,29 @@ def test_the_callback_writes_it(tmp_path: Path) -> None:
     assert "finished" in text
     assert "n = 3 images" in text
     assert CLASSES[0] in text
+
+
+def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_EVERY", 0.0)
+    monkeypatch.setattr(background, "_SHARE", 1e9)
+    texts: list[str] = []
+    write = page.write_atomically
+
+    def keep(file: Path, text: str) -> None:
+        texts.append(text)
+        write(file, text)
+
+    monkeypatch.setattr(page, "write_atomically", keep)
+    run = RunDescription(name="<b>mine</b>", tags=("</h1>",))
+    make_learner(Recorder(interval=0), Pace(), Checkpoint(), Report(), folder=tmp_path, run=run, epochs=20).fit()
+    *progress, final = (Page(text).text for text in texts)
+    assert len(progress) >= 1
+    assert all("running written 20" in text.replace("</h1>", "").replace("  ", " ") for text in progress)
+    assert "finished" in final
+    assert "reloads" not in final
+    assert all("<b>mine</b>" in text and "</h1>" in text for text in (*progress, final))
+    assert all('http-equiv="refresh"' in text for text in texts[:-1])
+    assert 'http-equiv="refresh"' not in texts[-1]
 
 
 def test_an_interrupted_fit_has_a_report(tmp_path: Path) -> None:
