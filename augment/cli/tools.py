@@ -36,14 +36,14 @@ class Tool:
 def find_tools(package: str) -> dict[str, Tool]:
     """Return the tools of a package by name, without importing them.
 
-    A tool is a module in the room `tools`, or a package with a module `command`: in `tools`, or a room of its own. The
+    A tool is a module in the room `tools`, or a package with a module `command`: in a room, or a room of its own. The
     first line of its docstring is its summary.
     """
     spec = find_spec(package)
     assert spec is not None, package
     assert spec.origin is not None, package
     root = Path(spec.origin).parent
-    files = [*root.glob("tools/[!_]*.py"), *root.glob("tools/*/command.py"), *root.glob("*/command.py")]
+    files = [*root.glob("tools/[!_]*.py"), *root.glob("*/*/command.py"), *root.glob("*/command.py")]
     tools = {}
     for file in files:
         name = file.parent.name if file.stem == "command" else file.stem
