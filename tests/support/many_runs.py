@@ -44,6 +44,8 @@ def write_run(
         (folder / "job.json").write_text(json.dumps({"id": folder.name, "order": order, "overrides": overrides}))
     if status == "planned":
         return
+    (folder / ".hydra").mkdir()
+    (folder / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(overrides))
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     rows = [
         {

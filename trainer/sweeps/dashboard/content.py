@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -41,6 +42,8 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
     environments: dict[tuple[tuple[str, str], ...], int] = {}
     epochs: dict[tuple[int, ...], int] = {}
     points = _points(runs, metrics)
+    # The best runs of each sweep first: there is no room for the images of many recipes.
+    images = {i: previews.index(runs[i], settings.recipe(i)) for i in _best_first(runs)}
     rows = [
         {
             "name": clip(run.name, KEY),
@@ -62,7 +65,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
             "best": [rounded(run.best.get(key)) for key in metrics],
             "curves": [_curve(run, key, points, epochs) for key in metrics],
             "environment": environments.setdefault(_environment(run), len(environments)),
-            "image": previews.index(run, settings.recipe(i)),
+            "image": images[i],
         }
         for i, (run, group) in enumerate(zip(runs, group_of, strict=True))
     ]
@@ -104,6 +107,16 @@ def _sweep(sweep: Path, runs: Sequence[Run], settings: Settings, folder: Path) -
         "importance": importance(settings.jobs(jobs), scores, smaller_is_better(score)),
         "verdict": None,
     }
+
+
+def _best_first(runs: Sequence[Run]) -> list[int]:
+    """Return the positions of runs: the best of each sweep and of the single runs, then the second best, and so on."""
+    of_sweep: defaultdict[Path | None, list[tuple[float, int]]] = defaultdict(list)
+    for i, run in enumerate(runs):
+        score = run.last.get(run.score, math.nan)
+        of_sweep[run.sweep].append((math.inf if math.isnan(score) else score if run.smaller else -score, i))
+    ranked = [(rank, i) for scored in of_sweep.values() for rank, (_, i) in enumerate(sorted(scored))]
+    return [i for _, i in sorted(ranked)]
 
 
 def _metrics(runs: Sequence[Run]) -> list[str]:

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import fmean, quantiles
+from statistics import fmean, median, quantiles
 from typing import Any
 
 from augment.support.text import amount
@@ -85,8 +85,9 @@ def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float]
         numbers = [value for value in values if isinstance(value, int | float)]
         if len(numbers) == len(values):
             low, high = min(numbers), max(numbers)
-            # A range over more than a factor of 50 was surely searched on a logarithmic scale.
-            distributions[key] = FloatDistribution(low, high, log=low > 0 and high / low > 50)
+            # Most of the values of a search on a logarithmic scale are small.
+            log = low > 0 and high / low > 50 and median(numbers) < high / 4
+            distributions[key] = FloatDistribution(low, high, log=log)
             columns[key] = list(map(float, numbers))
         else:
             columns[key] = list(map(str, values))

@@ -13,7 +13,7 @@ from trainer.callbacks.plots import BATCH
 from trainer.sweeps.dashboard.links import href
 from trainer.sweeps.runs import Run
 
-_WIDTH, _QUALITY = 560, 68
+_WIDTH, _QUALITY = 480, 70
 _MOST_BYTES = 1_200_000  # of all images together; further ones are linked only
 _MOST_PIXELS, _MOST_FILE = 2**24, 2**24  # of a file; those of a run have a tenth
 

@@ -5,10 +5,12 @@ const MOST_COLUMNS = 8; // of settings, unless chosen
 
 /** Return every column: key, label, title, whether it is a number, and the value of a run. */
 function makeColumns() {
-  const plain = [
+  const names = [
     { key: "run", label: "run", title: "name of the run, or of its folder", get: (run) => run.name },
-    { key: "sweep", label: "sweep", title: "sweep of the run", get: (run) => data.sweeps[run.sweep]?.name ?? "" },
     { key: "status", label: "status", title: "how it ended", get: (run) => run.status },
+  ];
+  const groups = [
+    { key: "sweep", label: "sweep", title: "sweep of the run", get: (run) => data.sweeps[run.sweep]?.name ?? "" },
     { key: "tags", label: "tags", title: "run.tags", get: (run) => run.tags.join(" ") },
   ];
   const scores = data.metrics.flatMap((metric, i) =>
@@ -22,12 +24,12 @@ function makeColumns() {
     { key: "seconds", label: "time", title: "duration", number: true, format: duration, get: (run) => run.seconds ?? undefined },
     { key: "started", label: "started", title: "when it began", get: (run) => run.started },
   ];
-  const names = shortNames(data.params.map((param) => param.key));
+  const labels = shortNames(data.params.map((param) => param.key));
   const params = data.params.map((param, i) => ({
-    key: param.key, label: names[i], title: param.key, param: true, given: param.given, number: isNumeric(param.values),
+    key: param.key, label: labels[i], title: param.key, param: true, given: param.given, number: isNumeric(param.values),
     get: (run) => param.values[param.codes[run.index]],
   }));
-  return [...plain, ...params, ...scores, ...ends];
+  return [...names, ...scores, ...groups, ...params, ...ends];
 }
 
 /** Return whether values are numbers; some may be null. */
@@ -74,7 +76,8 @@ const COMPARISON = /^([\w.\-]+)(<=|>=|!=|=|<|>)(.*)$/;
 /** Return a test of a run for a word of the text filter: `key<value` and the like, or text that is in one of its cells. */
 function wordTest(word) {
   const [, key, sign, text] = word.match(COMPARISON) ?? [];
-  const column = key && (columns.find((c) => c.key === key) ?? columns.find((c) => c.key.endsWith("." + key)) ?? columns.find((c) => c.label === key));
+  const column = key && (columns.find((c) => c.key === key || c.label === key)
+    ?? columns.find((c) => c.param && c.key.endsWith("." + key)) ?? columns.find((c) => c.key.endsWith("." + key)));
   if (!column) return (run) => run.haystack.includes(word.toLowerCase());
   const number = text.trim() === "" ? NaN : Number(text);
   return (run) => {
@@ -94,13 +97,15 @@ function withinBrushes(run) {
   });
 }
 
+/** Return the runs of the chosen sweep. Columns and axes are those that differ among them, so that filters do not move them. */
+function scopedRuns() {
+  return data.runs.filter((run) => !state.sweep || (data.sweeps[run.sweep]?.path ?? "-") === state.sweep);
+}
+
 /** Return the runs that all filters but the brushes keep. */
-function filterRuns() {
+function filterRuns(scope) {
   const tests = state.text.split(/\s+/).filter(Boolean).map(wordTest);
-  return data.runs.filter((run) =>
-    (!state.status || run.status === state.status)
-    && (!state.sweep || (data.sweeps[run.sweep]?.path ?? "") === state.sweep || (state.sweep === "-" && run.sweep < 0))
-    && tests.every((test) => test(run)));
+  return scope.filter((run) => (!state.status || run.status === state.status) && tests.every((test) => test(run)));
 }
 
 /** Compare values of a column: numbers by size, texts by their characters, and nothing last, in both directions. */

@@ -48,7 +48,7 @@ function showChooser(shown) {
     el("input", {
       type: "checkbox", checked: shown.includes(column), disabled: column.key === "run", "data-key": `column ${column.key}`,
       onchange: (event) => {
-        const keys = shownColumns(current.runs).map((c) => c.key);
+        const keys = shownColumns(current.scope).map((c) => c.key);
         state.columns = event.target.checked ? [...keys, column.key] : keys.filter((key) => key !== column.key);
         update();
       },
@@ -59,7 +59,7 @@ function showChooser(shown) {
 
 /** Show the table of runs, in the order of the sorted column. */
 function showTable(runs, colors) {
-  const shown = shownColumns(runs);
+  const shown = shownColumns(current.scope);
   const sort = (column) => () => {
     const first = column.number && !column.smaller;
     state.down = state.sort === column.key ? !state.down : first;

@@ -71,7 +71,7 @@ function showCurves(runs) {
   });
   const ends = lines.flatMap(({ data: all }) => all.flatMap((p) => [p[2], p[3]]));
   charts.curves.setOption({
-    animation: false, textStyle: { color: ink, fontFamily: "inherit" },
+    animation: false, textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
     grid: { left: 8, right: 16, top: 12, bottom: 34, containLabel: true },
     xAxis: { type: "value", name: "epoch", nameLocation: "middle", nameGap: 26, min: "dataMin", max: "dataMax", minInterval: 1,
       nameTextStyle: { color: soft }, axisLabel: { color: soft, hideOverlap: true, showMinLabel: true }, axisLine: { lineStyle: { color: line } }, splitLine: { show: false } },
@@ -96,13 +96,14 @@ function showCurves(runs) {
   return new Map(lines.flatMap(({ item, i }) => item.runs.map((run) => [run.path, i])));
 }
 
-/** Return the range of an axis: the values and a margin. */
+/** Return a range of round numbers that holds values; nothing for none. */
 function extent(values) {
   if (!values.length) return [null, null];
   const low = Math.min(...values), high = Math.max(...values);
-  const margin = 0.04 * (high - low) || Math.abs(high) * 0.05 || 1;
-  const step = 10 ** Math.floor(Math.log10(margin));
-  return [Math.floor((low - margin) / step) * step, Math.ceil((high + margin) / step) * step];
+  const rough = (high - low) / 5 || Math.abs(high) / 5 || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
+  return [Math.floor(low / step) * step, Math.ceil(high / step) * step];
 }
 
 /** Return the tooltip as nodes: names are text. */

@@ -13,7 +13,7 @@ function axisColumns(runs) {
 
 /** Draw the parallel coordinates. */
 function showParallel(runs, colors) {
-  const axes = axisColumns(runs);
+  const axes = axisColumns(current.scope);
   const usable = axes.length > 1;
   $("parallel-card").classList.toggle("none", !usable);
   $("parallel-note").textContent = usable
@@ -36,13 +36,13 @@ function showParallel(runs, colors) {
   }).sort((a, b) => a.lineStyle.width - b.lineStyle.width);
   current.axes = axes;
   charts.parallel.setOption({
-    animation: false, textStyle: { color: ink, fontFamily: "inherit" },
+    animation: false, textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
     parallel: upright ? { left: 56, right: 64, top: 40, bottom: 22, layout: "horizontal" } : { left: 20, right: 24, top: 34, bottom: 30, layout: "vertical" },
     parallelAxis: axes.map((column, dim) => ({
-      id: column.key, dim, name: column.label, nameLocation: upright ? "end" : "start", nameGap: upright ? 14 : 8, ...axisScale(column, runs),
+      id: column.key, dim, name: column.label, nameLocation: upright ? "end" : "start", nameGap: upright ? 14 : 8, ...axisScale(column, current.scope),
       nameTextStyle: { color: ink, fontSize: 12, align: upright ? "center" : "left", verticalAlign: upright ? "bottom" : "bottom", padding: upright ? 0 : [0, 0, 10, 8] },
       nameTruncate: { maxWidth: upright ? Math.max(60, $("parallel").clientWidth / axes.length - 14) : 260 }, realtime: false,
-      axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { width: 90, overflow: "truncate" }) },
+      axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, backgroundColor: color("--card"), padding: [1, 3], borderRadius: 3, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { width: 90, overflow: "truncate", formatter: (text) => text || "unset" }) },
       areaSelectStyle: { width: 18, borderWidth: 1, borderColor: color("--brush"), color: color("--brush"), opacity: 0.3 },
     })),
     series: [{ type: "parallel", smooth: false, inactiveOpacity: 0.04, activeOpacity: 0.9, progressive: 0, silent: true, data: rows }],
@@ -59,17 +59,16 @@ function example(axes) {
   return column ? `${column.metric !== undefined ? data.metrics[column.metric].key : column.label}>${show(+mean(values).toPrecision(2))}` : "status=finished";
 }
 
-/** Return the kind and the range of an axis; logarithmic for positive numbers over more than a factor of 50. */
+/** Return the kind and the range of an axis; logarithmic for positive numbers that span more than a factor of 50. */
 function axisScale(column, runs) {
   if (!column.number) {
-    const seen = new Set(runs.map((run) => show(column.get(run))));
-    return { type: "category", data: column.categories, boundaryGap: true, axisLabel: { show: seen.size < 30 } };
+    return { type: "category", data: column.categories };
   }
   const values = runs.map((run) => axisValue(column, run)).filter((value) => value !== null);
   const low = Math.min(...values), high = Math.max(...values);
-  if (!values.length || low === high) return { type: "value", scale: true };
-  if (column.param && low > 0 && high / low > 50) return { type: "log", min: low, max: high };
-  return { type: "value", min: low, max: high };
+  // Most of the values of a search on a logarithmic scale are small.
+  const middle = [...values].sort((a, b) => a - b)[values.length >> 1];
+  return { type: column.param && low > 0 && high / low > 50 && middle < high / 4 ? "log" : "value", scale: true, splitNumber: 4 };
 }
 
 /** Take over the brushes of the chart. */

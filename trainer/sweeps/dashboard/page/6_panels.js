@@ -80,13 +80,24 @@ function showPreviews(runs) {
     : `${shown.length < recipes.size ? `${shown.length} of ${recipes.size} different recipes; select runs to choose. ` : ""}As the pipeline returned it: one image file for each recipe.`;
 }
 
-/** Show the runs that did not finish, with what is known about why. */
+/** Show the runs that did not finish, with what is known about why; those that ended for the same reason together. */
 function showProblems(runs) {
-  const ended = runs.filter((run) => ["failed", "interrupted", "pruned"].includes(run.status) || run.notes);
-  const rows = ended.slice(0, ROWS).map((run) => el("li", { class: run.status === "failed" ? "warning" : "" },
-    el("span", { class: `status ${run.status}` }, run.status), " ", link(run.report, run.name), " ",
-    el("span", { class: "soft" }, data.sweeps[run.sweep]?.name ?? "", run.planned ? ` ${run.epochs} of ${amount(run.planned, "epoch")}` : ""),
-    (run.error || run.stopped || run.notes) && el("pre", { class: "wrap" }, [run.error || run.stopped, run.notes].filter(Boolean).join("\n"))));
+  const kinds = new Map();
+  for (const run of runs) {
+    if (!["failed", "interrupted", "pruned"].includes(run.status) && !run.notes) continue;
+    const why = [run.error || run.stopped, run.notes].filter(Boolean).join("\n");
+    const key = JSON.stringify([run.status, why]);
+    kinds.set(key, [...(kinds.get(key) ?? []), run]);
+  }
+  const order = ["failed", "interrupted", "pruned"];
+  const sorted = [...kinds].map(([key, members]) => [...JSON.parse(key), members])
+    .sort((a, b) => (order.indexOf(a[0]) + 4) % 4 - (order.indexOf(b[0]) + 4) % 4 || b[2].length - a[2].length);
+  const rows = sorted.slice(0, ROWS).map(([status, why, members]) => el("li", { class: status === "failed" ? "warning" : "" },
+    el("span", { class: `status ${status}` }, status), ` ${amount(members.length, "run")}: `,
+    members.slice(0, 20).flatMap((run, i) => [i ? ", " : "", el("span", { title: run.path }, link(run.report, run.name)),
+      el("span", { class: "soft" }, run.planned ? ` (${run.epochs} of ${amount(run.planned, "epoch")})` : "")]),
+    members.length > 20 && ` and ${(members.length - 20).toLocaleString("en")} more`,
+    why && el("pre", {}, why)));
   fill("problems", rows.length ? rows : el("li", {}, "None."));
-  $("problems-note").textContent = ended.length > ROWS ? `The first ${ROWS} of ${ended.length.toLocaleString("en")}.` : "";
+  $("problems-note").textContent = sorted.length > ROWS ? `The first ${ROWS} of ${sorted.length.toLocaleString("en")} reasons.` : "";
 }

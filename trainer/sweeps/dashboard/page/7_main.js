@@ -1,13 +1,14 @@
 // Drawing it all, and again when something changes.
 
 const charts = { curves: echarts.init($("curves")), parallel: echarts.init($("parallel")) };
-const current = { runs: [], selected: new Set(), axes: [] };
+const current = { scope: [], runs: [], selected: new Set(), axes: [] };
 
 /** Draw what depends on the state: everything, but the parallel coordinates stay as they are while they are brushed. */
 function update({ brushed = false } = {}) {
   const focused = document.activeElement?.dataset?.key;
   current.selected = new Set(state.selected);
-  const filtered = filterRuns();
+  current.scope = scopedRuns();
+  const filtered = filterRuns(current.scope);
   current.runs = sortRuns(filtered.filter(withinBrushes));
   const colors = showCurves(current.runs);
   showTiles(current.runs);
