@@ -12,7 +12,7 @@ function curveItems(runs) {
       const members = (chosen.length ? data.runs : runs).filter((run) => run.group === group && drawn(run));
       return { key: String(group), name: data.groups[group], runs: members };
     });
-    if (!chosen.length) items.sort((a, b) => compareMeans(a, b));
+    items.sort(compareMeans);
   }
   return { items: items.slice(0, chosen.length ? MOST : 6), total: items.length, chosen: chosen.length > 0 };
 }
