@@ -35,7 +35,7 @@ _ELSEWHERE = {"model": "timm model.name={} if it is one of timm's."}
 # Hydra's name for a recipe that is not in a file of conf/aug.
 _GIVEN = "given"
 
-SECTIONS = ("data", "model", "aug", "fit", "callbacks")
+SECTIONS = ("data", "model", "aug", "fit", "callbacks", "run")
 
 # The keys outside the sections.
 TOP: dict[str, Param[Any]] = {
@@ -259,8 +259,8 @@ def check_keys(given: Mapping[str, Any], inner: Iterable[str] = ()) -> None:
 class Recipe:
     """What `augment` uses of a configuration.
 
-    The sections model, fit and callbacks may be given, so that a command line of the trainer works here too; they are
-    ignored.
+    The sections model, fit, callbacks and run may be given, so that a command line of the trainer works here too; they
+    are ignored.
 
     Attributes:
         aug: the augmentation of both splits, plugins loaded.

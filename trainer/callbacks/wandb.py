@@ -29,6 +29,7 @@ class Wandb(Callback):
     entity: str | None = setting(Text(optional=True, doc="user or team; null: the account's own", reach=SENDS))
     order: ClassVar[int] = 70
     saves: ClassVar[tuple[str, ...]] = ("_id",)
+    tracks: ClassVar[bool] = True
     _run: Any = field(default=None, init=False)
     _id: str | None = field(default=None, init=False)
 

@@ -11,7 +11,7 @@ from augment.support.errors import UserError
 from augment.support.files import shown
 from trainer.cli.overrides import AUTO
 from trainer.loop.checkpoint import LAST
-from trainer.run.config import CONFIG_FILE, Config, comparable, config_text, parse_config
+from trainer.run.config import CONFIG_FILE, Config, identity, load_config, parse_config
 from trainer.run.folder import reserve, user_of
 from trainer.run.summary import Summary, read_summary
 
@@ -27,7 +27,7 @@ def resume_auto(
 ) -> tuple[list[str], Summary | None]:
     """Find the run that `fit.resume=auto` stands for.
 
-    Runs of the same configuration are those whose resolved one differs in `fit.resume` alone. The newest decides: one
+    Runs of the same configuration are those of the same `trainer.run.config.identity`. The newest decides: one
     that finished is not repeated, one that left a checkpoint is resumed, one without any is ignored. If the command
     line names the folder of the run, only this one is looked at, and the run continues or starts again there.
 
@@ -89,4 +89,7 @@ def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:
 
 
 def _is_same(config: Config, run: Path) -> bool:
-    return comparable((run / CONFIG_FILE).read_text(errors="replace")) == comparable(config_text(config))
+    try:
+        return identity(load_config(run)) == identity(config)
+    except UserError:  # not a configuration that can be read
+        return False

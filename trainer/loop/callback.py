@@ -65,11 +65,15 @@ class RunDescription:
         config: the whole configuration as plain values.
         group: name of the sweep that the run is part of.
         stages: the stages of progressive resizing; empty: sizes do not change.
+        name: what people call the run; empty: it has only the name of its folder.
+        tags: its tags.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     group: str | None = None
     stages: "tuple[FitStage, ...]" = ()
+    name: str = ""
+    tags: tuple[str, ...] = ()
 
 
 class Callback:
@@ -81,10 +85,13 @@ class Callback:
     Attributes:
         order: callbacks run in ascending order, equal ones in the order they were given.
         saves: names of the attributes that `state_dict` returns and `load_state_dict` restores.
+        tracks: whether it only sends what happens to an experiment tracker, so that two configurations that differ in
+            it alone count as the same.
     """
 
     order: ClassVar[int] = 0
     saves: ClassVar[tuple[str, ...]] = ()
+    tracks: ClassVar[bool] = False
 
     def before_fit(self, learner: "Learner") -> None:
         """Before anything else, once."""

@@ -5,7 +5,6 @@ Nothing here imports PyTorch or DALI; `trainer.run.check` checks what has to be 
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -19,14 +18,14 @@ from augment.cli.compose import TOP, check_keys
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
-from augment.params import Count, Flag, Text, parse_params, parse_settings, setting, settings
+from augment.params import Count, Flag, Text, Texts, parse_params, parse_settings, setting, settings
 from augment.recipe.op import load_plugins
 from augment.recipe.steps import Aug, parse_aug, plain_steps
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.files import read_some, write_json
 from augment.support.secrets import as_written
 from augment.support.yaml_files import read_yaml
-from trainer.callbacks.registry import complete_callbacks, parse_callbacks
+from trainer.callbacks.registry import complete_callbacks, known_callbacks, parse_callbacks
 from trainer.loop.callback import Callback
 from trainer.loop.settings import LoopSettings
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages, plain_stages
@@ -86,6 +85,19 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunLabels:
+    """What people call a run; it changes no result."""
+
+    name: str | None = setting(
+        Text(
+            optional=True,
+            doc="name in the report and in trackers; null: what a sweep varies, otherwise the name of the folder",
+        )
+    )
+    tags: tuple[str, ...] = setting(Texts(default=(), doc="tags in summary.json and in trackers"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A checked configuration.
 
@@ -96,6 +108,7 @@ class Config:
         fit: how to train.
         callbacks: a factory for each configured callback.
         seed: the seed of everything random.
+        run: the run's name and tags.
         resolved: the whole configuration as plain values, including defaults, to be written to a file.
     """
 
@@ -105,6 +118,7 @@ class Config:
     fit: Fit
     callbacks: tuple[Callable[[], Callback], ...]
     seed: int
+    run: RunLabels
     resolved: Mapping[str, Any]
 
     @property
@@ -128,7 +142,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     """Check the composed configuration.
 
     Args:
-        given: mapping with the sections data, model, aug, fit, callbacks and the keys seed and plugins.
+        given: mapping with the sections data, model, aug, fit, callbacks, run and the keys seed and plugins.
 
     Raises:
         UserError: names the key path, what was given and what is allowed.
@@ -143,6 +157,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
     fit.full_stages(aug.size)
     callbacks = given.get("callbacks") or {}
+    run = parse_settings(RunLabels, given.get("run"), "run")
     return Config(
         data=data,
         model=model,
@@ -150,6 +165,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         fit=fit,
         callbacks=parse_callbacks(callbacks),
         seed=top["seed"],
+        run=run,
         resolved={
             "data": {"source": _name_of(data, SOURCES), **_plain(data)},
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
@@ -160,13 +176,14 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "callbacks": complete_callbacks(callbacks),
             "seed": top["seed"],
             "plugins": list(top["plugins"]),
+            "run": _plain(run),
         },
     )
 
 
 def inner_keys() -> list[str]:
-    """Return the key paths of the settings of fit and aug, and of all sources."""
-    sections = [("fit", Fit), ("aug", Aug), *(("data", cls) for cls in SOURCES.values())]
+    """Return the key paths of the settings of fit, aug and run, and of all sources."""
+    sections = [("fit", Fit), ("aug", Aug), *(("data", cls) for cls in SOURCES.values()), ("run", RunLabels)]
     return [f"{section}.{name}" for section, cls in sections for name in settings(cls)]
 
 
@@ -198,9 +215,28 @@ def config_text(config: Config) -> str:
     return OmegaConf.to_yaml(as_written(config.resolved))
 
 
-def comparable(text: str) -> str:
-    """Return a text from `config_text` without `fit.resume`, so that all runs of a configuration have the same one."""
-    return re.sub(r"^  resume: .*\n(    .*\n)*", "", text, flags=re.MULTILINE)
+def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resolved configuration without what changes no result: `fit.resume`, `run` and trackers.
+
+    Two configurations are the same if these values are equal, also as JSON with sorted keys: where the order of keys
+    counts, among steps and stages, mappings become lists of pairs.
+
+    Args:
+        config: the configuration, or its plain values as `load_config` reads them from a run's folder.
+    """
+    plain = as_written(config.resolved if isinstance(config, Config) else config)
+    known = known_callbacks()
+
+    def section(name: str) -> dict[str, Any]:
+        return dict(plain[name]) if isinstance(plain.get(name), Mapping) else {}
+
+    fit = {name: value for name, value in section("fit").items() if name != "resume"}
+    trackers = {name for name in section("callbacks") if name in known and known[name].tracks}
+    return {name: value for name, value in plain.items() if name != "run"} | {
+        "aug": {name: _pairs(value) if name in ("train", "val") else value for name, value in section("aug").items()},
+        "fit": fit | {"stages": _pairs(fit.get("stages"))},
+        "callbacks": {name: value for name, value in section("callbacks").items() if name not in trackers},
+    }
 
 
 def config_file(folder: Path) -> Path:
@@ -259,6 +295,12 @@ def left_out_of(folder: Path) -> LeftOut | None:
 
 def _name_of(settings: object, registry: Mapping[str, type]) -> str:
     return next(name for name, cls in registry.items() if type(settings) is cls)
+
+
+def _pairs(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return [[name, _pairs(inner)] for name, inner in value.items()]
+    return [_pairs(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _plain(section: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from augment.data.dataset import Target
 from trainer.tasks.display import (
+    SHARE,
     TRAIN_LOSS,
     VAL_LOSS,
     Bar,
@@ -128,9 +129,9 @@ class Classify(Task[ClassSamples]):
     monitor, score, score_title = "val_accuracy", "accuracy", "Accuracy"
     metrics = (
         TRAIN_LOSS,
-        Column("train_accuracy", "train acc", page="{:.2%}"),
+        Column("train_accuracy", "train acc", page="{:.2%}", within=SHARE),
         VAL_LOSS,
-        Column("val_accuracy", "val acc", page="{:.2%}"),
+        Column("val_accuracy", "val acc", page="{:.2%}", within=SHARE),
     )
     meter, samples = ClassMeter, ClassSamples
     loss_settings = ("label_smoothing",)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ class Column(NamedTuple):
         line: how the progress line formats the value; empty: the progress line leaves it out.
         page: how the report formats it; empty: as the progress line.
         smaller: whether a smaller value is better.
+        within: the lowest and the highest possible value.
     """
 
     key: str
@@ -27,10 +29,14 @@ class Column(NamedTuple):
     line: str = "{:.4f}"
     page: str = ""
     smaller: bool = False
+    within: tuple[float, float] = (-inf, inf)
 
 
-TRAIN_LOSS = Column("train_loss", "train loss", smaller=True)
-VAL_LOSS = Column("val_loss", "val loss", smaller=True)
+# Ranges of values.
+SHARE, POSITIVE = (0.0, 1.0), (0.0, inf)
+
+TRAIN_LOSS = Column("train_loss", "train loss", smaller=True, within=POSITIVE)
+VAL_LOSS = Column("val_loss", "val loss", smaller=True, within=POSITIVE)
 
 # Columns of every task, behind its own.
 PACE = (

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from augment.support.text import amount
 from trainer.tasks.display import (
+    SHARE,
     TRAIN_LOSS,
     VAL_LOSS,
     Bar,
@@ -61,7 +62,7 @@ class Multilabel(Task[OutputSamples]):
     name = "multilabel"
     unit, units = "label", "labels"
     monitor, score, score_title = "val_map", "map", "Mean average precision"
-    metrics = (TRAIN_LOSS, VAL_LOSS, Column("val_map", "val mAP", page="{:.2%}"))
+    metrics = (TRAIN_LOSS, VAL_LOSS, Column("val_map", "val mAP", page="{:.2%}", within=SHARE))
     meter, samples = LabelMeter, OutputSamples
     loss_settings = ("label_smoothing",)
     threshold = 0.5

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from augment.data.dataset import Target
 from trainer.tasks.display import (
+    POSITIVE,
     TRAIN_LOSS,
     VAL_LOSS,
     Column,
@@ -58,11 +59,11 @@ class Regress(Task[OutputSamples]):
     monitor, score, score_title, share = "val_loss", "mae", "Mean absolute error", False
     metrics = (
         TRAIN_LOSS,
-        Column("train_mae", "train mae", "{:.4g}", smaller=True),
+        Column("train_mae", "train mae", "{:.4g}", smaller=True, within=POSITIVE),
         VAL_LOSS,
-        Column("val_mae", "val mae", "{:.4g}", smaller=True),
-        Column("val_rmse", "val rmse", "", "{:.4g}", smaller=True),
-        Column("val_r2", "val R²", "", "{:.3f}"),
+        Column("val_mae", "val mae", "{:.4g}", smaller=True, within=POSITIVE),
+        Column("val_rmse", "val rmse", "", "{:.4g}", smaller=True, within=POSITIVE),
+        Column("val_r2", "val R²", "", "{:.3f}", within=(-math.inf, 1.0)),
     )
     meter, samples = NumberMeter, OutputSamples
     loss_settings = ("regression_loss", "standardize")

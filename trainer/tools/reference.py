@@ -23,7 +23,7 @@ from trainer.loop.callback import in_order, loop_text
 from trainer.loop.stages import StageSettings
 from trainer.models.registry import MODELS
 from trainer.optim.settings import OptimizerSettings
-from trainer.run.config import Fit
+from trainer.run.config import Fit, RunLabels
 from trainer.run.train import loop_callbacks
 
 ROOT = CONF.parent
@@ -47,7 +47,7 @@ def help_text(groups: Sequence[str]) -> str:
         lines += [f"tools of python -m {package}", list_tools(package)]
     lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", f"Groups of files in conf/: {', '.join(groups)}"]
     lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
-    lines += [*_rows(TOP), ""]
+    lines += [*_rows(TOP), "", *_section("run", settings(RunLabels), head="run: what people call it")]
     optimizer = settings(OptimizerSettings)
     lines += _section("fit", {name: param for name, param in settings(Fit).items() if name not in optimizer})
     lines += _section("fit", optimizer, head="fit: the optimizer")

@@ -1,5 +1,6 @@
 """The whole configuration: every mistake is one readable error, and what is written down makes the same run again."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ from trainer.models.registry import Cnn, Timm
 from trainer.optim.optimizers import make_optimizer
 from trainer.optim.schedule import constant, flat_cos, one_cycle
 from trainer.run.check import check_config
-from trainer.run.config import Config, Fit, parse_config
+from trainer.run.config import Config, Fit, RunLabels, identity, parse_config
 
 LEAST: dict[str, Any] = {"data": {"source": "sample"}, "model": {"kind": "cnn"}}
 FULL: dict[str, Any] = {
@@ -43,6 +44,7 @@ FULL: dict[str, Any] = {
     "fit": {"epochs": 3, "lr": 1, "optimizer": "adamw", "limit_batches": 7, "resume": "outputs/run"},
     "callbacks": {"checkpoint": {"monitor": "val_loss"}, "grad_clip": {"max_norm": 0.5}, "plots": None},
     "seed": 7,
+    "run": {"name": "<b>first</b>", "tags": ["a b", "c"]},
 }
 
 
@@ -212,6 +214,7 @@ def test_the_sections() -> None:
     assert [step.key for step in parsed.aug.val] == ["resize"]
     assert parsed.fit == Fit(epochs=3, lr=1.0, optimizer="adamw", limit_batches=7, resume="outputs/run")
     assert parsed.seed == 7
+    assert parsed.run == RunLabels(name="<b>first</b>", tags=("a b", "c"))
 
 
 @pytest.mark.parametrize("fit", [None, {}])
@@ -268,6 +271,38 @@ def test_what_is_written_down_makes_the_same_configuration(name: str) -> None:
     assert [vars(make()) | {"console": None} for make in second.callbacks] == [
         vars(make()) | {"console": None} for make in first.callbacks
     ]
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_what_is_written_down_has_the_same_identity(name: str) -> None:
+    first = parse_config(CONFIGURATIONS[name])
+    read = OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(dict(first.resolved))))
+    assert isinstance(read, dict)
+    text = json.dumps(identity(first), sort_keys=True)
+    assert json.dumps(identity({str(key): value for key, value in read.items()}), sort_keys=True) == text
+
+
+STEPS: dict[str, Any] = {"rotate": {}, "flip": {}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"fit": {"resume": "outputs/run"}}, True),
+        ({"run": {"name": "other", "tags": ["b"]}}, True),
+        ({"callbacks": {"wandb": {"project": "birds"}, "ema": {}}}, True),
+        ({"callbacks": {"wandb": {}}}, False),
+        ({"fit": {"lr": 0.5}}, False),
+        ({"seed": 1}, False),
+        ({"data": {"source": "sample", "dir": "elsewhere"}}, False),
+        ({"aug": {"train": dict(reversed(STEPS.items()))}}, False),  # their order counts
+    ],
+    ids=str,
+)
+def test_what_makes_a_configuration_another_one(changed: dict[str, Any], same: bool) -> None:
+    kept = {"callbacks": {"ema": {}}, "aug": {"train": STEPS}}
+    one, other = (json.dumps(identity(config(**given)), sort_keys=True) for given in (kept, kept | changed))
+    assert (one == other) is same
 
 
 def test_defaults_are_written_down_too() -> None:

@@ -1,0 +1,294 @@
+"""Judge scores of several seeds or folds: intervals that respect the range of a metric, and differences to a baseline.
+
+Functions of numbers; `trainer.sweeps.groups` collects the scores of runs, `trainer.sweeps.words` puts it in words.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from statistics import mean, stdev
+
+Range = tuple[float, float]
+Key = tuple[str, str]  # the seed and the fold of a run; "" if it has none
+
+ANY: Range = (-math.inf, math.inf)
+LEVEL, POWER = 0.05, 0.8
+
+# The most replicates that are worth naming.
+MANY = 10_000
+
+# Spreads below this share of a value, or of 1, are rounding errors.
+_ROUNDING = 1e-12
+
+# No validation set is taken to be larger than this: other scores than ratios of counts look like ones of larger counts.
+_LARGEST = 10**6
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What scores are.
+
+    Attributes:
+        key: its key in the rows of a run, such as val_accuracy.
+        smaller: whether a smaller score is better.
+        within: the lowest and the highest possible score.
+        resolution: the smallest possible difference of two scores; 0 if they are no ratios of counts.
+    """
+
+    key: str
+    smaller: bool = False
+    within: Range = ANY
+    resolution: float = 0.0
+
+    @property
+    def share(self) -> bool:
+        """Whether scores are in [0, 1], so that differences are told in points."""
+        return self.within == (0, 1)
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """The scores of runs that differ in their seed and fold alone.
+
+    Attributes:
+        name: what sets their configuration apart from others.
+        scores: the score of each seed and fold.
+    """
+
+    name: str
+    scores: Mapping[Key, float]
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        """What counts as a sample: the scores, or the means of folds with several scores, which resemble each other."""
+        return _samples(self.scores)
+
+    @property
+    def unit(self) -> str:
+        """What a sample is."""
+        return "fold" if len({fold for _, fold in self.scores}) > 1 else "seed"
+
+    @property
+    def mean(self) -> float:
+        """The mean of the samples."""
+        return mean(self.samples)
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of one run; None for a single one."""
+        return stdev(self.scores.values()) if len(self.scores) > 1 else None
+
+    def interval(self, metric: Metric) -> Range | None:
+        """Return the 95 % confidence interval of the mean over all seeds, or folds, see `mean_interval`.
+
+        Over folds it is a little too narrow: they share training images, so that their scores are not independent, and
+        no unbiased estimate of the variance exists (Bengio and Grandvalet 2004).
+        """
+        return mean_interval(self.samples, metric.within, metric.resolution)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference to a baseline, and whether chance explains it.
+
+    Attributes:
+        mean: mean score minus that of the baseline.
+        counts: numbers of samples, those of the baseline last; if paired, twice the number of pairs.
+        paired: whether each sample is compared with that of the same seed or fold.
+        interval: 95 % confidence interval, of this difference alone; None without any spread.
+        p: two-sided p-value, of this difference alone; None without any spread.
+        spread: standard deviation of the difference of two samples.
+        freedom: degrees of freedom for each sample after the first.
+        tests: number of differences that were looked at.
+        corrected: p, corrected for this number.
+        needed: number of samples on each side with which a difference of a given size is seen with a power of .8; None
+            if that is unknown.
+    """
+
+    mean: float
+    counts: tuple[int, int]
+    paired: bool
+    interval: Range | None = None
+    p: float | None = None
+    spread: float = 0.0
+    freedom: float = 1.0
+    tests: int = 1
+    corrected: float | None = None
+    needed: int | None = None
+
+    @property
+    def beyond_chance(self) -> bool:
+        """Whether chance alone would rarely make one as large."""
+        return self.corrected is not None and self.corrected < LEVEL
+
+
+def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: float = 0.0) -> Range | None:
+    """Return the 95 % confidence interval of a mean, which never leaves the range of what is possible.
+
+    The variance is taken to shrink toward a bound as that of a share does, (m - low) (high - m) with the mean m, or as
+    (m - low) if there is one bound. The interval holds all means m that are no further from the observed mean than t
+    standard errors at m: Wilson's interval, with the spread of the samples in place of the binomial one, and with
+    Student's t. Without bounds this is the usual interval.
+
+    If all samples are equal, their spread is below what the resolution shows: it is taken to be so large that they are
+    all equal in one case of twenty.
+
+    Args:
+        samples: independent scores.
+        within: the lowest and the highest possible score.
+        resolution: the smallest possible difference of two scores; 0: unknown.
+
+    Returns:
+        None for a single score, and for equal ones without a resolution, where nothing is known of the spread.
+    """
+    from scipy.stats import norm, t  # takes a while
+
+    n = len(samples)
+    if n < 2:
+        return None
+    low, high = within if within[0] <= min(samples) and max(samples) <= within[1] else ANY
+    middle, spread = mean(samples), _spread(samples)
+    if not spread:
+        if not resolution:
+            return None
+        spread = resolution / (2 * float(norm.ppf((1 + 0.05 ** (1 / n)) / 2)))
+        half = float(norm.ppf(1 - LEVEL / 2)) * spread / math.sqrt(n)
+        return max(low, middle - half), min(high, middle + half)
+    half = float(t.ppf(1 - LEVEL / 2, n - 1)) * spread / math.sqrt(n)
+    # The variance at m over that at the observed mean: a + b m + c m ** 2.
+    if (low, high) == ANY:
+        a, b, c = 1.0, 0.0, 0.0
+    elif high == math.inf:
+        a, b, c = (part / (middle - low) for part in (-low, 1.0, 0.0))
+    elif low == -math.inf:
+        a, b, c = (part / (high - middle) for part in (high, -1.0, 0.0))
+    else:
+        a, b, c = (part / ((middle - low) * (high - middle)) for part in (-low * high, low + high, -1.0))
+    # (m - middle) ** 2 = half ** 2 (a + b m + c m ** 2)
+    square = half**2
+    two, one, zero = 1 - c * square, -2 * middle - b * square, middle**2 - a * square
+    root = math.sqrt(max(0.0, one**2 - 4 * two * zero))
+    return max(low, (-one - root) / (2 * two)), min(high, (-one + root) / (2 * two))
+
+
+def resolution_of(scores: Iterable[float]) -> float:
+    """Return 1 / N for the smallest N with which all scores are ratios of counts k / N, as accuracies are; else 0."""
+    least = 1
+    for score in set(scores):
+        if not 0 <= score <= 1:
+            return 0.0
+        ratio = Fraction(score).limit_denominator(_LARGEST)
+        least = math.lcm(least, ratio.denominator)
+        if least > _LARGEST or abs(float(ratio) - score) > _ROUNDING:
+            return 0.0
+    return 1 / least
+
+
+def compare(
+    baseline: Replicates, others: Sequence[Replicates], metric: Metric, detect: float
+) -> list[Difference | None]:
+    """Compare configurations with a baseline, with Holm's correction for their number.
+
+    Args:
+        baseline: what to compare with.
+        others: what to compare.
+        metric: what the scores are.
+        detect: the size of a difference that is worth seeing.
+
+    Returns:
+        A difference for each of the others; None where one side has a single sample.
+    """
+    found = [difference(baseline, other, metric) for other in others]
+    tested = [one.p for one in found if one and one.p is not None]
+    corrected = iter(holm(tested))
+    return [
+        replace(one, tests=len(tested), corrected=next(corrected), needed=needed(one, detect, LEVEL / len(tested)))
+        if one and one.p is not None
+        else one
+        for one in found
+    ]
+
+
+def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Difference | None:
+    """Return the difference to a baseline, by Student's t of the pairs or Welch's of both sides; see `compare`.
+
+    Scores of the same seed and fold are paired if more than half of the smaller side has a partner.
+    """
+    from scipy.stats import t  # takes a while
+
+    shared = [key for key in other.scores if key in baseline.scores]
+    if paired := 1 < len(shared) > min(len(other.scores), len(baseline.scores)) / 2:
+        pairs = _samples({key: other.scores[key] - baseline.scores[key] for key in shared})
+        value, counts, freedom = mean(pairs), (len(pairs), len(pairs)), 1.0
+        spread = _spread(pairs)
+        error, degrees = spread / math.sqrt(len(pairs)), len(pairs) - 1.0
+    else:
+        sides = other.samples, baseline.samples
+        counts = len(sides[0]), len(sides[1])
+        if min(counts) < 2:
+            return None
+        value = mean(sides[0]) - mean(sides[1])
+        one, two = (_spread(side) ** 2 for side in sides)
+        spread = math.sqrt(one + two)
+        error = math.sqrt(one / counts[0] + two / counts[1])
+        if spread:
+            freedom = spread**4 / (one**2 + two**2)
+            degrees = error**4 / ((one / counts[0]) ** 2 / (counts[0] - 1) + (two / counts[1]) ** 2 / (counts[1] - 1))
+    if not spread:
+        return Difference(value, counts, paired)
+    half, most = float(t.ppf(1 - LEVEL / 2, degrees)) * error, metric.within[1] - metric.within[0]
+    p = 2 * float(t.sf(abs(value) / error, degrees))
+    return Difference(value, counts, paired, (max(-most, value - half), min(most, value + half)), p, spread, freedom)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by the method of Holm (1979)."""
+    corrected, highest = [0.0] * len(values), 0.0
+    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        highest = max(highest, min(1.0, (len(values) - rank) * values[index]))
+        corrected[index] = highest
+    return corrected
+
+
+def needed(seen: Difference, detect: float, level: float) -> int | None:
+    """Return with how many samples on each side a difference of size `detect` is seen with a power of .8.
+
+    Args:
+        seen: a difference, whose spread is taken for the true one.
+        detect: the size.
+        level: the level of the two-sided t test.
+
+    Returns:
+        None if that is unknown, for want of a spread; at most `MANY`, which stands for more.
+    """
+    if not seen.spread or not detect > 0:
+        return None
+    low, high = 1, 2
+    while high < MANY and _power(seen, high, detect, level) < POWER:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power(seen, middle, detect, level) >= POWER else (middle, high)
+    return min(high, MANY)
+
+
+def _power(seen: Difference, count: int, detect: float, level: float) -> float:
+    from scipy.stats import nct, t  # takes a while
+
+    degrees = seen.freedom * (count - 1)
+    return float(nct.sf(t.ppf(1 - level / 2, degrees), degrees, detect * math.sqrt(count) / seen.spread))
+
+
+def _samples(scores: Mapping[Key, float]) -> tuple[float, ...]:
+    of_fold: defaultdict[str, list[float]] = defaultdict(list)
+    for (_, fold), score in scores.items():
+        of_fold[fold].append(score)
+    return tuple(map(mean, of_fold.values())) if len(of_fold) > 1 else tuple(scores.values())
+
+
+def _spread(samples: Sequence[float]) -> float:
+    """Return the standard deviation; 0 if it is a rounding error, or for a single sample."""
+    spread = stdev(samples) if len(samples) > 1 else 0.0
+    return 0.0 if spread < _ROUNDING * max(1.0, *map(abs, samples)) else spread

@@ -1,0 +1,128 @@
+"""Verdicts in words, for people who know their metric but not statistics."""
+
+import math
+from collections.abc import Iterable
+
+from augment.support.text import amount
+from trainer.sweeps.verdict import MANY, Difference, Metric, Replicates
+
+# How many seeds or folds a comparison should have, where nothing else is known.
+_ENOUGH = 5
+
+
+def verdict(found: Difference | None, other: Replicates, baseline: Replicates, metric: Metric, detect: float) -> str:
+    """Return what the difference of a configuration to a baseline means, without its name.
+
+    Args:
+        found: the difference, as `trainer.sweeps.verdict.compare` returns it.
+        other: the configuration.
+        baseline: the baseline.
+        metric: what the scores are.
+        detect: the size of a difference that is worth seeing.
+    """
+    if found is None:
+        return _too_few(other, baseline)
+    unit = baseline.unit if found.paired else "run" if other.unit != baseline.unit else other.unit
+    ours, theirs = found.counts
+    counts = amount(ours, unit) if ours == theirs else f"{ours} and {amount(theirs, unit)}"
+    better = (found.mean < 0) == metric.smaller
+    if found.interval is None or found.p is None:
+        if abs(found.mean) < 1e-12:
+            return f"the same scores as the baseline in all {counts}: what was changed had no effect on them"
+        by = size(metric, abs(found.mean))
+        return (
+            f"{'better' if better else 'worse'} by {by} in each of {counts}, without any spread to judge chance by; "
+            f"run more {unit}s"
+        )
+    sign = -1 if found.beyond_chance and found.mean < 0 else 1
+    low, high = sorted(sign * bound for bound in found.interval)
+    digits = _digits(metric, (high - low) / 2)
+    about = f"95 % interval {number(metric, low, digits)} to {number(metric, high, digits)}"
+    p = f"{'corrected ' if found.tests > 1 else ''}{p_value(found.corrected)}"
+    paired = ", paired" if found.paired else "" if ours != theirs else " each"
+    if found.beyond_chance:
+        by = size(metric, abs(found.mean), digits)
+        return f"{'better' if better else 'worse'} by {by} ({about}, {p}, {counts}{paired})"
+    by = size(metric, found.mean, digits, sign=True)
+    return f"no difference beyond chance ({by}, {about}, {p}, {counts}{paired}){_more(found, unit, metric, detect)}"
+
+
+def _more(found: Difference, unit: str, metric: Metric, detect: float) -> str:
+    """Return how many more seeds or folds would show a difference."""
+    if found.needed is None:
+        return ""
+    of = size(metric, detect)
+    more, each = found.needed - min(found.counts), "" if found.paired else " of each"
+    if more <= 0:
+        return f"; a difference of {of} would probably have been seen"
+    if found.needed >= MANY:
+        return f"; more than {MANY:,} {unit}s would be needed to detect {of}"
+    about = round(more, 1 - math.floor(math.log10(more)))  # the spread is not known any better
+    return f"; about {about:,} more {unit}{'' if about == 1 else 's'}{each} would be needed to detect {of}"
+
+
+def _too_few(other: Replicates, baseline: Replicates) -> str:
+    """Return that one seed tells nothing, and what to run."""
+    few = [one for one in (other, baseline) if len(one.samples) < 2]
+    who = "this and the baseline have" if len(few) == 2 else "the baseline has" if few == [baseline] else "it has"
+    rest = max((other, baseline), key=lambda one: len(one.samples)).scores
+    by_fold = len({fold for _, fold in rest}) > 1
+    had = {key[by_fold] for one in few for key in one.scores}
+    known = [key[by_fold] for key in rest] if len(rest) > 2 else map(str, range(_ENOUGH))
+    missing = [value for value in known if value not in had]
+    setting, unit = ("data.fold", "fold") if by_fold else ("seed", "seed")
+    return (
+        f"{who} one {unit}, which says nothing about chance; run {setting}={','.join(dict.fromkeys(missing))} as well"
+    )
+
+
+def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool = False) -> str:
+    """Return a difference of scores with its unit: points, hundredths of 1, for scores in [0, 1]."""
+    text = f"{_scaled(metric, value):.3g}" if digits is None else number(metric, value, digits)
+    text = f"+{text}" if sign and not text.startswith("-") else text
+    return text + (f" point{'' if text in ('1', '1.0') else 's'}" if metric.share else "")
+
+
+def number(metric: Metric, value: float, digits: int) -> str:
+    """Return a difference of scores without its unit."""
+    text = f"{_scaled(metric, value):.{digits}f}"
+    return text.lstrip("-") if not text.strip("-0.") else text  # no -0.0
+
+
+def p_value(p: float | None) -> str:
+    """Return a p-value as "p = .003"; empty for None."""
+    if p is None:
+        return ""
+    if p < 0.001:
+        return "p < .001"
+    text = f"{p:.2f}" if p >= 0.1 else f"{p:.3f}"
+    return f"p = {text.lstrip('0') if p < 0.995 else '1'}"
+
+
+def left_out(runs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return why runs were left out, a line for each reason.
+
+    Args:
+        runs: name and reason of each.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in runs:
+        by_reason.setdefault(reason, []).append(name)
+    return [f"{amount(len(names), 'run')} left out, {reason}: {_some(names)}" for reason, names in by_reason.items()]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _scaled(metric: Metric, value: float) -> float:
+    return value * 100 if metric.share else value
+
+
+def _digits(metric: Metric, scale: float) -> int:
+    """Return the decimals that a value of some size, or known to about it, deserves."""
+    scale = _scaled(metric, scale)
+    if not 0 < scale < math.inf:
+        return 1
+    least = -math.floor(math.log10(scale))
+    return max(1, least) if metric.share else max(0, 1 + least)
