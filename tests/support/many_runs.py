@@ -1,4 +1,4 @@
-"""Many run folders from a real one: its files, copied with other settings, curves and endings."""
+"""Run folders without a training: a few for tests, and many from a real one with other settings and curves."""
 
 import json
 import math
@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import yaml
+
+# Markup, a script and the end of one, as a name.
+HOSTILE = """</script><img src=x onerror="document.title='run'"><b>&amp;'\u2028"""
 
 COPIED = ("environment.json", "batch.png", "report.html", "plan.txt")
 
@@ -78,6 +81,30 @@ def curve(rng: np.random.Generator, epochs: int, end: float) -> list[float]:
     at = np.arange(1, epochs + 1)
     values = 0.1 + (end - 0.1) * (1 - np.exp(-3 * at / epochs)) / (1 - np.exp(-3)) + rng.normal(0, 0.012, epochs)
     return [round(float(value), 4) for value in np.clip(values, 0, 1)]
+
+
+def config_of(lr: float, p: float, seed: int, **more: Any) -> dict[str, Any]:
+    """Return a small configuration."""
+    return {"fit": {"lr": lr}, "aug": {"train": {"rotate": {"op": "rotate", "p": p}}}, "seed": seed} | more
+
+
+def write_few(folder: Path) -> None:
+    """Write a sweep over lr, rotate.p and seed, with one failed, pruned and planned job each, and a hostile run.
+
+    The score is .5 + 5 lr + .1 p + .004 seed.
+    """
+    rng = np.random.default_rng(0)
+    jobs = [(lr, p, seed) for lr in (0.01, 0.02, 0.04) for p in (0.0, 0.2) for seed in (0, 1)]
+    ends: dict[int, Any] = {3: {"status": "failed", "error": f"ValueError: {HOSTILE}"}, 4: {"status": "pruned"}}
+    for i, (lr, p, seed) in enumerate(jobs):
+        given = [f"fit.lr={lr}", f"aug.train.rotate.p={p}", f"seed={seed}"]
+        end = round(0.5 + 5 * lr + 0.1 * p + 0.004 * seed, 4)
+        scores, job = [*curve(rng, 4, end), end], folder / "sweep" / f"{i:010x}"
+        write_run(job, config_of(lr, p, seed), given, scores, planned=5, order=i, **ends.get(i, {}))
+    write_run(folder / "sweep" / "00000000ff", {}, ["fit.lr=0.08"], [], planned=5, order=99, status="planned")
+    named = config_of(0.02, 0.2, 0, run={"name": HOSTILE, "tags": [HOSTILE]})
+    single = folder / "<img src=x onerror=document.title=1>"
+    write_run(single, named, [f"x={HOSTILE}"], [0.1, math.nan, 0.3], planned=3)
 
 
 def write_many(folder: Path, template: Path, count: int = 500, epochs: int = 30) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from augment.support.errors import UserError, first_line
 from augment.support.files import digest, write_atomically
 from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import METRICS_FILE
@@ -54,8 +55,11 @@ class Watched:
         """Return the version of the data, the page, and the data as JSON."""
         with self._lock:
             if time.monotonic() - self._looked >= EVERY:
-                if self._read():
-                    self._make()
+                try:
+                    if self._read():
+                        self._make()
+                except (OSError, UserError) as error:  # folders are being moved or removed
+                    log.warning("%s: not read again: %s", self.folder, first_line(error))
                 self._looked = time.monotonic()
             return self._version, self._page, self._json
 

@@ -3,53 +3,22 @@
 import math
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
-import numpy as np
 import pytest
 from browser import dump, found, run_script, with_script
-from many_runs import curve, write_run
+from many_runs import HOSTILE, config_of, write_few, write_run
 
 from trainer.sweeps.dashboard.content import collect
 from trainer.sweeps.dashboard.page import render
 from trainer.sweeps.dashboard.server import Server, Watched
 from trainer.sweeps.runs import find_runs
 
-HOSTILE = """</script><img src=x onerror="document.title='run'"><b>&amp;'\u2028"""
-
-
-ENDS: dict[int, Any] = {3: {"status": "failed", "error": f"ValueError: {HOSTILE}"}, 4: {"status": "pruned"}}
-
-
-def config(lr: float, p: float, seed: int, **more: Any) -> dict[str, Any]:
-    return {"fit": {"lr": lr}, "aug": {"train": {"rotate": {"op": "rotate", "p": p}}}, "seed": seed} | more
-
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Path:
-    """outputs/sweep/: lr x p x seed, of which one job failed, one was pruned, and one is planned; and a hostile run."""
-    rng = np.random.default_rng(0)
-    folder = tmp_path / "outputs" / "sweep"
-    jobs = [(lr, p, seed) for lr in (0.01, 0.02, 0.04) for p in (0.0, 0.2) for seed in (0, 1)]
-    for i, (lr, p, seed) in enumerate(jobs):
-        given = [f"fit.lr={lr}", f"aug.train.rotate.p={p}", f"seed={seed}"]
-        scores = curve(rng, 5, 0.5 + 5 * lr + 0.1 * p + 0.004 * seed)
-        scores[-1] = round(0.5 + 5 * lr + 0.1 * p + 0.004 * seed, 4)
-        ends: dict[str, Any] = {
-            3: {"status": "failed", "error": f"ValueError: {HOSTILE}"},
-            4: {"status": "pruned"},
-        }.get(i, {})
-        write_run(folder / f"{i:010x}", config(lr, p, seed), given, scores, planned=5, order=i, **ends)
-    write_run(folder / "00000000ff", {}, ["fit.lr=0.08"], [], planned=5, order=99, status="planned")
-    single = folder.parent / "<img src=x onerror=document.title=1>"
-    write_run(
-        single,
-        config(0.02, 0.2, 0, run={"name": HOSTILE, "tags": [HOSTILE]}),
-        [f"x={HOSTILE}"],
-        [0.1, float("nan"), 0.3],
-        planned=3,
-    )
-    return folder.parent
+def outputs(tmp_path: Path) -> Path:
+    """A few runs."""
+    write_few(tmp_path / "outputs")
+    return tmp_path / "outputs"
 
 
 SCRIPT = """
@@ -91,8 +60,8 @@ SCRIPT = """
 """
 
 
-def test_sorting_filtering_overlaying_and_brushing(sweep: Path, tmp_path: Path) -> None:
-    page = render(collect(find_runs([sweep]), sweep, sweep))
+def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path) -> None:
+    page = render(collect(find_runs([outputs]), outputs, outputs))
     seen = run_script(page, SCRIPT, tmp_path)
     assert {"run", "status", "last val_accuracy", "lr", "rotate.p", "seed"} <= set(seen["head"])
     assert len(seen["names"]) == 14
@@ -120,8 +89,8 @@ def test_sorting_filtering_overlaying_and_brushing(sweep: Path, tmp_path: Path) 
     assert (seen["images"], seen["bold"], seen["scripts"], seen["title"]) == (0, 1, 4, "outputs: dashboard")
 
 
-def test_a_served_page_takes_new_runs_and_keeps_its_filters(sweep: Path, tmp_path: Path) -> None:
-    added = sweep / "sweep" / "00000000aa"
+def test_a_served_page_takes_new_runs_and_keeps_its_filters(outputs: Path, tmp_path: Path) -> None:
+    added = outputs / "sweep" / "00000000aa"
 
     class Growing(Watched):
         """A run appears when the page has been read."""
@@ -129,7 +98,7 @@ def test_a_served_page_takes_new_runs_and_keeps_its_filters(sweep: Path, tmp_pat
         def latest(self) -> tuple[str, str, str]:
             latest = super().latest()
             if self.asked == 1:
-                write_run(added, config(0.03, 0.0, 5), ["fit.lr=0.03"], [0.2, 0.3], planned=2, order=50)
+                write_run(added, config_of(0.03, 0.0, 5), ["fit.lr=0.03"], [0.2, 0.3], planned=2, order=50)
             self.asked, self._looked = self.asked + 1, -math.inf
             return latest[0], with_script(latest[1], script), latest[2]
 
@@ -141,8 +110,8 @@ def test_a_served_page_takes_new_runs_and_keeps_its_filters(sweep: Path, tmp_pat
       for (let i = 0; i < 50 && !seen[0].length && !texts("#rows th").length; i++) await wait(200);
       return [...seen, texts("#rows th"), document.getElementById("text").value, texts("#live")[0]];
     """
-    with Server(Growing(sweep, tmp_path / "dashboard.html"), 0) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with Server(Growing(outputs, tmp_path / "dashboard.html"), 0) as server:
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         document = dump(f"http://127.0.0.1:{server.server_port}/", tmp_path / "profile", 8000)
         server.shutdown()
     assert found(document) == [[], ["00000000aa"], "lr=0.03", "live"]
