@@ -36,7 +36,7 @@ class Tool:
 def find_tools(package: str) -> dict[str, Tool]:
     """Return the tools of a package by name, without importing them.
 
-    A tool is a module in the room `tools`, or a package with a module `command`: in a room, or a room of its own. The
+    A tool is a module in the room `tools`, or a package with a module `command`: in any room, or a room of its own. The
     first line of its docstring is its summary.
     """
     spec = find_spec(package)

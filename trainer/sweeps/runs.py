@@ -44,7 +44,7 @@ class Run:
 
     Attributes:
         folder: its folder, as it was given or found.
-        name: `run.name` of its configuration, else the name of the folder.
+        name: what people call it: its name in summary.json, `run.name` of its configuration, or the name of its folder.
         status: one of `STATUSES`; a run that was killed is interrupted, one that a search ended early is pruned.
         overrides: what it was started with, without leading plus signs.
         config: its resolved configuration as plain values, interpolations as text; empty if it has none.
@@ -157,7 +157,7 @@ def read_run(folder: Path) -> Run:
     score = _score([*rows, _numbers(summary.get("last"))], summary)
     return Run(
         folder=folder,
-        name=str(name or folder.name or folder.resolve().name),
+        name=str(summary.get("name") or name or folder.name or folder.resolve().name),
         status=_status(folder, summary, began=bool(summary or rows or config or SUMMARY_FILE in notes)),
         overrides=tuple(str(override).lstrip("+") for override in given),
         config=config,
@@ -181,8 +181,9 @@ def _folders(path: Path) -> Iterator[Path]:
         names[:] = [name for name in names if not name.startswith(".")]
 
 
-def _place(run: Run) -> tuple[Path, int, int, str]:
-    return run.sweep or run.folder, run.order, len(run.folder.name), run.folder.name
+def _place(run: Run) -> tuple[Path, int, str]:
+    numbered = run.folder.parent if run.folder.name.isdecimal() else run.folder
+    return run.sweep or numbered, run.order, run.folder.name
 
 
 def _status(folder: Path, summary: Mapping[str, Any], *, began: bool) -> str:

@@ -1,30 +1,29 @@
-"""The table of a finished sweep: all jobs, the best first, and means over seeds and folds; printed and written."""
+"""The table of a finished sweep: all jobs, the best first, means over seeds and folds, and verdicts."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from augment.cli.parser import writing
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
-from augment.support.yaml_files import read_list
-from trainer.run.folder import user_of
-from trainer.run.summary import RUNNING, SUMMARY_FILE
-from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named, task_of
+from trainer.sweeps.comparison import MEANS, Comparison, compare_groups, mean_cells, one_of, plain_group
+from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys
+from trainer.sweeps.runs import FINISHED, Run, find_runs
+from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines
+from trainer.sweeps.show import print_table as show
+from trainer.sweeps.words import left_out
+from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
 
-# Overrides that change what the loss of numbers is.
-_OF_LOSSES = ("fit.regression_loss=", "fit.standardize=")
+# The beginnings of overrides that repeat an experiment.
+_REPEATED = tuple(f"{key}=" for key in REPEATED)
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Job:
     Attributes:
         name: name of its folder.
         overrides: what it was started with.
-        status: finished, interrupted, failed, running, killed, or missing if it never began.
+        status: its status, see `trainer.sweeps.runs.STATUSES`.
         last: score of the last epoch, or None.
         best: score of the best epoch, which was chosen by it, or None.
         seconds: duration.
@@ -52,68 +51,26 @@ class Job:
     score: str = task_named(DEFAULT).monitor
 
 
-@dataclass(frozen=True)
-class Mean:
-    """The last scores of jobs that differ only in their seed or fold of cross-validation.
-
-    The interval over folds is a little too narrow: they share training images, so that their scores are not
-    independent, and no unbiased estimate of the variance exists (Bengio and Grandvalet 2004).
-
-    Attributes:
-        name: what else the sweep varies.
-        scores: the last score of each job.
-        score: what the scores are, such as val_accuracy.
-        folds: the fold of each job; empty if the sweep does not vary the fold.
-    """
-
-    name: str
-    scores: tuple[float, ...]
-    score: str = task_named(DEFAULT).monitor
-    folds: tuple[str, ...] = ()
-
-    @property
-    def samples(self) -> tuple[float, ...]:
-        """What counts as a sample: the scores, or the means of folds with several scores, which resemble each other."""
-        if len(set(self.folds)) < 2:
-            return self.scores
-        of_fold: defaultdict[str, list[float]] = defaultdict(list)
-        for fold, score in zip(self.folds, self.scores, strict=True):
-            of_fold[fold].append(score)
-        return tuple(map(mean, of_fold.values()))
-
-    @property
-    def mean(self) -> float:
-        """The mean."""
-        return mean(self.scores)
-
-    @property
-    def std(self) -> float:
-        """The standard deviation of one job."""
-        return stdev(self.scores)
-
-    def interval(self) -> tuple[float, float]:
-        """Return the 95 % confidence interval of the mean over all seeds, or over folds (Student's t)."""
-        from scipy.stats import t  # takes a while
-
-        samples = self.samples
-        half = float(t.ppf(0.975, len(samples) - 1)) * stdev(samples) / math.sqrt(len(samples))
-        return self.mean - half, self.mean + half
-
-    def plain(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
-        return asdict(self) | {"n": len(self.scores), "mean": self.mean, "std": self.std, "interval": self.interval()}
-
-
 def read_jobs(folder: Path) -> list[Job]:
     """Read the jobs of a sweep's folder, the best last epoch first, those without a score last."""
-    overrides = {
-        run.parent: tuple(str(o).lstrip("+") for o in read_list(run / "overrides.yaml"))
-        for run in folder.glob("*/.hydra")
-    }
-    # Losses of different kinds cannot be compared.
-    losses = {tuple(o for o in given if o.startswith(_OF_LOSSES)) for given in overrides.values()}
-    jobs = [_read_job(run, given, one_loss=len(losses) < 2) for run, given in overrides.items()]
-    return sorted(jobs, key=lambda job: (job.last is None, *_rank(job.score, job.last or 0.0), len(job.name), job.name))
+    return _jobs(find_runs([folder]))
+
+
+def _jobs(runs: Sequence[Run]) -> list[Job]:
+    jobs = [
+        Job(
+            run.folder.name,
+            run.overrides,
+            run.status,
+            _value(run.last, key),
+            _value(run.best, key),
+            run.seconds,
+            run.error,
+            key,
+        )
+        for run, key in zip(runs, score_keys(runs), strict=True)
+    ]
+    return sorted(jobs, key=lambda job: (job.last is None, *_rank(job.score, job.last or 0.0)))
 
 
 def _rank(score: str, value: float) -> tuple[str, float]:
@@ -121,112 +78,87 @@ def _rank(score: str, value: float) -> tuple[str, float]:
     return score, value if smaller_is_better(score) else -value
 
 
-def _score(rows: Sequence[Job | Mean]) -> str:
-    """Return the score that all of some rows have; empty if they differ."""
-    scores = {row.score for row in rows if isinstance(row, Mean) or row.last is not None}
-    return "" if len(scores) > 1 else next(iter(scores), task_named(DEFAULT).monitor)
-
-
-def _read_job(folder: Path, overrides: tuple[str, ...], *, one_loss: bool) -> Job:
-    try:
-        summary = json.loads((folder / SUMMARY_FILE).read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return Job(folder.name, overrides, "missing", None, None, 0.0, "")
-    if summary["status"] == RUNNING:
-        return Job(folder.name, overrides, "running" if user_of(folder) else "killed", None, None, 0.0, "")
-    task = task_of([summary["last"], summary["best"]])
-    score = task.monitor if one_loss or task.monitor != "val_loss" else f"val_{task.score}"
-    last, best = (_value(summary[row], score) for row in ("last", "best"))
-    return Job(folder.name, overrides, summary["status"], last, best, summary["seconds"], summary["error"], score)
-
-
-def _value(row: Mapping[str, float | None], key: str) -> float | None:
+def _value(row: Mapping[str, float], key: str) -> float | None:
     value = row.get(key)
     return None if value is None or math.isnan(value) else value
 
 
 def print_table(folder: Path, console: Console) -> bool:
-    """Print the table of a sweep and write it into its folder; return whether all its jobs finished."""
-    jobs = read_jobs(folder)
-    varied = _varied(jobs)
-    means = _over_seeds(jobs, varied)
+    """Print the tables of a sweep and write them into its folder; return whether all its jobs finished."""
+    runs = find_runs([folder])
+    jobs, varied = _jobs(runs), _varied(runs)
+    groups, left = _over_seeds(runs, varied)
+    means = sorted(
+        (group for group in groups if len(group.runs) > 1),
+        key=lambda group: _rank(group.metric.key, group.replicates.mean),
+    )
+    compared = _compared(groups, left) if means else None
     tables = [_job_table(jobs, varied), *([_mean_table(means, varied)] if means else [])]
-    for title, rows in tables:
-        table = Table(title=title, title_justify="left")
-        for name in rows[0]:
-            table.add_column(name, justify="left" if name in _WORDS else "right", overflow="fold")
-        for row in rows[1:]:
-            table.add_row(*map(Text, row))  # brackets are no markup here
-        console.print(table)
+    for table in tables:
+        show(console, table)
+    lines = _advice(runs, varied) if compared is None else compared.lines() if len(groups) > 1 else compared.notes
+    print_lines(console, lines)
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
-    plain = {"jobs": [asdict(job) for job in jobs], "means": [row.plain() for row in means]}
+    plain: dict[str, Any] = {"jobs": [asdict(job) for job in jobs], "means": [plain_group(group) for group in means]}
+    plain |= {"comparison": compared.plain()} if compared else {}
     with writing(str(folder / TABLE_FILE)):
-        write_atomically(folder / TABLE_FILE, "\n".join(_markdown(title, rows) for title, rows in tables))
+        texts = [*map(markdown_table, tables), *([markdown_lines(lines)] if lines else [])]
+        write_atomically(folder / TABLE_FILE, "\n".join(texts))
         write_json(folder / VALUES_FILE, plain)
-    return all(job.status == "finished" for job in jobs)
+    return all(job.status == FINISHED for job in jobs)
 
 
-# A title, and the rows of a table, of which the first one holds the names of its columns.
-Rows = tuple[str, list[list[str]]]
-_WORDS = ("job", "what it varies", "status")
-
-# Overrides that repeat an experiment, and what they go over.
-_FOLD = "data.fold="
-_REPEATED = {"seed=": "seeds", _FOLD: "folds"}
-
-
-def _job_table(jobs: Sequence[Job], varied: set[str]) -> Rows:
-    key = _score(jobs)
-    rows = [["job", "what it varies", f"last {key or 'score'}", f"best {key or 'score'}", "seconds", "status"]]
+def _job_table(jobs: Sequence[Job], varied: set[str]) -> Table:
+    key = one_of({job.score for job in jobs if job.last is not None} or {task_named(DEFAULT).monitor})
+    rows = [["job", "what it varies", f"last {key}", f"best {key}", "seconds", "status"]]
     for job in jobs:
-        which = "" if key else f"{job.score} "
+        which = f"{job.score} " if key == "score" else ""
         scores = ("" if score is None else f"{which}{score:.4f}" for score in (job.last, job.best))
         status = f"{job.status}: {job.error}" if job.error else job.status
         rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", status])
     return f"{amount(len(jobs), 'job')}, the best last epoch first", rows
 
 
-def _mean_table(means: Sequence[Mean], varied: set[str]) -> Rows:
-    key = _score(means)
-    rows = [["what it varies", "n", "mean", "std", "95 % interval of the mean"]]
-    for row in means:
-        low, high = row.interval()
-        mean_score = f"{row.mean:.4f}" if key else f"{row.score} {row.mean:.4f}"
-        n = str(len(row.scores)) + (f" in {len(row.samples)} folds" if len(row.samples) < len(row.scores) else "")
-        rows.append([row.name, n, mean_score, f"{row.std:.4f}", f"{low:.4f}..{high:.4f}"])
-    over = [name for key, name in _REPEATED.items() if any(override.startswith(key) for override in varied)]
-    return f"last {key or 'score'} over {' and '.join(over)}", rows
+def _mean_table(means: Sequence[Group], varied: set[str]) -> Table:
+    key = one_of({group.metric.key for group in means})
+    rows = [["what it varies", *MEANS], *(mean_cells(group, named=key == "score") for group in means)]
+    over = [name for key, name in REPEATED.items() if any(override.startswith(f"{key}=") for override in varied)]
+    return f"last {key} over {' and '.join(over)}", rows
 
 
-def _markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
-    head, *body = [[cell.replace("|", r"\|").replace("\n", " ") for cell in row] for row in rows]
-    align = ["---" if name in _WORDS else "---:" for name in head]
-    return f"{title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in (head, align, *body))
-
-
-def _varied(jobs: Sequence[Job]) -> set[str]:
+def _varied(runs: Sequence[Run]) -> set[str]:
     """Return the overrides that not all jobs have."""
-    everywhere = set.intersection(*[set(job.overrides) for job in jobs]) if jobs else set()
-    return {override for job in jobs for override in job.overrides} - everywhere
+    everywhere = set.intersection(*[set(run.overrides) for run in runs]) if runs else set()
+    return {override for run in runs for override in run.overrides} - everywhere
 
 
-def _kept(job: Job, varied: set[str]) -> list[str]:
+def _kept(job: Job | Run, varied: set[str]) -> list[str]:
     return [override for override in job.overrides if override in varied]
 
 
-def _over_seeds(jobs: Sequence[Job], varied: set[str]) -> list[Mean]:
-    """Return the means over jobs that differ in their seed or fold alone, the best first; none for single ones."""
-    groups: defaultdict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
-    if not any(override.startswith(tuple(_REPEATED)) for override in varied):
-        return []  # the same job several times
-    for job in jobs:
-        if job.last is not None and job.status == "finished":
-            name = " ".join(o for o in _kept(job, varied) if not o.startswith(tuple(_REPEATED)))
-            fold = next((o for o in _kept(job, varied) if o.startswith(_FOLD)), "")
-            groups[name, job.score].append((job.last, fold))
-    means = [
-        Mean(name, tuple(score for score, _ in rows), of, tuple(fold for _, fold in rows))
-        for (name, of), rows in groups.items()
-        if len(rows) > 1
-    ]
-    return sorted(means, key=lambda row: _rank(row.score, row.mean))
+def _over_seeds(runs: Sequence[Run], varied: set[str]) -> tuple[list[Group], list[tuple[str, str]]]:
+    """Group jobs that differ in their seed or fold alone, in their order; with those that do not count, and why."""
+    if not any(override.startswith(_REPEATED) for override in varied):
+        return [], []  # the same job several times
+    same: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run, key in zip(runs, score_keys(runs), strict=True):
+        same[" ".join(o for o in _kept(run, varied) if not o.startswith(_REPEATED)), key].append(run)
+    groups, left = [], []
+    for (name, key), rows in same.items():
+        good, bad = counted(rows, [key] * len(rows))
+        groups += [make_group(name, good, key)] if good else []
+        left += [(run.folder.name, reason) for run, reason in bad]
+    return groups, left
+
+
+def _compared(groups: Sequence[Group], left: Sequence[tuple[str, str]]) -> Comparison:
+    notes = [left_out(left)] if left else []
+    return compare_groups(groups, 0, "which was run first", notes=notes)
+
+
+def _advice(runs: Sequence[Run], varied: set[str]) -> list[str]:
+    """Return what to do if a sweep has no replicates."""
+    settings = {override for override in varied if not override.startswith(_REPEATED)}
+    if len([run for run in runs if run.status == FINISHED]) < 2 or not settings:
+        return []
+    return ["One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep."]

@@ -127,10 +127,10 @@ class Difference:
 def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: float = 0.0) -> Range | None:
     """Return the 95 % confidence interval of a mean, which never leaves the range of what is possible.
 
-    The variance is taken to shrink toward a bound as that of a share does, (m - low) (high - m) with the mean m, or as
-    (m - low) if there is one bound. The interval holds all means m that are no further from the observed mean than t
-    standard errors at m: Wilson's interval, with the spread of the samples in place of the binomial one, and with
-    Student's t. Without bounds this is the usual interval.
+    Between two bounds the variance is taken to shrink toward them as that of a share does, as (m - low) (high - m) with
+    the mean m. The interval holds all means m that are no further from the observed one than t standard errors at m: it
+    is Wilson's, with the spread of the samples in place of the binomial one, and Student's t. With one bound or none it
+    is the usual one of Student's t, cut off at the bound.
 
     If all samples are equal, their spread is below what the resolution shows: it is taken to be so large that they are
     all equal in one case of twenty.
@@ -150,27 +150,20 @@ def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: flo
         return None
     low, high = within if within[0] <= min(samples) and max(samples) <= within[1] else ANY
     middle, spread = mean(samples), _spread(samples)
-    if not spread:
-        if not resolution:
-            return None
-        spread = resolution / (2 * float(norm.ppf((1 + 0.05 ** (1 / n)) / 2)))
-        half = float(norm.ppf(1 - LEVEL / 2)) * spread / math.sqrt(n)
-        return max(low, middle - half), min(high, middle + half)
-    half = float(t.ppf(1 - LEVEL / 2, n - 1)) * spread / math.sqrt(n)
-    # The variance at m over that at the observed mean: a + b m + c m ** 2.
-    if (low, high) == ANY:
-        a, b, c = 1.0, 0.0, 0.0
-    elif high == math.inf:
-        a, b, c = (part / (middle - low) for part in (-low, 1.0, 0.0))
-    elif low == -math.inf:
-        a, b, c = (part / (high - middle) for part in (high, -1.0, 0.0))
+    if spread:
+        half = float(t.ppf(1 - LEVEL / 2, n - 1)) * spread / math.sqrt(n)
+    elif resolution:
+        widest = resolution / (2 * float(norm.ppf((1 + LEVEL ** (1 / n)) / 2)))
+        half = float(norm.ppf(1 - LEVEL / 2)) * widest / math.sqrt(n)
     else:
-        a, b, c = (part / ((middle - low) * (high - middle)) for part in (-low * high, low + high, -1.0))
-    # (m - middle) ** 2 = half ** 2 (a + b m + c m ** 2)
-    square = half**2
-    two, one, zero = 1 - c * square, -2 * middle - b * square, middle**2 - a * square
-    root = math.sqrt(max(0.0, one**2 - 4 * two * zero))
-    return max(low, (-one - root) / (2 * two)), min(high, (-one + root) / (2 * two))
+        return None
+    if spread and math.isfinite(high - low):
+        # (m - middle) ** 2 = k (m - low) (high - m), solved for m
+        room = (middle - low) * (high - middle)
+        k = half**2 / room
+        middle = (middle + k * (low + high) / 2) / (1 + k)
+        half = math.sqrt(k * room + (k * (high - low) / 2) ** 2) / (1 + k)
+    return max(low, middle - half), min(high, middle + half)
 
 
 def resolution_of(scores: Iterable[float]) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from augment.support.text import amount
+from augment.support.text import amount, list_some
 from trainer.sweeps.verdict import MANY, Difference, Metric, Replicates
 
 # How many seeds or folds a comparison should have, where nothing else is known.
@@ -99,8 +99,8 @@ def p_value(p: float | None) -> str:
     return f"p = {text.lstrip('0') if p < 0.995 else '1'}"
 
 
-def left_out(runs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return why runs were left out, a line for each reason.
+def left_out(runs: Iterable[tuple[str, str]]) -> str:
+    """Return why runs do not count, in a line; empty if there are none.
 
     Args:
         runs: name and reason of each.
@@ -108,11 +108,8 @@ def left_out(runs: Iterable[tuple[str, str]]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for name, reason in runs:
         by_reason.setdefault(reason, []).append(name)
-    return [f"{amount(len(names), 'run')} left out, {reason}: {_some(names)}" for reason, names in by_reason.items()]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    reasons = (f"{reason} ({list_some(names)})" for reason, names in by_reason.items())
+    return f"Left out: {'; '.join(reasons)}." if by_reason else ""
 
 
 def _scaled(metric: Metric, value: float) -> float:

@@ -1,0 +1,84 @@
+"""`python -m trainer compare RUN_OR_SWEEP ...`: compare settings by their seeds and folds, across runs and sweeps."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from augment.cli.parser import USAGE, Parser, output, positive_number, readable_errors, table_console, writing
+from augment.support.errors import UserError
+from augment.support.files import write_atomically, write_json
+from augment.support.text import amount
+from trainer.sweeps.comparison import Comparison, compare_runs
+from trainer.sweeps.runs import find_runs
+from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
+
+_EXAMPLES = """\
+  outputs                                        all runs in outputs/, those of the same settings together
+  SWEEP --baseline aug.train.rotate.p=0          the settings of a sweep, against those without rotation
+  SWEEP RUN --metric val_loss --detect 0.02      by another score, with the difference that is worth seeing
+  SWEEP --out comparison.md --out comparison.json"""
+
+_EPILOG = """
+
+Runs that differ in seed and data.fold alone are replicates. Scores are of the last epoch, as the best one was chosen by
+its score. Runs that failed, were interrupted or pruned, or stopped early do not count."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = Parser(
+        "trainer compare",
+        "Compare settings by their seeds and folds, across runs and sweeps.",
+        _EXAMPLES + _EPILOG,
+        arguments="RUN_OR_SWEEP ...",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="NAME_OR_SETTING",
+        help="what to compare with: settings such as fit.lr=0.1, or the name of a run (default: what ran first)",
+    )
+    parser.add_argument("--metric", metavar="KEY", help="score, as in metrics.jsonl (default: that of the task)")
+    parser.add_argument(
+        "--detect",
+        type=positive_number(),
+        metavar="D",
+        help="difference that is worth seeing: points for scores in [0, 1] (default: 0.5; else 1 %% of the mean)",
+    )
+    parser.add_argument(
+        "--out",
+        type=output,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write the comparison to a file: .md or .json; may be given twice",
+    )
+    with readable_errors():
+        options, paths = parser.split(sys.argv[1:] if arguments is None else arguments)
+        if not paths:
+            sys.stdout.write(parser.format_help())
+            return USAGE
+        for file in options.out:
+            if file.suffix not in (".md", ".json"):
+                raise UserError(f"--out {file}: unknown format. Allowed: a name that ends in .md or .json.")
+        runs = find_runs(map(Path, paths))
+        if not runs:
+            raise UserError(f"{', '.join(paths)}: no runs. Allowed: folders of runs or sweeps, or above them.")
+        compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
+        console = table_console()
+        if compared is None:
+            print_lines(console, [f"None of {amount(len(runs), 'run')} counts.", left])
+            return 1
+        print_table(console, compared.table())
+        print_lines(console, compared.lines())
+        for file in options.out:
+            with writing(f"--out {file}"):
+                _write(compared, file)
+            print_lines(console, [str(file)])
+    return 0
+
+
+def _write(compared: Comparison, file: Path) -> None:
+    if file.suffix == ".json":
+        write_json(file, compared.plain())
+    else:
+        write_atomically(file, f"{markdown_table(compared.table())}\n{markdown_lines(compared.lines())}")

@@ -1,0 +1,267 @@
+"""Compare groups of runs with a baseline: what `python -m trainer compare` and the end of a sweep show."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from augment.support.errors import UserError, nearest, suggest
+from augment.support.text import list_some
+from trainer.sweeps.groups import (
+    OF_LOSSES,
+    Group,
+    counted,
+    make_group,
+    name_groups,
+    same_configuration,
+    score_keys,
+    settings_of,
+)  # fmt: skip
+from trainer.sweeps.runs import FINISHED, Run
+from trainer.sweeps.show import Table
+from trainer.sweeps.verdict import Difference, compare
+from trainer.sweeps.words import left_out, p_value, size, verdict
+
+# The difference that is worth seeing if nobody says it: half a point; of other scores, a share of the baseline's mean.
+POINTS, RELATIVE = 0.5, 0.01
+
+MEANS = ("n", "mean", "std", "95 % interval of the mean")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A group of runs, and how it differs from the baseline.
+
+    Attributes:
+        group: the group.
+        difference: its difference; None for the baseline, and where there is nothing to compare.
+        verdict: what that means, in words; empty for the baseline.
+    """
+
+    group: Group
+    difference: Difference | None = None
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs, compared with one of them.
+
+    Attributes:
+        rows: the groups, in the order in which they were run.
+        baseline: the group that the others are compared with.
+        why: why it is the baseline.
+        detect: the size of a difference that is worth seeing, as a difference of scores.
+        notes: sentences about runs that were left out, and what else to know.
+    """
+
+    rows: tuple[Judged, ...]
+    baseline: Group
+    why: str
+    detect: float
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return the verdicts and the notes."""
+        if len(self.rows) == 1:
+            told = ["One configuration: nothing to compare it with."]
+            if len(self.baseline.replicates.samples) == 1:
+                told.append("One seed says nothing about chance; run seed=1,2,3,4 as well.")
+        else:
+            told = [f"Compared with {self.baseline.called}, {self.why}:"]
+            told += [f"{row.group.called}: {row.verdict}." for row in self.rows if row.group is not self.baseline]
+        return [*told, *self.notes]
+
+    def table(self) -> Table:
+        """Return the means and the differences."""
+        keys = {row.group.metric.key for row in self.rows}
+        cells = [mean_cells(row.group, named=len(keys) > 1) + self._difference_cells(row) for row in self.rows]
+        return f"last {one_of(keys)}", [["configuration", *MEANS, "difference", "p"], *cells]
+
+    def plain(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {
+            "baseline": self.baseline.name,
+            "detect": self.detect,
+            "groups": [
+                plain_group(row.group)
+                | {"difference": row.difference and asdict(row.difference), "verdict": row.verdict}
+                for row in self.rows
+            ],
+            "notes": list(self.notes),
+        }
+
+    def _difference_cells(self, row: Judged) -> list[str]:
+        if row.group is self.baseline:
+            return ["baseline", ""]
+        if row.difference is None:
+            return ["", ""]
+        found, metric = row.difference, row.group.metric
+        return [size(metric, found.mean, sign=True), p_value(found.corrected).removeprefix("p ").removeprefix("= ")]
+
+
+def compare_runs(
+    runs: Sequence[Run], baseline: str | None = None, key: str | None = None, detect: float | None = None
+) -> tuple[Comparison | None, str]:
+    """Compare runs, those of the same configuration as replicates of it.
+
+    Args:
+        runs: the runs, in the order in which they were run.
+        baseline: what to compare with: the name of a group or a run, or settings; None: what was run first.
+        key: the score to compare by; None: that of the task.
+        detect: the size of a difference that is worth seeing, in points for scores in [0, 1]; None: .5 points, or 1 %
+            of the baseline's mean.
+
+    Returns:
+        The comparison, None if no run counts; and why runs do not count.
+
+    Raises:
+        UserError: no run has this score, or the baseline is not among them.
+    """
+    known = {name for run in runs for name in run.last}
+    if key is not None and key not in known:
+        raise UserError(f"--metric {key}: no run has it.{suggest(key, known)}")
+    configured = any(run.config for run in runs)
+    unnamed = [configured and not run.config and run.status == FINISHED for run in runs]
+    rest = [run for run, bare in zip(runs, unnamed, strict=True) if not bare]
+    keys = dict(zip((run.folder for run in rest), [key] * len(rest) if key else score_keys(rest), strict=True))
+    left = [(run, "no configuration that can be read") for run, bare in zip(runs, unnamed, strict=True) if bare]
+    kept = []
+    for same in same_configuration(rest):
+        good, bad = counted(same, [keys[run.folder] for run in same])
+        left += bad
+        kept += [good] if good else []
+    names = name_groups(kept)
+    groups = [make_group(name, same, keys[same[0].folder]) for name, same in zip(names, kept, strict=True)]
+    missing = left_out((run.name, reason) for run, reason in left)
+    if not groups:
+        return None, missing
+    chosen = 0 if baseline is None else find_group(groups, baseline)
+    why = "which was run first" if baseline is None else "the baseline"
+    if detect is not None and groups[chosen].metric.share:
+        detect /= 100
+    return compare_groups(groups, chosen, why, detect, notes=[missing] if missing else []), missing
+
+
+def compare_groups(
+    groups: Sequence[Group], chosen: int, why: str, detect: float | None = None, notes: Sequence[str] = ()
+) -> Comparison:
+    """Compare groups with one of them, as far as they can be compared; see `Comparison`."""
+    baseline = groups[chosen]
+    metric = baseline.metric
+    if detect is None:
+        detect = POINTS / 100 if metric.share else RELATIVE * abs(baseline.replicates.mean)
+    refusals = [_refusal(group, baseline) for group in groups]
+    judged = [group for group, refused in zip(groups, refusals, strict=True) if group is not baseline and not refused]
+    found = compare(baseline.replicates, [group.replicates for group in judged], metric, detect)
+    differences = {id(group): one for group, one in zip(judged, found, strict=True)}
+    rows = []
+    for group, refused in zip(groups, refusals, strict=True):
+        one, text = differences.get(id(group)), refused
+        if id(group) in differences:
+            text = verdict(one, group.replicates, baseline.replicates, metric, detect)
+        rows.append(Judged(group, one, text))
+    return Comparison(tuple(rows), baseline, why, detect, (*_notes(groups), *notes))
+
+
+def find_group(groups: Sequence[Group], text: str) -> int:
+    """Return the group that somebody means: by its name, the name or folder of a run, or settings.
+
+    Raises:
+        UserError: there is none, or there are several.
+    """
+    tokens = [token.lstrip("+") for token in shlex.split(text)]
+    ways = (
+        lambda group: text == group.name,
+        lambda group: any(text.rstrip("/") in (run.name, run.folder.name, str(run.folder)) for run in group.runs),
+        lambda group: all(_has(group, token) for token in tokens),
+    )
+    for way in ways:
+        if found := [index for index, group in enumerate(groups) if way(group)]:
+            if len(found) == 1:
+                return found[0]
+            some = list_some((groups[index].name for index in found), separator="; ")
+            raise UserError(f"--baseline {text}: {len(found)} configurations have it. Allowed: one of them: {some}.")
+    names = [group.name for group in groups]
+    raise UserError(
+        f"--baseline {text}: no such configuration.{nearest(text, names)} "
+        f"Allowed: settings of one, as {list_some(names, 5, '; ')}; or the name of a run."
+    )
+
+
+def mean_cells(group: Group, *, named: bool) -> list[str]:
+    """Return the cells of a group in a table: name and `MEANS`; with the name of the score if it is not the title's."""
+    replicates = group.replicates
+    bounds, n = replicates.interval(group.metric), str(len(replicates.scores))
+    if len(replicates.samples) < len(replicates.scores):
+        n += f" in {len(replicates.samples)} folds"
+    about = "" if bounds is None else f"{bounds[0]:.4f}..{bounds[1]:.4f}"
+    std = "" if replicates.std is None else f"{replicates.std:.4f}"
+    return [group.name, n, f"{group.metric.key} " * named + f"{replicates.mean:.4f}", std, about]
+
+
+def plain_group(group: Group) -> dict[str, Any]:
+    """Return what is known of a group as plain values."""
+    replicates = group.replicates
+    return {
+        "name": group.name,
+        "score": group.metric.key,
+        "runs": [str(run.folder) for run in group.runs],
+        "replicates": [{"seed": seed, "fold": fold} for seed, fold in replicates.scores],
+        "scores": list(replicates.scores.values()),
+        "n": len(replicates.scores),
+        "mean": replicates.mean,
+        "std": replicates.std,
+        "interval": replicates.interval(group.metric),
+    }
+
+
+def one_of(keys: set[str]) -> str:
+    """Return the score that all rows have; "score" if they differ."""
+    return next(iter(keys)) if len(keys) == 1 else "score"
+
+
+def _has(group: Group, token: str) -> bool:
+    """Whether a group has a setting, as its configuration, its name or its overrides write it."""
+    key, equals, value = token.partition("=")
+    known = settings_of(group.runs[0]).get(key)
+    own = [*group.name.split(), *group.runs[0].overrides]
+    return token in own or (bool(equals) and known is not None and _number(known) == _number(value))
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _refusal(group: Group, baseline: Group) -> str:
+    """Return why a group cannot be compared; empty if it can."""
+    if group.metric.key != baseline.metric.key:
+        return f"not compared, as it is scored by {group.metric.key}, and the baseline by {baseline.metric.key}"
+    for key in {**group.basis, **baseline.basis}:
+        ours, theirs = (one.basis.get(key) or "null" for one in (group, baseline))
+        if ours != theirs:
+            what = "losses are of different kinds" if key in OF_LOSSES else "validation images differ"
+            return f"not compared, as {what}: {key}={ours}, of the baseline {theirs}"
+    return ""
+
+
+def _notes(groups: Sequence[Group]) -> list[str]:
+    notes = []
+    again = sum(len(group.runs) - len(group.replicates.scores) for group in groups)
+    if again:
+        notes.append("Runs that repeat a seed count as one, with their mean.")
+    early = [group.name for group in groups if group.runs[0].stopped]
+    if early:
+        notes.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
+    revisions = {str(git.get("revision"))[:10] for group in groups for run in group.runs if (git := _git(run))}
+    if len(revisions) > 1:
+        notes.append(f"The runs come from {len(revisions)} revisions of the code: {list_some(sorted(revisions))}.")
+    return notes
+
+
+def _git(run: Run) -> dict[str, Any]:
+    git = run.environment.get("git")
+    return git if isinstance(git, dict) else {}

@@ -1,0 +1,254 @@
+"""Group runs of the same configuration, whose seeds and folds are replicates, and name what sets the groups apart."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Any
+
+from trainer.run.config import identity
+from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Run
+from trainer.sweeps.verdict import Key, Metric, Replicates, resolution_of
+from trainer.tasks.registry import range_of, smaller_is_better, task_of
+
+# Settings that repeat an experiment, and their names in the plural.
+SEED, FOLD = "seed", "data.fold"
+REPEATED = {SEED: "seeds", FOLD: "folds"}
+
+# Settings of the data that change the training images alone, or where files are kept.
+_OF_TRAINING = {"train", "train_options", "train_targets", "fraction", "fold", "balance", "dir", "max_bad", "workers"}
+
+# Settings that change what the loss of numbers is.
+OF_LOSSES = ("fit.regression_loss", "fit.standardize")
+
+# A name with more settings than these is cut short.
+_SETTINGS = 6
+
+_REASONS = {
+    PLANNED: "not run yet",
+    RUNNING: "still running",
+    FAILED: "failed",
+    INTERRUPTED: "interrupted",
+    PRUNED: "pruned by the search",
+}
+
+Settings = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed and fold alone.
+
+    Attributes:
+        replicates: the scores of their last epochs; runs of the same seed and fold count as one, with their mean.
+        metric: what the scores are.
+        runs: the runs, in the order in which they were found.
+        basis: settings that must be the same in groups that are compared, such as those of the validation images.
+    """
+
+    replicates: Replicates
+    metric: Metric
+    runs: tuple[Run, ...]
+    basis: Settings
+
+    @property
+    def name(self) -> str:
+        """What sets its configuration apart from those of other groups."""
+        return self.replicates.name
+
+    @property
+    def called(self) -> str:
+        """The name for a sentence."""
+        return self.name or "what has none of the settings"
+
+
+def make_group(name: str, runs: Sequence[Run], key: str) -> Group:
+    """Return a group of runs, all of which count, see `counted`.
+
+    Args:
+        name: what sets the group apart.
+        runs: the runs.
+        key: the score.
+    """
+    found: defaultdict[Key, list[float]] = defaultdict(list)
+    for run in runs:
+        found[value_of(run, SEED), value_of(run, FOLD)].append(run.last[key])
+    scores = {replicate: mean(values) for replicate, values in found.items()}
+    metric = Metric(key, smaller_is_better(key), range_of(key))
+    if metric.share and len(set(scores.values())) == 1:
+        values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.best))
+        metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))
+    section = _section(runs[0].config, "data")
+    unused = _OF_TRAINING if section.get("folds") else {*_OF_TRAINING, "split_seed"}
+    data = {str(name): value for name, value in section.items() if name not in unused}
+    others = ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ()))
+    basis = {path: text for name, value in data.items() for path, text in _flat(value, f"data.{name}").items()}
+    return Group(
+        Replicates(name, scores), metric, tuple(runs), basis | {other: value_of(runs[0], other) for other in others}
+    )
+
+
+def counted(runs: Sequence[Run], keys: Sequence[str]) -> tuple[list[Run], list[tuple[Run, str]]]:
+    """Return which runs of a configuration count, and which do not, with the reasons.
+
+    A run that a callback stopped early does not count, as its last epoch is an earlier one than that of others, unless
+    all runs of the configuration ended so.
+
+    Args:
+        runs: all runs of the configuration.
+        keys: the score of each.
+    """
+    ended = [run for run in runs if run.status == FINISHED]
+    early = all(run.stopped for run in ended)
+    kept, left = [], []
+    for run, key in zip(runs, keys, strict=True):
+        if run.status != FINISHED:
+            left.append((run, _REASONS[run.status]))
+        elif run.stopped and not early:
+            left.append((run, "stopped early, unlike others of the same settings"))
+        elif not math.isfinite(run.last.get(key, math.nan)):
+            left.append((run, f"without {key} in the last epoch"))
+        else:
+            kept.append(run)
+    return kept, left
+
+
+def score_keys(runs: Sequence[Run]) -> list[str]:
+    """Return the score that each run is to be compared by: its own, but errors instead of losses of several kinds."""
+    kinds = {tuple(value_of(run, name) for name in OF_LOSSES) for run in runs}
+    return [
+        f"val_{task_of([run.last, run.best]).score}" if run.score == "val_loss" and len(kinds) > 1 else run.score
+        for run in runs
+    ]
+
+
+def same_configuration(runs: Iterable[Run]) -> list[list[Run]]:
+    """Group runs whose configurations are the same without seed and fold, in the order of their first runs.
+
+    Runs without a configuration are grouped by their overrides.
+    """
+    groups: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[_identity(run)].append(run)
+    return list(groups.values())
+
+
+def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Return what sets each group apart: the settings in which they differ, or their overrides if those are fewer.
+
+    A setting that others lack is written as on the command line, `~aug.train.rotate` where it is missing.
+    """
+    tokens = _differing([settings_of(runs[0]) for runs in groups])
+    overrides = _differing_overrides(groups)
+    told = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)
+    if told and (sum(map(len, overrides)) < sum(map(len, tokens)) or not all(tokens)):
+        tokens = overrides
+    names = [
+        " ".join(one[:_SETTINGS]) + (f" and {len(one) - _SETTINGS} more" if len(one) > _SETTINGS else "")
+        for one in tokens
+    ]
+    # What is left alike has the same settings in another order, or differs in what was cut.
+    return [
+        name if name and names.count(name) == 1 else f"{name} ({runs[0].name})" if name else runs[0].name
+        for name, runs in zip(names, groups, strict=True)
+    ]
+
+
+def settings_of(run: Run) -> Settings:
+    """Return a run's settings by their key paths, without what repeats an experiment or changes no result."""
+    if not run.config:
+        pairs = (override.partition("=") for override in _counted(run.overrides))
+        return {key: value for key, _, value in pairs}
+    plain = {**run.config, "callbacks": identity(run.config)["callbacks"]}
+    flat = _flat({str(name): value for name, value in plain.items() if name not in ("run", SEED)}, "")
+    return {key: value for key, value in flat.items() if key not in (FOLD, "fit.resume")}
+
+
+def value_of(run: Run, key: str) -> str:
+    """Return the value of a setting as text, of the configuration or, without one, of the overrides; "" if unknown."""
+    if run.config:
+        section, _, name = key.rpartition(".")
+        value = (_section(run.config, section) if section else run.config).get(name)
+        return "" if value is None else str(value)
+    return next((o.partition("=")[2] for o in run.overrides if o.startswith(f"{key}=")), "")
+
+
+def _identity(run: Run) -> str:
+    if not run.config:
+        return json.dumps(sorted(_counted(run.overrides)))
+    plain = identity(run.config)
+    plain.pop(SEED, None)
+    if isinstance(plain.get("data"), Mapping):
+        plain["data"] = {name: value for name, value in plain["data"].items() if name != "fold"}
+    try:
+        return json.dumps(plain, sort_keys=True, default=str)
+    except (TypeError, ValueError):  # keys of several types, in a damaged file
+        return repr(plain)
+
+
+def _counted(overrides: Iterable[str]) -> list[str]:
+    """Return the overrides that may change a result and do not repeat an experiment."""
+    ignored = (*(f"{key}=" for key in REPEATED), "hydra.", "hydra/", "run.", "fit.resume=", "~run", "~hydra")
+    return [override for override in overrides if not override.startswith(ignored)]
+
+
+def _differing_overrides(groups: Sequence[Sequence[Run]]) -> list[list[str]]:
+    """Return the overrides that all runs of a group have, but not all groups."""
+    own = []
+    for runs in groups:
+        shared = set.intersection(*[set(run.overrides) for run in runs])
+        own.append([override for override in _counted(runs[0].overrides) if override in shared])
+    everywhere = set.intersection(*map(set, own)) if own else set()
+    return [[override for override in one if override not in everywhere] for one in own]
+
+
+def _differing(groups: Sequence[Settings]) -> list[list[str]]:
+    """Return the settings in which some groups differ, as overrides for each group."""
+    keys = [
+        key for key in dict.fromkeys(key for one in groups for key in one) if len({one.get(key) for one in groups}) > 1
+    ]
+    above = [{prefix for key in one for prefix in _prefixes(key)} for one in groups]
+
+    def missing(key: str, index: int) -> str:
+        """Return the highest section of a setting that a group lacks."""
+        return next(prefix for prefix in _prefixes(key) if prefix not in above[index])
+
+    named = []
+    for index, own in enumerate(groups):
+        tokens: dict[str, str] = {}
+        for key in keys:
+            holders = [other[key] for other in groups if key in other]
+            if key not in own:
+                section = missing(key, index)
+                tokens[section] = f"~{section}"
+            elif len(set(holders)) > 1:
+                tokens[key] = f"{key}={own[key]}"
+            else:
+                section = missing(key, next(i for i, other in enumerate(groups) if key not in other))
+                tokens.setdefault(section, f"{key}={own[key]}" if section == key else f"+{section}")
+        told = {prefix for key, token in tokens.items() if "=" in token for prefix in _prefixes(key)[:-1]}
+        named.append([token for key, token in tokens.items() if token[0] != "+" or key not in told])
+    return named
+
+
+def _prefixes(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+def _flat(value: object, key: str) -> dict[str, str]:
+    """Return the leaves of nested mappings as text, by their key paths."""
+    if isinstance(value, Mapping) and value:
+        return {
+            path: text
+            for name, inner in value.items()
+            for path, text in _flat(inner, f"{key}.{name}".lstrip(".")).items()
+        }
+    return {key: value if isinstance(value, str) else json.dumps(value, default=str, separators=(",", ":"))}
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}
