@@ -12,16 +12,18 @@ import numpy as np
 
 from trainer.run.config import CONFIG_FILE
 from trainer.run.summary import SUMMARY_FILE
+from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.importance import importance
 from trainer.sweeps.dashboard.links import href
 from trainer.sweeps.dashboard.previews import Previews
-from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, clip
+from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, clip, groups
 from trainer.sweeps.runs import FINISHED, Run
 from trainer.tasks.registry import known_tasks, smaller_is_better
 
 REPORT = "report.html"
 MOST_RUNS = 5_000
 _MOST_METRICS = 24
+_MOST_COMPARED = 40  # configurations of a sweep
 _MOST_TEXT = 1_000  # characters of an error
 _CURVE_BYTES, _POINT_BYTES = 1_800_000, 7
 _MOST_POINTS, _FEWEST_POINTS = 200, 8  # of a curve
@@ -38,7 +40,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
     runs = runs[:MOST_RUNS]
     sweeps = list(dict.fromkeys(run.sweep for run in runs if run.sweep is not None))
     settings, metrics, previews = Settings(runs), _metrics(runs), Previews(base)
-    groups, group_of = settings.groups(runs)
+    names, group_of = groups(runs)
     environments: dict[tuple[tuple[str, str], ...], int] = {}
     epochs: dict[tuple[int, ...], int] = {}
     points = _points(runs, metrics)
@@ -75,7 +77,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
         "made": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         "runs": rows,
         "sweeps": [_sweep(sweep, runs, settings, folder) for sweep in sweeps],
-        "groups": groups,
+        "groups": names,
         "params": settings.plain(),
         "metrics": [
             {"key": key, "smaller": smaller_is_better(key), "share": key in shares and not smaller_is_better(key)}
@@ -105,8 +107,24 @@ def _sweep(sweep: Path, runs: Sequence[Run], settings: Settings, folder: Path) -
         "name": clip(folder.resolve().name if name == "." else name, KEY),
         "path": clip(name, VALUE),
         "importance": importance(settings.jobs(jobs), scores, smaller_is_better(score)),
-        "verdict": None,
+        "verdict": _verdict([run for run in runs if run.sweep == sweep]),
     }
+
+
+def _verdict(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Return what `python -m trainer compare` says of a sweep; None if there is nothing to compare."""
+    comparison, _ = compare_runs(runs)
+    if comparison is None or len(comparison.rows) < 2:
+        return None
+    title, (head, *rows) = comparison.table()
+    lines, count = comparison.lines(), len(rows)
+    if count > 2 and all(len(row.group.replicates.samples) == 1 for row in comparison.rows):
+        lines = [f"{count:,} configurations with one seed each: which one is best may be chance. Repeat the best ones."]
+        rows = []
+    elif count > _MOST_COMPARED:
+        lines = [*lines[:_MOST_COMPARED], f"The other {count - _MOST_COMPARED:,}: python -m trainer compare."]
+    shown = [[clip(cell, VALUE) for cell in row] for row in rows[:_MOST_COMPARED]]
+    return {"title": title, "lines": [clip(line, _MOST_TEXT) for line in lines], "head": head, "rows": shown}
 
 
 def _best_first(runs: Sequence[Run]) -> list[int]:

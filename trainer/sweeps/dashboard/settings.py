@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.sweeps.groups import REPEATED, name_groups, same_configuration
 from trainer.sweeps.runs import Run
 
 MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters
-
-# Settings that repeat an experiment; runs that differ in them alone are one group.
-REPEATED = ("seed", "data.fold")
 
 # Settings that say nothing about an experiment.
 _OF_FOLDERS = ("run.", "fit.resume", "data.dir", "hydra")
@@ -64,33 +62,22 @@ class Settings:
             encoded.append({"key": key, "values": list(values), "codes": codes, "given": key in self.given})
         return encoded
 
-    def groups(self, runs: Sequence[Run]) -> tuple[list[str], list[int]]:
-        """Return the names of groups of runs that repeat each other, and the group of each run."""
-        of_sweep: defaultdict[Path | None, list[int]] = defaultdict(list)
-        for i, run in enumerate(runs):
-            of_sweep[run.sweep].append(i)
-        found: dict[object, int] = {}
-        names: list[str] = []
-        group_of = [0] * len(runs)
-        for sweep, positions in of_sweep.items():
-            shared = set.intersection(*(set(self._overrides[i].items()) for i in positions))
-            common = shared if len(positions) > 1 else set()
-            for i in positions:
-                key = (sweep, runs[i].score, self._experiment(i) or i)
-                if key not in found:
-                    found[key] = len(names)
-                    varied = self._overrides[i].items() - common
-                    words = [
-                        f"{k}={v}" for k, v in self._overrides[i].items() if (k, v) in varied and k not in REPEATED
-                    ]
-                    names.append(clip(" ".join(words), VALUE) or clip(runs[i].name, KEY))
-                group_of[i] = found[key]
-        return names, group_of
 
-    def _experiment(self, i: int) -> tuple[tuple[str, Value], ...]:
-        """Return the settings of a run, without those that repeat an experiment."""
-        found = self._configs[i] or self._overrides[i]
-        return tuple((key, value) for key, value in sorted(found.items()) if key not in REPEATED)
+def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
+    """Return the names of groups of runs that repeat each other, in a sweep or outside, and the group of each run."""
+    of_sweep: defaultdict[tuple[Path | None, bool], list[Run]] = defaultdict(list)
+    for run in runs:
+        of_sweep[run.sweep, bool(run.config)].append(run)
+    names: list[str] = []
+    found: dict[Path, int] = {}
+    for (_, configured), members in of_sweep.items():
+        same = same_configuration(members)
+        # Jobs that have not begun are known by their overrides alone.
+        own = name_groups(same) if configured else [" ".join(group[0].overrides) or group[0].name for group in same]
+        for name, group in zip(own, same, strict=True):
+            found |= {run.folder: len(names) for run in group}
+            names.append(clip(name, VALUE))
+    return names, [found[run.folder] for run in runs]
 
 
 def clip(text: str, most: int) -> str:

@@ -6,8 +6,9 @@ const MOST_COMPARED = 8;
 function showVerdicts(runs) {
   const sweeps = shownSweeps(runs).filter((sweep) => sweep.verdict);
   fill("verdicts", sweeps.map(({ name, verdict }) => el("div", { class: "card long" }, el("h3", {}, name),
-    el("ul", { class: "findings" }, verdict.sentences.map((text) => el("li", {}, text))),
-    verdict.rows.length > 0 && el("div", { class: "scroll" }, table(verdict.head, verdict.rows, 1)))));
+    el("p", {}, verdict.lines[0]),
+    el("ul", { class: "findings plain" }, verdict.lines.slice(1).map((text) => el("li", {}, text))),
+    verdict.rows.length > 0 && el("details", {}, el("summary", {}, `Means: ${verdict.title}`), el("div", { class: "scroll" }, table(verdict.head, verdict.rows, 1))))));
   $("verdicts-section").hidden = !sweeps.length;
 }
 
