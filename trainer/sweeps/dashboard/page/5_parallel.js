@@ -1,6 +1,7 @@
 // Parallel coordinates: a line for each run through its settings and its score; dragging along an axis filters the table.
 
 const MOST_AXES = 9;
+const BRUSH_Z = 10000; // of ECharts
 
 /** Return the columns of the axes: what varies among runs, and their score. */
 function axisColumns(runs) {
@@ -42,7 +43,7 @@ function showParallel(runs, colors) {
       id: column.key, dim, name: column.label, nameLocation: upright ? "end" : "start", nameGap: upright ? 14 : 8, ...axisScale(column, current.scope),
       nameTextStyle: { color: ink, fontSize: 12, align: upright ? "center" : "left", verticalAlign: upright ? "bottom" : "bottom", padding: upright ? 0 : [0, 0, 10, 8] },
       nameTruncate: { maxWidth: upright ? Math.max(60, $("parallel").clientWidth / axes.length - 14) : 260 }, realtime: false,
-      axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, backgroundColor: color("--card"), padding: [1, 3], borderRadius: 3, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { width: 90, overflow: "truncate", formatter: (text) => text || "unset" }) },
+      axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, backgroundColor: color("--card"), padding: [1, 3], borderRadius: 3, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { formatter: (text) => (text.length > 16 ? text.slice(0, 15) + "…" : text || "unset") }) },
       areaSelectStyle: { width: 18, borderWidth: 1, borderColor: color("--brush"), color: color("--brush"), opacity: 0.3 },
     })),
     series: [{ type: "parallel", smooth: false, inactiveOpacity: 0.04, activeOpacity: 0.9, progressive: 0, silent: true, data: rows }],
@@ -69,6 +70,14 @@ function axisScale(column, runs) {
   // Most of the values of a search on a logarithmic scale are small.
   const middle = [...values].sort((a, b) => a - b)[values.length >> 1];
   return { type: column.param && low > 0 && high / low > 50 && middle < high / 4 ? "log" : "value", scale: true, splitNumber: 4 };
+}
+
+/** Give brushes that were restored the color of those that were dragged, which ECharts forgets. */
+function paintBrushes() {
+  for (const shape of charts.parallel.getZr().storage.getDisplayList(true)) {
+    if (shape.type !== "rect" || shape.z !== BRUSH_Z || shape.style.fill === color("--brush") || !shape.style.fill) continue;
+    shape.setStyle({ fill: color("--brush"), stroke: color("--brush"), lineWidth: 1, opacity: 0.3 });
+  }
 }
 
 /** Take over the brushes of the chart. */

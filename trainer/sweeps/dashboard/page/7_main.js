@@ -51,6 +51,7 @@ function listen() {
     if (row && !event.target.closest("a, label, input") && !getSelection().toString()) select([row.dataset.path], !current.selected.has(row.dataset.path));
   });
   charts.parallel.on("axisareaselected", onBrush);
+  charts.parallel.on("rendered", paintBrushes);
   dark.addEventListener("change", () => update());
   let width = innerWidth;
   addEventListener("resize", () => {
