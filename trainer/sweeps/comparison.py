@@ -21,6 +21,7 @@ from trainer.sweeps.runs import FINISHED, Run
 from trainer.sweeps.show import Table
 from trainer.sweeps.verdict import Difference, compare
 from trainer.sweeps.words import left_out, p_value, size, verdict
+from trainer.tasks.registry import smaller_is_better
 
 # The difference that is worth seeing if nobody says it: half a point; of other scores, a share of the baseline's mean.
 POINTS, RELATIVE = 0.5, 0.01
@@ -48,7 +49,7 @@ class Comparison:
     """Groups of runs, compared with one of them.
 
     Attributes:
-        rows: the groups, in the order in which they were run.
+        rows: the groups, the best first.
         baseline: the group that the others are compared with.
         why: why it is the baseline.
         detect: the size of a difference that is worth seeing, as a difference of scores.
@@ -69,7 +70,11 @@ class Comparison:
                 told.append("One seed says nothing about chance; run seed=1,2,3,4 as well.")
         else:
             told = [f"Compared with {self.baseline.called}, {self.why}:"]
-            told += [f"{row.group.called}: {row.verdict}." for row in self.rows if row.group is not self.baseline]
+            same: dict[str, list[str]] = {}
+            for row in self.rows:
+                if row.group is not self.baseline:
+                    same.setdefault(row.verdict, []).append(row.group.called)
+            told += [f"{list_some(names, separator='; ')}: {text}." for text, names in same.items()]
         return [*told, *self.notes]
 
     def table(self) -> Table:
@@ -136,21 +141,30 @@ def compare_runs(
     missing = left_out((run.name, reason) for run, reason in left)
     if not groups:
         return None, missing
-    chosen = 0 if baseline is None else find_group(groups, baseline)
-    why = "which was run first" if baseline is None else "the baseline"
-    if detect is not None and groups[chosen].metric.share:
-        detect /= 100
-    return compare_groups(groups, chosen, why, detect, notes=[missing] if missing else []), missing
+    chosen = None if baseline is None else find_group(groups, baseline)
+    return compare_groups(groups, [missing] if missing else [], chosen, detect), missing
 
 
 def compare_groups(
-    groups: Sequence[Group], chosen: int, why: str, detect: float | None = None, notes: Sequence[str] = ()
+    groups: Sequence[Group], notes: Sequence[str] = (), baseline: Group | None = None, detect: float | None = None
 ) -> Comparison:
-    """Compare groups with one of them, as far as they can be compared; see `Comparison`."""
-    baseline = groups[chosen]
+    """Compare groups with one of them, as far as they can be compared.
+
+    Args:
+        groups: the groups, in the order in which they were run.
+        notes: sentences about runs that were left out.
+        baseline: one of the groups; None: what was run first, of those with several seeds or folds if there are any.
+        detect: see `compare_runs`.
+    """
+    why = "the baseline"
+    if baseline is None:
+        several = [group for group in groups if len(group.replicates.samples) > 1]
+        baseline = (several or groups)[0]
+        why = "which was run first" + ("" if baseline is groups[0] else ", of those with several seeds")
     metric = baseline.metric
     if detect is None:
-        detect = POINTS / 100 if metric.share else RELATIVE * abs(baseline.replicates.mean)
+        detect = POINTS if metric.share else RELATIVE * abs(baseline.mean)
+    detect /= 100 if metric.share else 1
     refusals = [_refusal(group, baseline) for group in groups]
     judged = [group for group, refused in zip(groups, refusals, strict=True) if group is not baseline and not refused]
     found = compare(baseline.replicates, [group.replicates for group in judged], metric, detect)
@@ -161,10 +175,16 @@ def compare_groups(
         if id(group) in differences:
             text = verdict(one, group.replicates, baseline.replicates, metric, detect)
         rows.append(Judged(group, one, text))
+    rows.sort(key=lambda row: (row.group.metric.key != metric.key, *rank(row.group.metric.key, row.group.mean)))
     return Comparison(tuple(rows), baseline, why, detect, (*_notes(groups), *notes))
 
 
-def find_group(groups: Sequence[Group], text: str) -> int:
+def rank(score: str, value: float) -> tuple[str, float]:
+    """Return the sort key of a score: by kind, the best of each kind first."""
+    return score, value if smaller_is_better(score) else -value
+
+
+def find_group(groups: Sequence[Group], text: str) -> Group:
     """Return the group that somebody means: by its name, the name or folder of a run, or settings.
 
     Raises:
@@ -177,10 +197,10 @@ def find_group(groups: Sequence[Group], text: str) -> int:
         lambda group: all(_has(group, token) for token in tokens),
     )
     for way in ways:
-        if found := [index for index, group in enumerate(groups) if way(group)]:
+        if found := [group for group in groups if way(group)]:
             if len(found) == 1:
                 return found[0]
-            some = list_some((groups[index].name for index in found), separator="; ")
+            some = list_some((group.name for group in found), separator="; ")
             raise UserError(f"--baseline {text}: {len(found)} configurations have it. Allowed: one of them: {some}.")
     names = [group.name for group in groups]
     raise UserError(
@@ -197,7 +217,7 @@ def mean_cells(group: Group, *, named: bool) -> list[str]:
         n += f" in {len(replicates.samples)} folds"
     about = "" if bounds is None else f"{bounds[0]:.4f}..{bounds[1]:.4f}"
     std = "" if replicates.std is None else f"{replicates.std:.4f}"
-    return [group.name, n, f"{group.metric.key} " * named + f"{replicates.mean:.4f}", std, about]
+    return [group.name, n, f"{group.metric.key} " * named + f"{group.mean:.4f}", std, about]
 
 
 def plain_group(group: Group) -> dict[str, Any]:
@@ -225,7 +245,7 @@ def _has(group: Group, token: str) -> bool:
     """Whether a group has a setting, as its configuration, its name or its overrides write it."""
     key, equals, value = token.partition("=")
     known = settings_of(group.runs[0]).get(key)
-    own = [*group.name.split(), *group.runs[0].overrides]
+    own = [*(part.lstrip("+") for part in group.name.split()), *group.runs[0].overrides]
     return token in own or (bool(equals) and known is not None and _number(known) == _number(value))
 
 

@@ -59,6 +59,11 @@ class Group:
         return self.replicates.name
 
     @property
+    def mean(self) -> float:
+        """The mean of the scores."""
+        return self.replicates.mean
+
+    @property
     def called(self) -> str:
         """The name for a sentence."""
         return self.name or "what has none of the settings"
@@ -206,31 +211,30 @@ def _differing_overrides(groups: Sequence[Sequence[Run]]) -> list[list[str]]:
 
 def _differing(groups: Sequence[Settings]) -> list[list[str]]:
     """Return the settings in which some groups differ, as overrides for each group."""
-    keys = [
-        key for key in dict.fromkeys(key for one in groups for key in one) if len({one.get(key) for one in groups}) > 1
-    ]
     above = [{prefix for key in one for prefix in _prefixes(key)} for one in groups]
-
-    def missing(key: str, index: int) -> str:
-        """Return the highest section of a setting that a group lacks."""
-        return next(prefix for prefix in _prefixes(key) if prefix not in above[index])
-
-    named = []
-    for index, own in enumerate(groups):
-        tokens: dict[str, str] = {}
-        for key in keys:
-            holders = [other[key] for other in groups if key in other]
-            if key not in own:
-                section = missing(key, index)
-                tokens[section] = f"~{section}"
-            elif len(set(holders)) > 1:
-                tokens[key] = f"{key}={own[key]}"
+    named: list[dict[str, str]] = [{} for _ in groups]
+    for key in dict.fromkeys(key for one in groups for key in one):
+        values = {one[key] for one in groups if key in one}
+        # The highest section that a group lacks, if it lacks the setting.
+        missing = [
+            next((prefix for prefix in _prefixes(key) if prefix not in there), "") if key not in one else ""
+            for one, there in zip(groups, above, strict=True)
+        ]
+        if len(values) == 1 and not any(missing):
+            continue
+        section = min(filter(None, missing), key=len, default=key)
+        for one, tokens, lacks in zip(groups, named, missing, strict=True):
+            if lacks:
+                tokens[lacks] = f"~{lacks}"
+            elif len(values) > 1 or section == key:
+                tokens[key] = f"{key}={one[key]}"
             else:
-                section = missing(key, next(i for i, other in enumerate(groups) if key not in other))
-                tokens.setdefault(section, f"{key}={own[key]}" if section == key else f"+{section}")
-        told = {prefix for key, token in tokens.items() if "=" in token for prefix in _prefixes(key)[:-1]}
-        named.append([token for key, token in tokens.items() if token[0] != "+" or key not in told])
-    return named
+                tokens.setdefault(section, f"+{section}")
+    detailed = [{prefix for key in tokens for prefix in _prefixes(key)[:-1]} for tokens in named]
+    return [
+        [token for key, token in tokens.items() if token[0] != "+" or key not in inner]
+        for tokens, inner in zip(named, detailed, strict=True)
+    ]
 
 
 def _prefixes(key: str) -> list[str]:

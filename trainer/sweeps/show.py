@@ -1,5 +1,6 @@
 """Show tables and lines about runs, whose names may be a stranger's: on the terminal and in Markdown."""
 
+import re
 from collections.abc import Sequence
 
 from rich import table as rich
@@ -10,6 +11,9 @@ from augment.support.text import as_bytes, printable
 
 # A title, and the rows of a table, of which the first one holds the names of its columns.
 Table = tuple[str, list[list[str]]]
+
+# The beginning of a tag.
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 # Columns that are aligned to the left.
 _WORDS = ("job", "what it varies", "status", "configuration")
@@ -48,8 +52,7 @@ def markdown_lines(lines: Sequence[str]) -> str:
 
 def markdown(text: str) -> str:
     """Return a text that Markdown shows as it is: without cells, tags and links of its own."""
-    plain = _one_line(text).replace("&", "&amp;").replace("<", "&lt;")
-    return plain.replace("|", r"\|").replace("](", r"]\(")
+    return _TAG.sub("&lt;", _one_line(text)).replace("|", r"\|").replace("](", r"]\(")
 
 
 def _one_line(text: str) -> str:

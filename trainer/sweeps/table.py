@@ -12,13 +12,13 @@ from rich.console import Console
 from augment.cli.parser import writing
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
-from trainer.sweeps.comparison import MEANS, Comparison, compare_groups, mean_cells, one_of, plain_group
+from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
 from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys
 from trainer.sweeps.runs import FINISHED, Run, find_runs
 from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines
 from trainer.sweeps.show import print_table as show
 from trainer.sweeps.words import left_out
-from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named
+from trainer.tasks.registry import DEFAULT, task_named
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
 
@@ -70,12 +70,7 @@ def _jobs(runs: Sequence[Run]) -> list[Job]:
         )
         for run, key in zip(runs, score_keys(runs), strict=True)
     ]
-    return sorted(jobs, key=lambda job: (job.last is None, *_rank(job.score, job.last or 0.0)))
-
-
-def _rank(score: str, value: float) -> tuple[str, float]:
-    """Return the sort key of a score: by kind, the best of each kind first."""
-    return score, value if smaller_is_better(score) else -value
+    return sorted(jobs, key=lambda job: (job.last is None, *rank(job.score, job.last or 0.0)))
 
 
 def _value(row: Mapping[str, float], key: str) -> float | None:
@@ -90,9 +85,9 @@ def print_table(folder: Path, console: Console) -> bool:
     groups, left = _over_seeds(runs, varied)
     means = sorted(
         (group for group in groups if len(group.runs) > 1),
-        key=lambda group: _rank(group.metric.key, group.replicates.mean),
+        key=lambda group: rank(group.metric.key, group.mean),
     )
-    compared = _compared(groups, left) if means else None
+    compared = compare_groups(groups, [left_out(left)] if left else []) if means else None
     tables = [_job_table(jobs, varied), *([_mean_table(means, varied)] if means else [])]
     for table in tables:
         show(console, table)
@@ -149,11 +144,6 @@ def _over_seeds(runs: Sequence[Run], varied: set[str]) -> tuple[list[Group], lis
         groups += [make_group(name, good, key)] if good else []
         left += [(run.folder.name, reason) for run, reason in bad]
     return groups, left
-
-
-def _compared(groups: Sequence[Group], left: Sequence[tuple[str, str]]) -> Comparison:
-    notes = [left_out(left)] if left else []
-    return compare_groups(groups, 0, "which was run first", notes=notes)
 
 
 def _advice(runs: Sequence[Run], varied: set[str]) -> list[str]:

@@ -64,16 +64,15 @@ def _more(found: Difference, unit: str, metric: Metric, detect: float) -> str:
 def _too_few(other: Replicates, baseline: Replicates) -> str:
     """Return that one seed tells nothing, and what to run."""
     few = [one for one in (other, baseline) if len(one.samples) < 2]
-    who = "this and the baseline have" if len(few) == 2 else "the baseline has" if few == [baseline] else "it has"
+    where = " here and for the baseline" if len(few) == 2 else " for the baseline" if few == [baseline] else ""
     rest = max((other, baseline), key=lambda one: len(one.samples)).scores
     by_fold = len({fold for _, fold in rest}) > 1
     had = {key[by_fold] for one in few for key in one.scores}
     known = [key[by_fold] for key in rest] if len(rest) > 2 else map(str, range(_ENOUGH))
     missing = [value for value in known if value not in had]
     setting, unit = ("data.fold", "fold") if by_fold else ("seed", "seed")
-    return (
-        f"{who} one {unit}, which says nothing about chance; run {setting}={','.join(dict.fromkeys(missing))} as well"
-    )
+    values = ",".join(dict.fromkeys(missing))
+    return f"one {unit}{where}, which says nothing about chance; run {setting}={values} as well"
 
 
 def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool = False) -> str:

@@ -194,4 +194,4 @@ def test_a_run_without_an_end_is_running_or_was_killed(finished_run: Path, tmp_p
     (job / ".hydra").mkdir()
     (job / ".hydra" / "overrides.yaml").write_text("- seed=0\n")
     (job / SUMMARY_FILE).write_text('{"status": "running"}')
-    assert [found.status for found in read_jobs(tmp_path)] == ["killed"]
+    assert [found.status for found in read_jobs(tmp_path)] == ["interrupted"]

@@ -1,0 +1,211 @@
+"""`python -m trainer compare`: groups, names, verdicts and what is left out, from folders written by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from sweeps import write_run
+
+from trainer.sweeps.compare.command import main
+from trainer.sweeps.groups import name_groups, same_configuration
+from trainer.sweeps.runs import find_runs
+
+LOW, HIGH = (0.900, 0.905, 0.910), (0.920, 0.926, 0.931)
+
+
+def write_seeds(
+    folder: Path, scores: tuple[float, ...], settings: dict[str, Any] | None = None, **summary: Any
+) -> None:
+    for seed, score in enumerate(scores):
+        write_run(folder / str(seed), score, {"seed": seed, **(settings or {})}, **summary)
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what the tool prints, in the current folder `tmp_path`: its exit code and its lines."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        code = main(arguments)
+        return code, [" ".join(line.strip("│┃ ").split()) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def names(folder: Path) -> list[str]:
+    return name_groups(same_configuration(find_runs([folder])))
+
+
+def test_settings_are_compared_across_sweeps(said: Any, tmp_path: Path) -> None:
+    write_seeds(tmp_path / "a", LOW)
+    write_seeds(tmp_path / "b", HIGH, {"fit.lr": 0.2})
+    write_run(tmp_path / "c", 0.904, {"seed": 3, "run.name": "mine", "callbacks.wandb": {"project": "x"}})
+    code, lines = said(".", "--out", "told.md", "--out", "told.json")
+    assert code == 0
+    rows = [line for line in lines if "│" in line]
+    assert [row.split(" │ ")[:3] for row in rows] == [["fit.lr=0.2", "3", "0.9257"], ["fit.lr=0.1", "4", "0.9048"]]
+    assert "Compared with fit.lr=0.1, which was run first:" in lines
+    verdict = "fit.lr=0.2: better by 2.1 points (95 % interval 1.9 to 2.2, p < .001, 3 seeds, paired)."
+    assert verdict in lines
+    assert f"- {verdict}" in (tmp_path / "told.md").read_text().splitlines()
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["baseline"] == "fit.lr=0.1"
+    assert [group["n"] for group in told["groups"]] == [3, 4]
+    assert told["groups"][0]["difference"]["mean"] == pytest.approx(0.0207, abs=1e-4)
+
+
+@pytest.mark.parametrize("baseline", ["fit.lr=0.2", "fit.lr=.20", "mine", "b", "model.kind=cnn fit.lr=0.2"])
+def test_a_baseline_by_setting_or_run(baseline: str, said: Any, tmp_path: Path) -> None:
+    write_seeds(tmp_path / "a", LOW)
+    write_run(tmp_path / "b", 0.9, {"fit.lr": 0.2, "run.name": "mine"})
+    assert "Compared with fit.lr=0.2, the baseline:" in said(".", "--baseline", baseline)[1]
+
+
+def test_another_baseline_or_metric_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_seeds(tmp_path / "a", LOW)
+    write_seeds(tmp_path / "b", HIGH, {"fit.lr": 0.2})
+    where = str(tmp_path)
+    assert "Did you mean 'fit.lr=0.2'?" in refused(capsys, where, "--baseline", "fit.lr=0.3")
+    assert "2 configurations have it" in refused(capsys, where, "--baseline", "model.kind=cnn")
+    assert "Did you mean 'val_accuracy'?" in refused(capsys, where, "--metric", "val_acuracy")
+    assert "Allowed: a name that ends in .md or .json" in refused(capsys, where, "--out", "x.txt")
+    (tmp_path / "empty").mkdir()
+    assert "no runs" in refused(capsys, str(tmp_path / "empty"))
+
+
+def test_runs_that_do_not_count_are_named(said: Any, tmp_path: Path) -> None:
+    write_seeds(tmp_path / "a", LOW)
+    for name, summary in (
+        ("f", {"status": "failed"}),
+        ("i", {"status": "interrupted"}),
+        ("p", {"stopped": "pruned"}),
+        ("s", {"stopped": "no better val_loss"}),
+        ("n", {"last": {"epoch": 1, "val_accuracy": None}}),
+    ):
+        write_run(tmp_path / name, 0.1, {"seed": 10}, **summary)
+    _, lines = said(".")
+    assert [line.split(" │ ")[1:3] for line in lines if "│" in line] == [["3", "0.9050"]]
+    for reason in (
+        "failed (f)",
+        "interrupted (i)",
+        "pruned by the search (p)",
+        "without val_accuracy in the last epoch (n)",
+    ):
+        assert reason in lines[-1]
+    assert "stopped early, unlike others of the same settings (s)" in lines[-1]
+    code, lines = said("f")
+    assert (code, lines) == (1, ["None of 1 run counts.", "Left out: failed (f)."])
+
+
+def test_runs_that_all_stopped_early_count(said: Any, tmp_path: Path) -> None:
+    write_seeds(tmp_path / "a", LOW, stopped="no better val_loss")
+    _, lines = said(".")
+    assert lines[-1].startswith("All runs stopped early")
+    assert any("│ 3 │ 0.9050" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "row", "reason"),
+    [
+        ({"data.root": "/others"}, {}, "validation images differ: data.root=/others, of the baseline /photos"),
+        ({"fit.limit_batches": 3}, {}, "validation images differ: fit.limit_batches=3, of the baseline null"),
+        ({}, {"val_map": 0.5}, "it is scored by val_map, and the baseline by val_accuracy"),
+    ],
+)
+def test_what_cannot_be_compared_is_not(
+    settings: dict[str, Any], row: dict[str, float], reason: str, said: Any, tmp_path: Path
+) -> None:
+    write_seeds(tmp_path / "a", LOW)
+    summary = {"last": {"epoch": 1, **row}, "best": {}} if row else {}
+    for seed in range(3):
+        folder = write_run(tmp_path / "b" / str(seed), 0.5, {"seed": seed, "model.kind": "timm", **settings}, **summary)
+        if row:
+            (folder / "metrics.jsonl").unlink()
+    _, lines = said(".")
+    assert any(line.endswith(f"not compared, as {reason}.") for line in lines)
+    # Other images of the train split are no obstacle.
+    for file in (tmp_path / "b").glob("*/config.yaml"):
+        config = OmegaConf.load(file)
+        OmegaConf.update(config, "data.root", "/photos")
+        OmegaConf.update(config, "fit.limit_batches", None)
+        OmegaConf.update(config, "data.fraction", 0.1)
+        OmegaConf.save(config, file)
+    assert any("not compared" in line for line in said(".")[1]) == bool(row)
+
+
+def test_a_seed_twice_counts_once(said: Any, tmp_path: Path) -> None:
+    write_seeds(tmp_path / "a", LOW)
+    write_run(tmp_path / "b", 0.92, {"seed": 0})
+    _, lines = said(".")
+    assert any("│ 3 │ 0.9083" in line for line in lines)
+    assert lines[-1] == "Runs that repeat a seed count as one, with their mean."
+
+
+def test_names_say_what_differs_and_no_more(tmp_path: Path) -> None:
+    for name, settings in (
+        ("a", {}),
+        ("b", {"aug.train.rotate.p": 0.2}),
+        ("c", {"aug.train.rotate": "~"}),
+        ("d", {"aug.train.rotate.p": 0.2, "callbacks.ema": {"decay": 0.9}}),
+    ):
+        write_run(tmp_path / name, 0.5, settings)
+    assert names(tmp_path) == [
+        "aug.train.rotate.p=0.1 ~callbacks.ema",
+        "aug.train.rotate.p=0.2 ~callbacks.ema",
+        "~aug.train.rotate ~callbacks.ema",
+        "aug.train.rotate.p=0.2 +callbacks.ema",
+    ]
+
+
+def test_names_are_overrides_where_those_are_fewer(tmp_path: Path) -> None:
+    for name in ("mine", "yours"):
+        recipe = {f"aug.train.{name}_{i}": {"p": 0.5} for i in range(9)}
+        folder = write_run(tmp_path / name, 0.5, recipe)
+        (folder / ".hydra").mkdir()
+        (folder / ".hydra" / "overrides.yaml").write_text(f"[+aug={name}, ++seed=3, ++fit.epochs=2]")
+    assert names(tmp_path) == ["aug=mine", "aug=yours"]
+
+
+def test_the_order_of_steps_counts(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", 0.5)
+    config = OmegaConf.load(write_run(tmp_path / "b", 0.5) / "config.yaml")
+    steps = dict(reversed(list(config.aug.train.items())))
+    OmegaConf.update(config, "aug", {**config.aug, "train": steps}, merge=False)
+    OmegaConf.save(config, tmp_path / "b" / "config.yaml")
+    assert names(tmp_path) == ["a", "b"]
+
+
+def test_names_of_a_stranger_are_shown_as_they_are(said: Any, tmp_path: Path) -> None:
+    evil = "[bold]\x1b[2J|<script>](x)\ud800"
+    write_seeds(tmp_path / "a", LOW)
+    folder = write_run(tmp_path / "b", 0.5, {"model.kind": "x"}, name=evil)
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("kind: x", r'kind: "[bold]\e[2J|<script>](x)"'))
+    _, lines = said(".", "--out", "told.md")
+    assert any("model.kind=[bold]?[2J|<script>](x): one seed" in line for line in lines)
+    told = (tmp_path / "told.md").read_text()
+    assert r"model.kind=[bold]?[2J\|&lt;script>]\(x)" in told
+    assert "\x1b" not in told
+
+
+def test_the_baseline_has_replicates_if_any_configuration_has(said: Any, tmp_path: Path) -> None:
+    """As where a search gave more seeds to its survivors alone; the others share a line."""
+    for number in range(8):
+        write_run(tmp_path / "a" / str(number), 0.5 + number / 100, {"fit.lr": number})
+    write_seeds(tmp_path / "b", HIGH, {"fit.lr": 7})
+    write_seeds(tmp_path / "c", LOW, {"fit.lr": 8})
+    _, lines = said(".")
+    assert "Compared with fit.lr=7, which was run first, of those with several seeds:" in lines
+    assert lines[-2] == (
+        "fit.lr=6; fit.lr=5; fit.lr=4; fit.lr=3; fit.lr=2 and 2 more: one seed, which says nothing about chance; run "
+        "seed=1,2 as well."
+    )

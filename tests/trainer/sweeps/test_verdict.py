@@ -1,0 +1,214 @@
+"""Intervals and differences: by hand, against scipy, and by simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_ind, ttest_rel
+
+from trainer.sweeps.verdict import (
+    MANY,
+    Difference,
+    Metric,
+    Replicates,
+    compare,
+    difference,
+    holm,
+    mean_interval,
+    needed,
+    resolution_of,
+)  # fmt: skip
+from trainer.sweeps.words import verdict
+
+SHARE = (0.0, 1.0)
+ACCURACY = Metric("val_accuracy", within=SHARE)
+LOSS = Metric("val_loss", smaller=True, within=(0.0, math.inf))
+
+
+def seeds(name: str, *scores: float, start: int = 0) -> Replicates:
+    return Replicates(name, {(str(start + i), ""): score for i, score in enumerate(scores)})
+
+
+def folds(name: str, *scores: float) -> Replicates:
+    """Scores of two seeds in each fold."""
+    return Replicates(name, {(str(i % 2), str(i // 2)): score for i, score in enumerate(scores)})
+
+
+def said(baseline: Replicates, *others: Replicates, metric: Metric = ACCURACY, detect: float = 0.005) -> list[str]:
+    found = compare(baseline, others, metric, detect)
+    return [verdict(one, other, baseline, metric, detect) for one, other in zip(found, others, strict=True)]
+
+
+# --- intervals ---
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=6))
+def test_an_interval_stays_in_its_range_around_the_mean(scores: list[float]) -> None:
+    found = mean_interval(scores, SHARE, 0.01)
+    assert found is not None
+    low, high = found
+    assert 0 <= low <= np.mean(scores) + 1e-12
+    assert np.mean(scores) - 1e-12 <= high <= 1
+    assert low < high
+    loss, r2 = mean_interval(scores, (0.0, math.inf), 0.01), mean_interval(scores, (-math.inf, 1.0), 0.01)
+    assert loss is not None
+    assert r2 is not None
+    assert loss[0] >= 0
+    assert r2[1] <= 1
+    # Mistakes are as many as hits.
+    mirrored = mean_interval([1 - score for score in scores], SHARE, 0.01)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-6)
+
+
+def test_far_from_all_bounds_it_is_that_of_student() -> None:
+    scores = [0.50, 0.51, 0.52]
+    expected = 4.3027 * 0.01 / math.sqrt(3)
+    assert mean_interval(scores) == pytest.approx((0.51 - expected, 0.51 + expected), abs=1e-6)
+    assert mean_interval(scores, SHARE) == pytest.approx((0.51 - expected, 0.51 + expected), abs=1e-4)
+
+
+def test_of_a_score_that_never_varies_only_the_resolution_is_known() -> None:
+    assert mean_interval([0.9]) is None
+    assert mean_interval([1.0, 1.0, 1.0], SHARE) is None
+    # With a spread s, three scores of 500 images are equal in one case of 20: 0.95 = P(|z| < 0.001 / s) ** 3 is missed.
+    assert mean_interval([1.0, 1.0, 1.0], SHARE, 1 / 500) == pytest.approx((0.99764, 1.0), abs=1e-5)
+    many = mean_interval([1.0] * 10, SHARE, 1 / 500)
+    assert many is not None
+    assert many[0] > 0.999
+    assert mean_interval([0.4, 0.2 + 0.2], SHARE) is None  # rounding is no spread
+
+
+@pytest.mark.parametrize(("mean", "images"), [(0.9, 500), (0.99, 500), (0.99, 100)])
+def test_it_holds_the_mean_in_95_of_100_cases(mean: float, images: int) -> None:
+    """docs/sweeps.md has the figures of a longer simulation; Student's t holds it in 63 % of the third case."""
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(10):
+        right = rng.beta(mean / 2, (1 - mean) / 2, images)  # the chance of each image
+        scores = (rng.random((60 * 3, images)) < right).mean(axis=1).reshape(60, 3)
+        for row in scores.tolist():
+            found = mean_interval(row, SHARE, 1 / images)
+            assert found is not None
+            hits.append(found[0] <= right.mean() <= found[1])
+    assert np.mean(hits) >= 0.92
+
+
+def test_the_resolution_of_ratios() -> None:
+    assert resolution_of([0.9, 0.8, 1 / 3]) == pytest.approx(1 / 30)
+    assert resolution_of([count / 3925 for count in (3500, 3601, 3702)]) == pytest.approx(1 / 3925)
+    assert resolution_of([1.0, 1.0]) == 1  # nothing is known
+    assert resolution_of(np.random.default_rng(0).random(5).tolist()) == 0
+    assert resolution_of([0.5, 1.5]) == 0
+
+
+# --- differences ---
+
+
+def test_differences_are_those_of_scipy() -> None:
+    one, two = [0.7, 0.71, 0.74, 0.69], [0.68, 0.70, 0.71, 0.69]
+    found, expected = difference(seeds("b", *two), seeds("o", *one), ACCURACY), ttest_rel(one, two)
+    assert found is not None
+    assert found.paired
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.interval == pytest.approx(tuple(expected.confidence_interval()))
+    welch = ttest_ind(one, two, equal_var=False)
+    for start in (10, 2):  # no seed in common, or half of them
+        found = difference(seeds("b", *two, start=start), seeds("o", *one), ACCURACY)
+        assert found is not None
+        assert not found.paired
+        assert found.p == pytest.approx(welch.pvalue)
+        assert found.interval == pytest.approx(tuple(welch.confidence_interval()))
+
+
+def test_seeds_of_a_fold_count_as_one() -> None:
+    base, other = folds("b", 0.5, 0.6, 0.7, 0.8, 0.6, 0.6), folds("o", 0.6, 0.7, 0.7, 0.8, 0.65, 0.65)
+    found, expected = difference(base, other, ACCURACY), ttest_rel([0.65, 0.75, 0.65], [0.55, 0.75, 0.6])
+    assert found is not None
+    assert (found.counts, found.p) == ((3, 3), pytest.approx(expected.pvalue))
+
+
+def test_differences_stay_in_their_range() -> None:
+    found = difference(seeds("b", 0.0, 0.1), seeds("o", 1.0, 0.9), ACCURACY)
+    assert found is not None
+    assert found.interval is not None
+    assert found.interval[1] == 1
+
+
+def test_the_correction_of_holm() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize(
+    ("spread", "freedom", "detect", "level", "count"),
+    [
+        # Cohen 1988: half a standard deviation, two-sided, .05 and .8; the last by scipy's `nct` as well.
+        (1.0, 1.0, 0.5, 0.05, 34),
+        (math.sqrt(2), 2.0, 0.5, 0.05, 64),
+        (1.0, 1.0, 0.5, 0.01, 51),
+        (1.0, 1.0, 1e-9, 0.05, MANY),
+        (1.0, 1.0, 1e3, 0.05, 2),
+    ],
+)
+def test_how_many_are_needed(spread: float, freedom: float, detect: float, level: float, count: int) -> None:
+    seen = Difference(0.0, (3, 3), paired=True, p=0.5, spread=spread, freedom=freedom)
+    assert needed(seen, detect, level) == count
+
+
+# --- in words ---
+
+
+def test_better_worse_and_no_difference() -> None:
+    base = seeds("b", 0.900, 0.910, 0.905, 0.895, 0.900)
+    more, less = ([score + sign * d for score, d in zip(base.scores.values(), DELTAS, strict=True)] for sign in (1, -1))
+    near = [0.902, 0.904, 0.911, 0.896, 0.894]
+    better, worse, none = said(base, seeds("m", *more), seeds("l", *less), seeds("n", *near))
+    # A mean of 1.2 and a standard error of 0.0707; t is 2.776 for four degrees of freedom.
+    assert better == "better by 1.2 points (95 % interval 1.0 to 1.4, corrected p < .001, 5 seeds, paired)"
+    assert worse == better.replace("better", "worse")
+    assert none.startswith("no difference beyond chance (-0.1 points, 95 % interval -0.7 to 0.6, corrected p = .81")
+    assert none.endswith(", 5 seeds, paired); about 10 more seeds would be needed to detect 0.5 points")
+
+
+DELTAS = (0.010, 0.012, 0.014, 0.011, 0.013)
+
+
+def test_of_losses_less_is_better_and_has_no_points() -> None:
+    base = seeds("b", 0.30, 0.31, 0.32)
+    (better,) = said(base, seeds("o", 0.20, 0.215, 0.22), metric=LOSS)
+    assert better == "better by 0.0983 (95 % interval 0.0912 to 0.1055, p < .001, 3 seeds, paired)"
+
+
+def test_correction_makes_verdicts_careful() -> None:
+    base = seeds("b", 0.900, 0.905, 0.910)
+    close = seeds("o", 0.907, 0.916, 0.919)
+    assert said(base, close)[0].startswith("better by 0.9 points")
+    others = [seeds(str(i), 0.901 + i / 1000, 0.903, 0.909) for i in range(9)]
+    assert said(base, close, *others)[0].startswith(
+        "no difference beyond chance (+0.9 points, 95 % interval 0.4 to 1.4"
+    )
+
+
+def test_one_seed_tells_nothing() -> None:
+    one, five = seeds("o", 0.9), seeds("b", *[0.9, 0.91, 0.92], start=7)
+    assert said(five, one) == ["one seed, which says nothing about chance; run seed=7,8,9 as well"]
+    assert said(one, five)[0].startswith("one seed for the baseline, which says nothing")
+    assert said(one, one) == [
+        "one seed here and for the baseline, which says nothing about chance; run seed=1,2,3,4 as well"
+    ]
+
+
+def test_without_any_spread_there_is_no_verdict() -> None:
+    base = seeds("b", 0.90, 0.95, 0.90)
+    same, shifted = said(base, seeds("s", 0.90, 0.95, 0.90), seeds("o", 0.91, 0.96, 0.91))
+    assert same == "the same scores as the baseline in all 3 seeds: what was changed had no effect on them"
+    assert shifted == "better by 1 point in each of 3 seeds, without any spread to judge chance by; run more seeds"
+
+
+def test_enough_seeds_rule_a_difference_out() -> None:
+    rng = np.random.default_rng(0)
+    base, other = (seeds("b", *(0.9 + rng.normal(0, 0.001, 10)).tolist()) for _ in range(2))
+    assert said(base, other)[0].endswith("10 seeds, paired); a difference of 0.5 points would probably have been seen")
