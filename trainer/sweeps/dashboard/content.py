@@ -117,12 +117,9 @@ def _verdict(runs: Sequence[Run]) -> dict[str, Any] | None:
     if comparison is None or len(comparison.rows) < 2:
         return None
     title, (head, *rows) = comparison.table()
-    lines, count = comparison.lines(), len(rows)
-    if count > 2 and all(len(row.group.replicates.samples) == 1 for row in comparison.rows):
-        lines = [f"{count:,} configurations with one seed each: which one is best may be chance. Repeat the best ones."]
-        rows = []
-    elif count > _MOST_COMPARED:
-        lines = [*lines[:_MOST_COMPARED], f"The other {count - _MOST_COMPARED:,}: python -m trainer compare."]
+    lines = comparison.lines()
+    if len(lines) > _MOST_COMPARED:
+        lines = [*lines[:_MOST_COMPARED], f"{len(lines) - _MOST_COMPARED:,} more: python -m trainer compare."]
     shown = [[clip(cell, VALUE) for cell in row] for row in rows[:_MOST_COMPARED]]
     return {"title": title, "lines": [clip(line, _MOST_TEXT) for line in lines], "head": head, "rows": shown}
 

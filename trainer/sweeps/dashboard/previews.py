@@ -71,7 +71,7 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
             small = image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return "", 0, 0
-    small.thumbnail((_WIDTH, 2 * _WIDTH), Image.Resampling.LANCZOS)
+    small.thumbnail((_WIDTH, 2 * _WIDTH), Image.Resampling.LANCZOS, reducing_gap=2)
     data = BytesIO()
     small.save(data, "WEBP", quality=_QUALITY, method=4)
     return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}", small.width, small.height

@@ -17,7 +17,7 @@ function readHash() {
       Object.entries(given).filter(([key, value]) =>
         key === "columns" ? Array.isArray(value)
         : key === "brushes" ? Object.values(value).every((all) => all.every((pair) => pair.every(Number.isFinite)))
-        : key in DEFAULTS && typeof value === typeof DEFAULTS[key] && Array.isArray(value) === Array.isArray(DEFAULTS[key])));
+        : Object.hasOwn(DEFAULTS, key) && typeof value === typeof DEFAULTS[key] && Array.isArray(value) === Array.isArray(DEFAULTS[key])));
   } catch {
     return {};
   }

@@ -67,6 +67,7 @@ async function poll() {
   let version = document.body.dataset.version;
   for (;;) {
     await new Promise((done) => setTimeout(done, 2000));
+    if (document.hidden) continue;
     try {
       const answer = await fetch("data.json", { headers: { "If-None-Match": version }, cache: "no-store" });
       if (answer.status === 200) {
