@@ -51,6 +51,7 @@ function showParallel(runs, colors) {
   for (const [key, intervals] of Object.entries(state.brushes)) {
     if (axes.some((column) => column.key === key)) charts.parallel.dispatchAction({ type: "axisAreaSelect", parallelAxisId: key, intervals });
   }
+  if (Object.keys(state.brushes).length) charts.parallel.setOption({}); // draws them
   $("parallel").setAttribute("aria-label", `Parallel coordinates of ${amount(runs.length, "run")} over ${axes.map((column) => column.label).join(", ")}; the table has the same values. Score: ${first?.key ?? ""}`);
 }
 
