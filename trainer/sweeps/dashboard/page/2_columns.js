@@ -120,9 +120,12 @@ function compare(a, b, down) {
 function sortRuns(runs) {
   const column = columns.find((c) => c.key === state.sort);
   if (column) return [...runs].sort((a, b) => compare(column.get(a), column.get(b), state.down));
-  const score = (run) => run.last[run.monitor];
-  return [...runs].sort((a, b) =>
-    compare(a.monitor, b.monitor, false) || compare(score(a), score(b), !data.metrics[a.monitor]?.smaller));
+  return [...runs].sort((a, b) => compare(a.monitor, b.monitor, false) || compareScores(a, b));
+}
+
+/** Compare the monitored scores of two runs, the better one first. */
+function compareScores(a, b) {
+  return compare(a.last[a.monitor], b.last[b.monitor], !data.metrics[a.monitor]?.smaller);
 }
 
 let columns;

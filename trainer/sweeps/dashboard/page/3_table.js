@@ -6,8 +6,11 @@ const ROWS = 200; // at first
 function showTiles(runs) {
   const tile = (label, value, note) => el("div", {}, el("dt", {}, label), el("dd", {}, value, note && el("span", {}, note)));
   const counts = STATUSES.map((status) => [status, runs.filter((run) => run.status === status).length]);
-  const best = sortRuns(runs.filter((run) => run.last[run.monitor] != null)).sort((a, b) =>
-    compare(a.last[a.monitor], b.last[b.monitor], !data.metrics[a.monitor].smaller))[0];
+  // Scores of different kinds cannot be compared: the kind that most runs have counts.
+  const scored = runs.filter((run) => run.last[run.monitor] != null);
+  const of = (run) => scored.filter((other) => other.monitor === run.monitor).length;
+  const most = [...new Map(scored.map((run) => [run.monitor, run])).values()].sort((a, b) => of(b) - of(a))[0]?.monitor;
+  const best = scored.filter((run) => run.monitor === most).sort(compareScores)[0];
   fill("tiles",
     tile("runs", runs.length.toLocaleString("en"), runs.length < data.runs.length ? `of ${data.runs.length.toLocaleString("en")}` : ""),
     counts.filter(([status, count]) => count || status === "finished").map(([status, count]) => tile(status, count.toLocaleString("en"))),
@@ -21,7 +24,7 @@ function showControls() {
     data.runs.some((run) => run.sweep < 0) && option("-", "Single runs"));
   fill("status", option("", "Any status"), STATUSES.filter((s) => data.runs.some((run) => run.status === s)).map((s) => option(s, s)));
   fill("metric", data.metrics.map((metric) => option(metric.key, metric.key)));
-  $("text").value = state.text;
+  if (document.activeElement !== $("text")) $("text").value = state.text; // unless somebody is typing
   for (const id of ["sweep", "status", "mode", "band"]) {
     $(id).value = state[id];
     if ($(id).selectedIndex < 0) $(id).value = state[id] = DEFAULTS[id];

@@ -73,7 +73,7 @@ function showCurves(runs) {
   charts.curves.setOption({
     animation: false, textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
     grid: { left: 8, right: 16, top: 12, bottom: 34, containLabel: true },
-    xAxis: { type: "value", name: "epoch", nameLocation: "middle", nameGap: 26, min: "dataMin", max: "dataMax", minInterval: 1,
+    xAxis: { type: "value", name: "epoch", nameLocation: "middle", nameGap: 26, min: ({ min, max }) => (min === max ? min - 1 : min), max: ({ min, max }) => (min === max ? max + 1 : max), minInterval: 1,
       nameTextStyle: { color: soft }, axisLabel: { color: soft, hideOverlap: true, showMinLabel: true }, axisLine: { lineStyle: { color: line } }, splitLine: { show: false } },
     yAxis: { type: "value", scale: true, min: extent(ends)[0], max: extent(ends)[1], axisLabel: { color: soft, formatter: (v) => show(+v.toPrecision(6)) }, splitLine: { lineStyle: { color: line } } },
     tooltip: { trigger: "axis", confine: true, backgroundColor: color("--card"), borderColor: line, textStyle: { color: ink }, formatter: (all) => curveTip(all, lines) },
@@ -88,7 +88,7 @@ function showCurves(runs) {
   fill("legend", lines.map(({ item, i }) => el("li", { title: item.runs.map((run) => run.path).join("\n") }, swatch(i),
     el("span", {}, item.name, item.runs.length > 1 && el("span", { class: "soft" }, ` n = ${item.runs.length}`)))));
   const kind = state.mode === "groups" ? ["group", "groups"] : ["run", "runs"];
-  const best = `The best ${items.length === 1 ? kind[0] : items.length + " " + kind[1]} of ${total}. Select runs in the table to choose.`;
+  const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. Select runs in the table to choose.` : `All ${kind[1]} of the table.`;
   const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: smallest to largest over repetitions." : " Bands: 95 % interval of the mean over repetitions (Student's t).";
   $("curves-note").textContent = !total ? "No run of the table has epochs."
     : (chosen ? (total > items.length ? `The first ${items.length} of ${total} that are selected.` : "The selected runs.") : best) + what;
