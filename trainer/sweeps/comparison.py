@@ -1,6 +1,5 @@
 """Compare groups of runs with a baseline: what `python -m trainer compare` and the end of a sweep show."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -129,15 +128,16 @@ def compare_runs(
     configured = any(run.config for run in runs)
     unnamed = [configured and not run.config and run.status == FINISHED for run in runs]
     rest = [run for run, bare in zip(runs, unnamed, strict=True) if not bare]
-    keys = dict(zip((run.folder for run in rest), [key] * len(rest) if key else score_keys(rest), strict=True))
+    keys = [key] * len(rest) if key else score_keys(rest)
+    of_run = dict(zip((run.folder for run in rest), keys, strict=True))
     left = [(run, "no configuration that can be read") for run, bare in zip(runs, unnamed, strict=True) if bare]
     kept = []
-    for same in same_configuration(rest):
-        good, bad = counted(same, [keys[run.folder] for run in same])
+    for same in same_configuration(rest, keys):
+        good, bad = counted(same, [of_run[run.folder] for run in same])
         left += bad
         kept += [good] if good else []
     names = name_groups(kept)
-    groups = [make_group(name, same, keys[same[0].folder]) for name, same in zip(names, kept, strict=True)]
+    groups = [make_group(name, same, of_run[same[0].folder]) for name, same in zip(names, kept, strict=True)]
     missing = left_out((run.name, reason) for run, reason in left)
     if not groups:
         return None, missing
@@ -190,7 +190,7 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
     Raises:
         UserError: there is none, or there are several.
     """
-    tokens = [token.lstrip("+") for token in shlex.split(text)]
+    tokens = [token.lstrip("+") for token in text.split()]
     ways = (
         lambda group: text == group.name,
         lambda group: any(text.rstrip("/") in (run.name, run.folder.name, str(run.folder)) for run in group.runs),

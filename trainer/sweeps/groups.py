@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -129,36 +129,48 @@ def score_keys(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def same_configuration(runs: Iterable[Run]) -> list[list[Run]]:
+def same_configuration(runs: Sequence[Run], keys: Sequence[str]) -> list[list[Run]]:
     """Group runs whose configurations are the same without seed and fold, in the order of their first runs.
 
     Runs without a configuration are grouped by their overrides.
+
+    Args:
+        runs: the runs.
+        keys: the score that each is to be compared by, which is the same within a group.
     """
-    groups: defaultdict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[_identity(run)].append(run)
+    groups: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run, key in zip(runs, keys, strict=True):
+        groups[_identity(run), key].append(run)
     return list(groups.values())
 
 
 def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
     """Return what sets each group apart: the settings in which they differ, or their overrides if those are fewer.
 
-    A setting that others lack is written as on the command line, `~aug.train.rotate` where it is missing.
+    A section that some lack is written as on the command line: `~aug.train.rotate` where it is missing, and
+    `+aug.train.rotate` where it is not.
     """
+    if len(groups) == 1:
+        return [str(groups[0][0].sweep or groups[0][0].folder)]
     tokens = _differing([settings_of(runs[0]) for runs in groups])
     overrides = _differing_overrides(groups)
     told = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)
     if told and (sum(map(len, overrides)) < sum(map(len, tokens)) or not all(tokens)):
         tokens = overrides
-    names = [
-        " ".join(one[:_SETTINGS]) + (f" and {len(one) - _SETTINGS} more" if len(one) > _SETTINGS else "")
-        for one in tokens
-    ]
-    # What is left alike has the same settings in another order, or differs in what was cut.
+    if max(map(len, tokens), default=0) > _SETTINGS:
+        # Leave out what most groups have.
+        shared = Counter(token for one in tokens for token in one)
+        tokens = [[token for token in one if shared[token] <= len(tokens) / 2] for one in tokens]
+    names = [" ".join(one[:_SETTINGS]) + _further(len(one) - _SETTINGS) for one in tokens]
+    # What is still alike differs in the order of steps or in what was cut.
     return [
-        name if name and names.count(name) == 1 else f"{name} ({runs[0].name})" if name else runs[0].name
+        name if name and names.count(name) == 1 else f"{name} ({runs[0].folder})" if name else str(runs[0].folder)
         for name, runs in zip(names, groups, strict=True)
     ]
+
+
+def _further(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
 
 
 def settings_of(run: Run) -> Settings:
@@ -215,17 +227,15 @@ def _differing(groups: Sequence[Settings]) -> list[list[str]]:
     named: list[dict[str, str]] = [{} for _ in groups]
     for key in dict.fromkeys(key for one in groups for key in one):
         values = {one[key] for one in groups if key in one}
-        # The highest section that a group lacks, if it lacks the setting.
-        missing = [
-            next((prefix for prefix in _prefixes(key) if prefix not in there), "") if key not in one else ""
-            for one, there in zip(groups, above, strict=True)
-        ]
-        if len(values) == 1 and not any(missing):
+        missing = [_missing(key, one, there) for one, there in zip(groups, above, strict=True)]
+        if len(values) == 1 and all(key in one for one in groups):
             continue
         section = min(filter(None, missing), key=len, default=key)
         for one, tokens, lacks in zip(groups, named, missing, strict=True):
             if lacks:
                 tokens[lacks] = f"~{lacks}"
+            elif key not in one or section == key == _empty(key):  # it is a section there, with settings or without
+                continue
             elif len(values) > 1 or section == key:
                 tokens[key] = f"{key}={one[key]}"
             else:
@@ -237,14 +247,35 @@ def _differing(groups: Sequence[Settings]) -> list[list[str]]:
     ]
 
 
+def _missing(key: str, group: Settings, above: set[str]) -> str:
+    """Return the highest section of a setting that a group lacks; empty if it has it, or a plain value above it.
+
+    Args:
+        key: the setting.
+        group: the settings of the group.
+        above: all sections and settings of the group.
+    """
+    path = _prefixes(key)
+    if any(prefix in group for prefix in path):
+        return ""
+    return next((prefix for prefix in path if prefix not in above), "")
+
+
+def _empty(key: str) -> str:
+    """Return the key path that stands for an empty section."""
+    return f"{key.rstrip('.')}."
+
+
 def _prefixes(key: str) -> list[str]:
-    parts = key.split(".")
+    parts = key.rstrip(".").split(".")
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def _flat(value: object, key: str) -> dict[str, str]:
-    """Return the leaves of nested mappings as text, by their key paths."""
-    if isinstance(value, Mapping) and value:
+    """Return the leaves of nested mappings as text, by their key paths; an empty one counts as a leaf, see `_empty`."""
+    if value == {} and key:
+        return {_empty(key): ""}
+    if isinstance(value, Mapping):
         return {
             path: text
             for name, inner in value.items()

@@ -68,7 +68,7 @@ class Replicates:
     @property
     def unit(self) -> str:
         """What a sample is."""
-        return "fold" if len({fold for _, fold in self.scores}) > 1 else "seed"
+        return _unit(self.scores)
 
     @property
     def mean(self) -> float:
@@ -97,6 +97,7 @@ class Difference:
         mean: mean score minus that of the baseline.
         counts: numbers of samples, those of the baseline last; if paired, twice the number of pairs.
         paired: whether each sample is compared with that of the same seed or fold.
+        unit: what a sample is.
         interval: 95 % confidence interval, of this difference alone; None without any spread.
         p: two-sided p-value, of this difference alone; None without any spread.
         spread: standard deviation of the difference of two samples.
@@ -110,6 +111,7 @@ class Difference:
     mean: float
     counts: tuple[int, int]
     paired: bool
+    unit: str = "seed"
     interval: Range | None = None
     p: float | None = None
     spread: float = 0.0
@@ -214,7 +216,7 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
     shared = [key for key in other.scores if key in baseline.scores]
     if paired := 1 < len(shared) > min(len(other.scores), len(baseline.scores)) / 2:
         pairs = _samples({key: other.scores[key] - baseline.scores[key] for key in shared})
-        value, counts, freedom = mean(pairs), (len(pairs), len(pairs)), 1.0
+        value, counts, unit, freedom = mean(pairs), (len(pairs), len(pairs)), _unit(shared), 1.0
         spread = _spread(pairs)
         error, degrees = spread / math.sqrt(len(pairs)), len(pairs) - 1.0
     else:
@@ -222,7 +224,7 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
         counts = len(sides[0]), len(sides[1])
         if min(counts) < 2:
             return None
-        value = mean(sides[0]) - mean(sides[1])
+        value, unit = mean(sides[0]) - mean(sides[1]), other.unit if other.unit == baseline.unit else "run"
         one, two = (_spread(side) ** 2 for side in sides)
         spread = math.sqrt(one + two)
         error = math.sqrt(one / counts[0] + two / counts[1])
@@ -230,10 +232,11 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
             freedom = spread**4 / (one**2 + two**2)
             degrees = error**4 / ((one / counts[0]) ** 2 / (counts[0] - 1) + (two / counts[1]) ** 2 / (counts[1] - 1))
     if not spread:
-        return Difference(value, counts, paired)
+        return Difference(value, counts, paired, unit)
     half, most = float(t.ppf(1 - LEVEL / 2, degrees)) * error, metric.within[1] - metric.within[0]
     p = 2 * float(t.sf(abs(value) / error, degrees))
-    return Difference(value, counts, paired, (max(-most, value - half), min(most, value + half)), p, spread, freedom)
+    interval = max(-most, value - half), min(most, value + half)
+    return Difference(value, counts, paired, unit, interval, p, spread, freedom)
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -272,6 +275,10 @@ def _power(seen: Difference, count: int, detect: float, level: float) -> float:
 
     degrees = seen.freedom * (count - 1)
     return float(nct.sf(t.ppf(1 - level / 2, degrees), degrees, detect * math.sqrt(count) / seen.spread))
+
+
+def _unit(keys: Iterable[Key]) -> str:
+    return "fold" if len({fold for _, fold in keys}) > 1 else "seed"
 
 
 def _samples(scores: Mapping[Key, float]) -> tuple[float, ...]:

@@ -22,8 +22,7 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
     """
     if found is None:
         return _too_few(other, baseline)
-    unit = baseline.unit if found.paired else "run" if other.unit != baseline.unit else other.unit
-    ours, theirs = found.counts
+    unit, (ours, theirs) = found.unit, found.counts
     counts = amount(ours, unit) if ours == theirs else f"{ours} and {amount(theirs, unit)}"
     better = (found.mean < 0) == metric.smaller
     if found.interval is None or found.p is None:
@@ -44,14 +43,14 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
         by = size(metric, abs(found.mean), digits)
         return f"{'better' if better else 'worse'} by {by} ({about}, {p}, {counts}{paired})"
     by = size(metric, found.mean, digits, sign=True)
-    return f"no difference beyond chance ({by}, {about}, {p}, {counts}{paired}){_more(found, unit, metric, detect)}"
+    return f"no difference beyond chance ({by}, {about}, {p}, {counts}{paired}){_more(found, metric, detect)}"
 
 
-def _more(found: Difference, unit: str, metric: Metric, detect: float) -> str:
+def _more(found: Difference, metric: Metric, detect: float) -> str:
     """Return how many more seeds or folds would show a difference."""
     if found.needed is None:
         return ""
-    of = size(metric, detect)
+    of, unit = size(metric, detect), found.unit
     more, each = found.needed - min(found.counts), "" if found.paired else " of each"
     if more <= 0:
         return f"; a difference of {of} would probably have been seen"
@@ -69,9 +68,9 @@ def _too_few(other: Replicates, baseline: Replicates) -> str:
     by_fold = len({fold for _, fold in rest}) > 1
     had = {key[by_fold] for one in few for key in one.scores}
     known = [key[by_fold] for key in rest] if len(rest) > 2 else map(str, range(_ENOUGH))
-    missing = [value for value in known if value not in had]
+    missing = dict.fromkeys(value for value in known if value not in had)
     setting, unit = ("data.fold", "fold") if by_fold else ("seed", "seed")
-    values = ",".join(dict.fromkeys(missing))
+    values = ",".join(list(missing)[:_ENOUGH])
     return f"one {unit}{where}, which says nothing about chance; run {setting}={values} as well"
 
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from sweeps import write_run
 
 from trainer.sweeps.compare.command import main
-from trainer.sweeps.groups import name_groups, same_configuration
+from trainer.sweeps.groups import name_groups, same_configuration, score_keys
 from trainer.sweeps.runs import find_runs
 
 LOW, HIGH = (0.900, 0.905, 0.910), (0.920, 0.926, 0.931)
@@ -42,7 +42,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def names(folder: Path) -> list[str]:
-    return name_groups(same_configuration(find_runs([folder])))
+    runs = find_runs([folder])
+    return name_groups(same_configuration(runs, score_keys(runs)))
 
 
 def test_settings_are_compared_across_sweeps(said: Any, tmp_path: Path) -> None:
@@ -156,13 +157,17 @@ def test_names_say_what_differs_and_no_more(tmp_path: Path) -> None:
         ("b", {"aug.train.rotate.p": 0.2}),
         ("c", {"aug.train.rotate": "~"}),
         ("d", {"aug.train.rotate.p": 0.2, "callbacks.ema": {"decay": 0.9}}),
+        ("e", {"callbacks.ema": True}),  # no section, as the other one is
+        ("f", {"callbacks.ema": {}, "callbacks.report": "~"}),
     ):
         write_run(tmp_path / name, 0.5, settings)
     assert names(tmp_path) == [
-        "aug.train.rotate.p=0.1 ~callbacks.ema",
-        "aug.train.rotate.p=0.2 ~callbacks.ema",
-        "~aug.train.rotate ~callbacks.ema",
-        "aug.train.rotate.p=0.2 +callbacks.ema",
+        "aug.train.rotate.p=0.1 +callbacks.report ~callbacks.ema",
+        "aug.train.rotate.p=0.2 +callbacks.report ~callbacks.ema",
+        "~aug.train.rotate +callbacks.report ~callbacks.ema",
+        "aug.train.rotate.p=0.2 +callbacks.report +callbacks.ema",
+        "aug.train.rotate.p=0.1 +callbacks.report callbacks.ema=true",
+        "aug.train.rotate.p=0.1 ~callbacks.report ~callbacks.ema.decay",
     ]
 
 
@@ -175,13 +180,25 @@ def test_names_are_overrides_where_those_are_fewer(tmp_path: Path) -> None:
     assert names(tmp_path) == ["aug=mine", "aug=yours"]
 
 
+def test_long_names_leave_out_what_most_have(tmp_path: Path) -> None:
+    for name in "abc":
+        write_run(tmp_path / name, 0.5, {"fit.epochs": ord(name), "model.kind": "timm" if name == "c" else "cnn"})
+    write_run(tmp_path / "d", 0.5, {"fit.epochs": 1, **{f"data.{name}": 1 for name in "abcdefgh"}})
+    assert names(tmp_path) == [
+        "fit.epochs=97",
+        "fit.epochs=98",
+        "model.kind=timm fit.epochs=99",
+        "fit.epochs=1 data.a=1 data.b=1 data.c=1 data.d=1 data.e=1 and 3 more",
+    ]
+
+
 def test_the_order_of_steps_counts(tmp_path: Path) -> None:
     write_run(tmp_path / "a", 0.5)
     config = OmegaConf.load(write_run(tmp_path / "b", 0.5) / "config.yaml")
     steps = dict(reversed(list(config.aug.train.items())))
     OmegaConf.update(config, "aug", {**config.aug, "train": steps}, merge=False)
     OmegaConf.save(config, tmp_path / "b" / "config.yaml")
-    assert names(tmp_path) == ["a", "b"]
+    assert names(tmp_path) == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
 def test_names_of_a_stranger_are_shown_as_they_are(said: Any, tmp_path: Path) -> None:

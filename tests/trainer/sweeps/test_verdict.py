@@ -126,7 +126,7 @@ def test_seeds_of_a_fold_count_as_one() -> None:
     base, other = folds("b", 0.5, 0.6, 0.7, 0.8, 0.6, 0.6), folds("o", 0.6, 0.7, 0.7, 0.8, 0.65, 0.65)
     found, expected = difference(base, other, ACCURACY), ttest_rel([0.65, 0.75, 0.65], [0.55, 0.75, 0.6])
     assert found is not None
-    assert (found.counts, found.p) == ((3, 3), pytest.approx(expected.pvalue))
+    assert (found.counts, found.unit, found.p) == ((3, 3), "fold", pytest.approx(expected.pvalue))
 
 
 def test_differences_stay_in_their_range() -> None:

@@ -71,9 +71,11 @@ def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
     names: list[str] = []
     found: dict[Path, int] = {}
     for (_, configured), members in of_sweep.items():
-        same = same_configuration(members)
+        same = same_configuration(members, [run.score for run in members])
         # Jobs that have not begun are known by their overrides alone.
-        own = name_groups(same) if configured else [" ".join(group[0].overrides) or group[0].name for group in same]
+        own = name_groups(same) if configured else [" ".join(group[0].overrides) for group in same]
+        if len(same) == 1 or not all(own):
+            own = [group[0].name for group in same]
         for name, group in zip(own, same, strict=True):
             found |= {run.folder: len(names) for run in group}
             names.append(clip(name, VALUE))
