@@ -154,6 +154,7 @@ BRIEF = ["--rounds", "1", "--seconds", "0.01"]
 SHORTENED: dict[tuple[str, str], list[str]] = {
     ("augment", "bench"): [*BRIEF, "--rows", "fused", "--batch-size", "4", "--threads", "1"],
     ("augment", "preview"): ["data=folder", "data.root=DIR", "aug.size=32"],
+    ("trainer", "dashboard"): ["RUN_FOLDER"],
     ("trainer", "bench"): [*BRIEF, *QUICK, "data=folder", "data.root=DIR"],
     ("trainer", "find_lr"): [*QUICK, "data=folder", "data.root=DIR"],
 }

@@ -106,10 +106,13 @@ def test_the_programs_run_from_an_empty_folder(installed: Path, empty: Path) -> 
     assert "rotate" in config
 
 
-def test_a_run_from_an_empty_folder_has_its_report(installed: Path, empty: Path) -> None:
+def test_a_run_from_an_empty_folder_has_its_report_and_a_dashboard(installed: Path, empty: Path) -> None:
     small = ["fit.epochs=1", "fit.limit_batches=2", "fit.batch_size=8", "fit.device=cpu", "fit.threads=1"]
-    run(installed, empty, ["trainer", "-m", "+aug=glob(min*)", *small])
+    run(installed, empty, ["trainer", "-m", "+aug=glob(min*)", *small], ["trainer", "dashboard"])
     assert len(list(empty.glob("outputs/*/*/0/report.html"))) == 1
+    assert (empty / "outputs" / "dashboard.html").stat().st_size > 1_000_000  # with ECharts
+    licenses = {file.name for file in (installed / "trainer" / "sweeps" / "dashboard" / "echarts").iterdir()}
+    assert {"LICENSE", "LICENSE-d3", "NOTICE"} < licenses
 
 
 def test_console_scripts(installed: Path) -> None:

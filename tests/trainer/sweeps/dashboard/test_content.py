@@ -1,0 +1,162 @@
+"""What the dashboard takes from run folders: everything that it shows, and nothing that a folder could do with it."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from many_runs import HOSTILE, config_of, write_few, write_run
+from PIL import Image
+
+from trainer.sweeps.dashboard.command import main
+from trainer.sweeps.dashboard.content import collect, rounded
+from trainer.sweeps.dashboard.importance import importance
+from trainer.sweeps.dashboard.page import render
+from trainer.sweeps.runs import find_runs
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """A few runs."""
+    write_few(tmp_path / "outputs")
+    return tmp_path / "outputs"
+
+
+def content(folder: Path) -> dict[str, Any]:
+    return collect(find_runs([folder]), folder, folder)
+
+
+def run_of(data: dict[str, Any], path: str) -> dict[str, Any]:
+    (found,) = [run for run in data["runs"] if run["path"] == path]
+    return dict(found)
+
+
+def values_of(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the values of a setting by the paths of runs."""
+    (column,) = [column for column in data["params"] if column["key"] == key]
+    pairs = zip(data["runs"], column["codes"], strict=True)
+    return {run["path"]: column["values"][code] for run, code in pairs if code >= 0}
+
+
+def test_runs_settings_curves_and_groups(outputs: Path) -> None:
+    data = content(outputs)
+    assert len(data["runs"]) == 14
+    statuses = [run["status"] for run in data["runs"]]
+    assert {status: statuses.count(status) for status in statuses} == {
+        "finished": 11, "failed": 1, "pruned": 1, "planned": 1,
+    }  # fmt: skip
+    assert {column["key"] for column in data["params"]} == {"fit.lr", "aug.train.rotate.p", "seed", "x"}
+    # A job that has not begun is known by its overrides.
+    assert values_of(data, "fit.lr")["sweep/00000000ff"] == 0.08
+    run = run_of(data, "sweep/000000000b")
+    assert (run["epochs"], run["planned"], data["sweeps"][run["sweep"]]["name"]) == (5, 5, "sweep")
+    score = [metric["key"] for metric in data["metrics"]].index("val_accuracy")
+    assert (run["monitor"], run["last"][score]) == (score, 0.724)
+    at, values = run["curves"][score]
+    assert data["epochs"][at] == (1, 2, 3, 4, 5)
+    assert (len(values), values[-1]) == (5, 0.724)
+    assert [r["path"] for r in data["runs"] if r["group"] == run["group"]] == ["sweep/000000000a", "sweep/000000000b"]
+    assert data["groups"][run["group"]] == "aug.train.rotate.p=0.2 fit.lr=0.04"
+    # An epoch without a number is left out.
+    single = next(run for run in data["runs"] if run["sweep"] < 0)
+    assert [data["epochs"][at] for at, _ in [single["curves"][score]]] == [(1, 3)]
+
+
+def test_no_name_becomes_markup(outputs: Path) -> None:
+    data = content(outputs)
+    page = render(data)
+    assert HOSTILE in {run["name"] for run in data["runs"]}
+    assert "<img src=x" not in page
+    assert page.count("</script>") == 3
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert not re.search(r"[<>&'\u2028]", text)
+    assert json.loads(text)["runs"] == json.loads(json.dumps(data["runs"]))
+    assert "default-src &#39;none&#39;" in page
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page.replace("http://www.w3.org/", ""))
+
+
+def test_links_are_relative_and_none_leads_out(tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    (tmp_path / "secret.html").write_text("secret")
+    Image.new("RGB", (8, 8)).save(tmp_path / "secret.png")
+    for name in ("javascript:alert(1)", "linked"):
+        write_run(outputs / name, config_of(0.1, 0.0, 0), [], [0.5], planned=1)
+    (outputs / "javascript:alert(1)" / "report.html").write_text("report")
+    Image.new("RGB", (900, 600)).save(outputs / "javascript:alert(1)" / "batch.png")
+    (outputs / "linked" / "report.html").symlink_to(tmp_path / "secret.html")
+    (outputs / "linked" / "batch.png").symlink_to(tmp_path / "secret.png")
+    data = content(outputs)
+    assert run_of(data, "javascript:alert(1)")["report"] == "./javascript%3Aalert%281%29/report.html"
+    assert run_of(data, "linked")["report"] == ""
+    # Both have the same recipe, whose preview is that of the other one.
+    assert [image["file"] for image in data["images"]] == ["./javascript%3Aalert%281%29/batch.png"]
+    assert data["images"][0]["source"].startswith("data:image/webp;base64,")
+    above = collect(find_runs([outputs]), outputs, tmp_path / "elsewhere")
+    assert run_of(above, "javascript:alert(1)")["report"].startswith("./../outputs/javascript%3A")
+
+
+def test_long_curves_are_thinned_and_huge_values_are_cut(tmp_path: Path) -> None:
+    for i in range(8):
+        config = config_of(0.1, 0.0, i, note="x" * 10_000 + str(i), huge=10**400 + i)
+        write_run(tmp_path / str(i), config, [], list(np.linspace(0.1, 0.9, 5000)), planned=5000)
+    data = content(tmp_path)
+    for run in data["runs"]:
+        at, values = run["curves"][run["monitor"]]
+        assert (len(values), data["epochs"][at][0], data["epochs"][at][-1], values[-1]) == (200, 1, 5000, 0.9)
+    assert len(json.dumps(data)) < 200_000
+
+
+def test_no_runs_and_damaged_ones(tmp_path: Path) -> None:
+    assert content(tmp_path)["runs"] == []
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "summary.json").write_text('{"status": [], "last": {"val_accuracy": 1e999}, "planned": "x"}')
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"epoch": null, "val_accuracy": 0.5}\n{"epoch": 1e300}\n')
+    (tmp_path / "run" / "environment.json").write_text('{"git": 3, "packages": [1], "gpus": {"a": 1}, "python": null}')
+    (tmp_path / "run" / "config.yaml").write_text("run: {tags: 3}\naug: [1]\nseed: {a: .nan}\n")
+    data = content(tmp_path)
+    render(data)
+    assert data["runs"][0]["status"] == "interrupted"
+    assert rounded(math.nan) is rounded(math.inf) is rounded(None) is rounded(True) is None
+    assert [rounded(value) for value in (0.123456, 3.0, 12_345_678)] == [0.12346, 3, 12_346_000.0]
+
+
+@pytest.mark.parametrize("count", [10, 60])
+def test_the_setting_that_matters_is_the_first(count: int) -> None:
+    """By shares of variance for few jobs, by PED-ANOVA for many."""
+    rng = np.random.default_rng(0)
+    settings: dict[str, list[object]] = {
+        "idle": list(rng.uniform(0, 1, count).tolist()),
+        "lr": (10 ** rng.uniform(-4, -1, count)).tolist(),
+        "kind": [("a", "b", None)[i % 3] for i in range(count)],
+    }
+    scores = [-((math.log10(float(str(lr))) + 2) ** 2) + 0.01 * float(rng.normal()) for lr in settings["lr"]]
+    found = importance(settings, scores, smaller=False)
+    assert found is not None
+    assert found["rows"][0][0] == "lr"
+    assert ("PED-ANOVA" in found["note"]) == (count == 60)
+    assert importance(settings, scores[:5], smaller=False) is None
+
+
+def test_the_command_writes_the_page(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(outputs.parent)
+    assert main([]) == 0
+    assert capsys.readouterr().out == "outputs/dashboard.html: 14 runs\n"
+    assert main(["outputs/sweep", "--out", "day.html"]) == 0
+    assert "./outputs/sweep" not in Path("day.html").read_text()  # none of them has a report
+    Path("linked.html").symlink_to("day.html")
+    for arguments, message in (
+        (["nowhere"], "nowhere: no such folder"),
+        (["outputs", "outputs/sweep"], "outputs/sweep: not allowed here. Allowed: one folder."),
+        (["--port", "80"], "--port: has no effect without --watch."),
+        (["--out", "linked.html"], "linked.html: cannot be written: it is a link"),
+        (["fit.lr=1"], "fit.lr=1: not allowed here."),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err

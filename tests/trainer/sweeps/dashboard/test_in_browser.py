@@ -1,0 +1,117 @@
+"""The dashboard in headless Chromium: sorting, filtering, brushing and overlaying by clicking; names are only text."""
+
+import math
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from browser import dump, found, run_script, with_script
+from many_runs import HOSTILE, config_of, write_few, write_run
+
+from trainer.sweeps.dashboard.content import collect
+from trainer.sweeps.dashboard.page import render
+from trainer.sweeps.dashboard.server import Server, Watched
+from trainer.sweeps.runs import find_runs
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """A few runs."""
+    write_few(tmp_path / "outputs")
+    return tmp_path / "outputs"
+
+
+SCRIPT = """
+  const column = (title) => texts("#head th").findIndex((text) => text.startsWith(title));
+  const cells = (title) => all("#rows tr[data-path]").map((row) => row.children[column(title)].textContent);
+  const head = () => all("#head th")[column("lr")];
+  const filter = document.getElementById("text"), status = document.getElementById("status");
+  const seen = {
+    head: texts("#head th"), legend: texts("#legend li"), problems: texts("#problems li"), names: texts("#rows th"),
+    images: all("img").length, scripts: all("script").length, bold: all("main b").length,
+  };
+  await click(head().querySelector("button"));
+  seen.down = [cells("lr"), head().getAttribute("aria-sort")];
+  await click(head().querySelector("button"));
+  seen.up = [cells("lr"), head().getAttribute("aria-sort")];
+  await type(filter, "lr>=0.02 rotate.p=0 status=finished");
+  seen.filtered = cells("lr");
+  await type(filter, "ONERROR");
+  seen.searched = cells("run").length;
+  await type(filter, "");
+  await choose(status, "failed");
+  seen.failed = cells("run");
+  await choose(status, "");
+  const boxes = () => all("#rows input");
+  await click(boxes()[0]);
+  await click(boxes()[3]);
+  seen.selected = [texts("#count")[0], texts("#legend li"), texts("#differences tbody th")];
+  seen.focused = document.activeElement === boxes()[3];
+  await choose(document.getElementById("mode"), "runs");
+  seen.runs = texts("#legend li");
+  await click(document.getElementById("clear"));
+  // Along the first axis, lr, which ends at 0.08, from above 0.06 to below 0.04.
+  await drag(all("#parallel canvas").at(-1), [56, 60], [56, 230]);
+  seen.brushed = [texts("#chips button").length, cells("lr"), location.hash.includes("brushes")];
+  await click(all("#chips button")[0]);
+  seen.unbrushed = [texts("#chips button").length, cells("lr").length];
+  seen.title = document.title;
+  return seen;
+"""
+
+
+def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path) -> None:
+    page = render(collect(find_runs([outputs]), outputs, outputs))
+    seen = run_script(page, SCRIPT, tmp_path)
+    assert {"run", "status", "last val_accuracy", "lr", "rotate.p", "seed"} <= set(seen["head"])
+    assert len(seen["names"]) == 14
+    # The best first; both seeds are one group.
+    assert seen["legend"][0] == "aug.train.rotate.p=0.2 fit.lr=0.04 n = 2"
+    assert seen["problems"][0].startswith("failed 1 run: 0000000003 (5 of 5 epochs)ValueError: </script>")
+    assert seen["problems"][1].startswith("pruned 1 run: 0000000004")
+    order = ["0.08", *["0.04"] * 4, *["0.02"] * 5, *["0.01"] * 4]
+    assert seen["down"] == [order, "descending"]
+    assert seen["up"] == [order[::-1], "ascending"]
+    assert sorted(seen["filtered"]) == ["0.02", "0.04", "0.04"]
+    assert seen["searched"] == 2
+    assert seen["failed"] == ["0000000003"]
+    assert seen["selected"][0] == "14 runs, 2 selected"
+    assert seen["selected"][1:] == [
+        ["aug.train.rotate.p=0.2 fit.lr=0.01 n = 2", "aug.train.rotate.p=0.0 fit.lr=0.01 n = 2"],
+        ["aug.train.rotate.p", "seed"],
+    ]
+    assert seen["focused"]
+    assert sorted(seen["runs"]) == ["0000000000", "0000000003"]
+    assert seen["brushed"] == [1, ["0.04"] * 4, True]
+    assert seen["unbrushed"] == [0, 14]
+    # Names are text: neither an element nor a script of theirs is there.
+    assert HOSTILE.replace("\u2028", "") in [name.replace("\u2028", "") for name in seen["names"]]
+    assert (seen["images"], seen["bold"], seen["scripts"], seen["title"]) == (0, 1, 4, "outputs: dashboard")
+
+
+def test_a_served_page_takes_new_runs_and_keeps_its_filters(outputs: Path, tmp_path: Path) -> None:
+    added = outputs / "sweep" / "00000000aa"
+
+    class Growing(Watched):
+        """A run appears when the page has been read."""
+
+        def latest(self) -> tuple[str, str, str]:
+            latest = super().latest()
+            if self.asked == 1:
+                write_run(added, config_of(0.03, 0.0, 5), ["fit.lr=0.03"], [0.2, 0.3], planned=2, order=50)
+            self.asked, self._looked = self.asked + 1, -math.inf
+            return latest[0], with_script(latest[1], script), latest[2]
+
+        asked = 0
+
+    script = """
+      await type(document.getElementById("text"), "lr=0.03");
+      const seen = [texts("#rows th")];
+      for (let i = 0; i < 50 && !seen[0].length && !texts("#rows th").length; i++) await wait(200);
+      return [...seen, texts("#rows th"), document.getElementById("text").value, texts("#live")[0]];
+    """
+    with Server(Growing(outputs, tmp_path / "dashboard.html"), 0) as server:
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        document = dump(f"http://127.0.0.1:{server.server_port}/", tmp_path / "profile", 8000)
+        server.shutdown()
+    assert found(document) == [[], ["00000000aa"], "lr=0.03", "live"]

@@ -1,0 +1,196 @@
+"""What the dashboard shows of runs, as plain values: rounded and clipped, as run folders may come from strangers."""
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.run.config import CONFIG_FILE
+from trainer.run.summary import SUMMARY_FILE
+from trainer.sweeps.comparison import compare_runs
+from trainer.sweeps.dashboard.importance import importance
+from trainer.sweeps.dashboard.links import href
+from trainer.sweeps.dashboard.previews import Previews
+from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, clip, groups
+from trainer.sweeps.runs import FINISHED, Run
+from trainer.tasks.registry import known_tasks, smaller_is_better
+
+REPORT = "report.html"
+MOST_RUNS = 5_000
+_MOST_METRICS = 24
+_MOST_COMPARED = 40  # configurations of a sweep
+_MOST_TEXT = 1_000  # characters of an error
+_CURVE_BYTES, _POINT_BYTES = 1_800_000, 7
+_MOST_POINTS, _FEWEST_POINTS = 200, 8  # of a curve
+
+
+def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
+    """Return the data of the page.
+
+    Args:
+        runs: what to show.
+        folder: the folder that they were found in.
+        base: the folder that links are relative to.
+    """
+    runs = runs[:MOST_RUNS]
+    sweeps = list(dict.fromkeys(run.sweep for run in runs if run.sweep is not None))
+    settings, metrics, previews = Settings(runs), _metrics(runs), Previews(base)
+    names, group_of = groups(runs)
+    environments: dict[tuple[tuple[str, str], ...], int] = {}
+    epochs: dict[tuple[int, ...], int] = {}
+    points = _points(runs, metrics)
+    # The best runs of each sweep first: there is no room for the images of many recipes.
+    images = {i: previews.index(runs[i], settings.recipe(i)) for i in _best_first(runs)}
+    rows = [
+        {
+            "name": clip(run.name, KEY),
+            "path": clip(os.path.relpath(run.folder, folder), VALUE),
+            "report": href(run.folder / REPORT, base),
+            "sweep": sweeps.index(run.sweep) if run.sweep is not None else -1,
+            "group": group,
+            "status": run.status,
+            "tags": _tags(run),
+            "error": clip(run.error, _MOST_TEXT),
+            "stopped": clip(run.stopped, _MOST_TEXT),
+            "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
+            "epochs": len(run.rows),
+            "planned": _whole(run.summary.get("planned")),
+            "seconds": rounded(run.seconds) or None,
+            "started": _started(run),
+            "monitor": metrics.index(run.score),
+            "last": [rounded(run.last.get(key)) for key in metrics],
+            "best": [rounded(run.best.get(key)) for key in metrics],
+            "curves": [_curve(run, key, points, epochs) for key in metrics],
+            "environment": environments.setdefault(_environment(run), len(environments)),
+            "image": images[i],
+        }
+        for i, (run, group) in enumerate(zip(runs, group_of, strict=True))
+    ]
+    shares = {metric.key for task in known_tasks().values() for metric in task.metrics if task.share}
+    return {
+        "title": clip(folder.resolve().name, KEY),
+        "made": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
+        "runs": rows,
+        "sweeps": [_sweep(sweep, runs, settings, folder) for sweep in sweeps],
+        "groups": names,
+        "params": settings.plain(),
+        "metrics": [
+            {"key": key, "smaller": smaller_is_better(key), "share": key in shares and not smaller_is_better(key)}
+            for key in metrics
+        ],
+        "epochs": list(epochs),
+        "environments": [dict(items) for items in environments],
+        "images": previews.images,
+    }
+
+
+def rounded(value: object, digits: int = 5) -> float | int | None:
+    """Return a number with some significant digits; None for anything else, NaN and infinity included."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 10**digits else short
+
+
+def _sweep(sweep: Path, runs: Sequence[Run], settings: Settings, folder: Path) -> dict[str, Any]:
+    name = os.path.relpath(sweep, folder)
+    jobs = [i for i, run in enumerate(runs) if run.sweep == sweep and run.status == FINISHED]
+    score = next((runs[i].score for i in jobs), "")
+    jobs = [i for i in jobs if runs[i].score == score and math.isfinite(runs[i].last.get(score, math.nan))]
+    scores = [runs[i].last[score] for i in jobs]
+    return {
+        "name": clip(folder.resolve().name if name == "." else name, KEY),
+        "path": clip(name, VALUE),
+        "importance": importance(settings.jobs(jobs), scores, smaller_is_better(score)),
+        "verdict": _verdict([run for run in runs if run.sweep == sweep]),
+    }
+
+
+def _verdict(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Return what `python -m trainer compare` says of a sweep; None if there is nothing to compare."""
+    comparison, _ = compare_runs(runs)
+    if comparison is None or len(comparison.rows) < 2:
+        return None
+    title, (head, *rows) = comparison.table()
+    lines = comparison.lines()
+    if len(lines) > _MOST_COMPARED:
+        lines = [*lines[:_MOST_COMPARED], f"{len(lines) - _MOST_COMPARED:,} more: python -m trainer compare."]
+    shown = [[clip(cell, VALUE) for cell in row] for row in rows[:_MOST_COMPARED]]
+    return {"title": title, "lines": [clip(line, _MOST_TEXT) for line in lines], "head": head, "rows": shown}
+
+
+def _best_first(runs: Sequence[Run]) -> list[int]:
+    """Return the positions of runs: the best of each sweep and of the single runs, then the second best, and so on."""
+    of_sweep: defaultdict[Path | None, list[tuple[float, int]]] = defaultdict(list)
+    for i, run in enumerate(runs):
+        score = run.last.get(run.score, math.nan)
+        of_sweep[run.sweep].append((math.inf if math.isnan(score) else score if run.smaller else -score, i))
+    ranked = [(rank, i) for scored in of_sweep.values() for rank, (_, i) in enumerate(sorted(scored))]
+    return [i for _, i in sorted(ranked)]
+
+
+def _metrics(runs: Sequence[Run]) -> list[str]:
+    """Return the keys of all metrics, the scores first; long ones, which no run of ours has, are left out."""
+    scores = dict.fromkeys(run.score for run in runs)
+    known = [column.key for task in known_tasks().values() for column in task.columns]
+    found = {key for run in runs for row in (run.last, *run.rows[:1]) for key in row if len(key) <= KEY} - {"epoch"}
+    keys = dict.fromkeys([*scores, *(key for key in known if key in found), *sorted(found)])
+    return list(keys)[: max(_MOST_METRICS, len(scores))]
+
+
+def _points(runs: Sequence[Run], metrics: Sequence[str]) -> int:
+    """Return how many points a curve may have, so that the page stays small."""
+    points = _MOST_POINTS
+    while points > _FEWEST_POINTS:
+        if sum(min(len(run.rows), points) for run in runs) * len(metrics) * _POINT_BYTES <= _CURVE_BYTES:
+            break
+        points = points * 3 // 4
+    return points
+
+
+def _curve(run: Run, key: str, points: int, epochs: dict[tuple[int, ...], int]) -> list[Any] | None:
+    """Return the position of a curve's epochs, which count from 1, and its values, of which the last one is kept."""
+    rows = [row for row in run.rows if all(math.isfinite(row.get(name, math.nan)) for name in (key, "epoch"))]
+    if not rows:
+        return None
+    kept = np.linspace(0, len(rows) - 1, min(points, len(rows))).round().astype(int)
+    at = tuple(int(rows[i]["epoch"]) + 1 for i in kept)
+    return [epochs.setdefault(at, len(epochs)), [rounded(rows[i][key], 4) for i in kept]]
+
+
+def _environment(run: Run) -> tuple[tuple[str, str], ...]:
+    """Return git revision, versions and devices as texts."""
+    git, packages, gpus = (run.environment.get(key) for key in ("git", "packages", "gpus"))
+    facts: dict[str, object] = {}
+    if isinstance(git, Mapping):
+        changed = " with uncommitted changes" if git.get("modified") else ""
+        facts["git revision"] = f"{str(git.get('revision'))[:12]}{changed}"
+    facts["Python"] = run.environment.get("python")
+    facts |= packages if isinstance(packages, Mapping) else {}
+    facts["GPU"] = ", ".join(map(str, gpus)) if isinstance(gpus, list) and gpus else None
+    return tuple((clip(str(k), KEY), clip(str(v), VALUE)) for k, v in list(facts.items())[:40] if v is not None)
+
+
+def _tags(run: Run) -> list[str]:
+    labels = run.config.get("run")
+    tags = labels.get("tags") if isinstance(labels, Mapping) else None
+    return [clip(str(tag), KEY) for tag in tags[:20]] if isinstance(tags, list) else []
+
+
+def _started(run: Run) -> str:
+    """Return when the configuration was written, in local time."""
+    for name in (CONFIG_FILE, SUMMARY_FILE):
+        try:
+            return datetime.fromtimestamp(os.lstat(run.folder / name).st_mtime).strftime("%Y-%m-%d %H:%M")
+        except (OSError, ValueError, OverflowError):
+            continue
+    return ""
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0

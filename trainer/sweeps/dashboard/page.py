@@ -1,0 +1,70 @@
+"""The page of the dashboard: its data, rendered into one file that needs nothing else."""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from augment.support.text import as_bytes
+
+_HERE = Path(__file__).parent
+
+# Characters that end a script or begin markup in HTML; in JSON they occur in texts only.
+_ESCAPED = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&'"})
+
+
+def render(data: Mapping[str, Any], version: str = "") -> str:
+    """Return the page: HTML with its own scripts, which may load nothing, and may run only as they are.
+
+    Args:
+        data: what `trainer.sweeps.dashboard.content.collect` returns.
+        version: the version of the data, if the page is served and asks for newer ones.
+    """
+    echarts, script, style = _assets()
+    hashes = " ".join(f"'sha256-{b64encode(sha256(as_bytes(code)).digest()).decode()}'" for code in (echarts, script))
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}"
+    return _template().render(
+        title=data["title"],
+        version=version,
+        policy=f"{policy}; connect-src 'self'" if version else policy,
+        data=Markup(embedded_json(data)),
+        echarts=Markup(echarts),
+        script=Markup(script),
+        style=Markup(style),
+    )
+
+
+def embedded_json(values: object) -> str:
+    """Return plain values as JSON that is safe within a script element: ASCII without <, >, & and quotes of HTML.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return json.dumps(values, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
+
+
+@cache
+def _assets() -> tuple[str, str, str]:
+    """Return ECharts, the script of the page, and its style."""
+    page = _HERE / "page"
+    script = "\n".join(file.read_text(encoding="utf-8") for file in sorted(page.glob("*.js")))
+    echarts = (_HERE / "echarts" / "echarts.min.js").read_text(encoding="utf-8")
+    return echarts, f'"use strict";\n(() => {{\n{script}\n}})();', (page / "style.css").read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.jinja")

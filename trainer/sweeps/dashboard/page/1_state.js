@@ -1,0 +1,90 @@
+// The data of the page, the state of its controls, and small helpers. Text from run folders reaches the page as text
+// nodes only, never as markup.
+
+let data = JSON.parse(document.getElementById("data").textContent);
+
+const DEFAULTS = {
+  text: "", status: "", sweep: "", sort: "", down: true, brushes: {}, selected: [], columns: null,
+  metric: "", mode: "groups", band: "range", ranked: "", all: false,
+};
+const state = { ...DEFAULTS, ...readHash() };
+
+/** Return the part of the state that the address holds; anything that does not look like it is ignored. */
+function readHash() {
+  try {
+    const given = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+    return Object.fromEntries(
+      Object.entries(given).filter(([key, value]) =>
+        key === "columns" ? Array.isArray(value)
+        : key === "brushes" ? Object.values(value).every((all) => all.every((pair) => pair.every(Number.isFinite)))
+        : Object.hasOwn(DEFAULTS, key) && typeof value === typeof DEFAULTS[key] && Array.isArray(value) === Array.isArray(DEFAULTS[key])));
+  } catch {
+    return {};
+  }
+}
+
+/** Keep the state in the address, so that reloading and links keep it. */
+function writeHash() {
+  const changed = Object.entries(state).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(DEFAULTS[key]));
+  const hash = changed.length ? "#" + encodeURIComponent(JSON.stringify(Object.fromEntries(changed))) : "";
+  if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
+}
+
+const $ = (id) => document.getElementById(id);
+
+/** Make an element; attributes that start with "on" are event handlers, and children are nodes or text. */
+function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter((child) => child != null && child !== false));
+  return node;
+}
+
+/** Make a link into the folder of the dashboard; other addresses become text. */
+function link(href, text) {
+  return /^\.\.?\//.test(href) ? el("a", { href }, text) : text;
+}
+
+function fill(id, ...children) {
+  $(id).replaceChildren(...children.flat().filter((child) => child != null && child !== false));
+}
+
+const amount = (count, one, several = one + "s") => `${count.toLocaleString("en")} ${count === 1 ? one : several}`;
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+const mean = (values) => sum(values) / values.length;
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** Write a value as in a configuration, with at most four significant digits of a number that is not whole. */
+function show(value) {
+  if (value === undefined || value === "") return "";
+  if (value === null) return "null";
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value)) return String(value);
+  const size = Math.abs(value);
+  return size < 1e-3 || size >= 1e6 ? value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e") : String(+value.toPrecision(4));
+}
+
+function showScore(value) {
+  if (value == null) return "";
+  return Math.abs(value) < 1000 && Math.abs(value) >= 1e-3 || value === 0 ? value.toFixed(4) : value.toExponential(3);
+}
+
+function duration(seconds) {
+  if (seconds == null) return "";
+  const whole = Math.round(seconds);
+  if (whole < 100) return `${whole} s`;
+  if (whole < 6000) return `${Math.round(whole / 60)} min`;
+  return `${Math.floor(whole / 3600)} h ${Math.round((whole % 3600) / 60)} min`;
+}
+
+const LIGHT = ["#1f5a96", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6572"];
+const DARK = ["#62a4e8", "#f07a58", "#35c79a", "#e39ac5", "#f0b93a", "#c4e2f7", "#98a3b1"];
+const DASHES = ["solid", "dashed", "dotted"];
+const MOST = LIGHT.length * DASHES.length; // curves that can be told apart
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const series = (i) => (dark.matches ? DARK : LIGHT)[i % LIGHT.length];
+const dash = (i) => DASHES[Math.floor(i / LIGHT.length) % DASHES.length];

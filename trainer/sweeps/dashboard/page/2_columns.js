@@ -1,0 +1,155 @@
+// Columns of the table, and which runs the filters keep.
+
+const STATUSES = ["finished", "running", "planned", "pruned", "interrupted", "failed"];
+const MOST_COLUMNS = 8; // of settings, unless chosen
+
+/** Return every column: key, label, title, whether it is a number, and the value of a run. */
+function makeColumns() {
+  const names = [
+    { key: "run", label: "run", title: "name of the run, or of its folder", get: (run) => run.name },
+    { key: "status", label: "status", title: "how it ended", get: (run) => run.status },
+  ];
+  const groups = [
+    { key: "sweep", label: "sweep", title: "sweep of the run", get: (run) => data.sweeps[run.sweep]?.name ?? "" },
+    { key: "tags", label: "tags", title: "run.tags", get: (run) => run.tags.join(" ") },
+  ];
+  const scores = data.metrics.flatMap((metric, i) =>
+    ["last", "best"].map((which) => ({
+      key: `${which}.${metric.key}`, label: `${which} ${metric.key}`, metric: i, which, smaller: metric.smaller, number: true,
+      title: which === "last" ? `${metric.key} of the last epoch` : `${metric.key} of the best epoch, which was chosen by a score: optimistic`,
+      get: (run) => run[which][i] ?? undefined,
+    })));
+  const ends = [
+    { key: "epochs", label: "epochs", title: "finished epochs", number: true, get: (run) => run.epochs },
+    { key: "seconds", label: "time", title: "duration", number: true, format: duration, get: (run) => run.seconds ?? undefined },
+    { key: "started", label: "started", title: "when it began", get: (run) => run.started },
+  ];
+  const labels = shortNames(data.params.map((param) => param.key));
+  const params = data.params.map((param, i) => ({
+    key: param.key, label: labels[i], title: param.key, param: true, given: param.given, number: isNumeric(param.values),
+    get: (run) => param.values[param.codes[run.index]],
+  }));
+  return [...names, ...scores, ...groups, ...params, ...ends];
+}
+
+/** Return whether values are numbers; some may be null. */
+function isNumeric(values) {
+  return values.some((value) => value !== null) && values.every((value) => value === null || typeof value === "number");
+}
+
+/** Return the shortest endings of keys that tell them apart. */
+function shortNames(keys) {
+  const endings = (key) => key.split(".").map((_, i, parts) => parts.slice(parts.length - 1 - i).join("."));
+  const count = new Map();
+  for (const key of keys) for (const ending of endings(key)) count.set(ending, (count.get(ending) ?? 0) + 1);
+  // "p" alone says nothing, even where there is only one.
+  return keys.map((key) => endings(key).find((ending) => count.get(ending) === 1 && (ending.length > 3 || ending === key || /^(lr|seed)$/.test(ending))) ?? key);
+}
+
+/** Return whether a column has different values among runs. */
+function varies(column, runs) {
+  const first = runs.length ? column.get(runs[0]) : undefined;
+  return runs.some((run) => column.get(run) !== first);
+}
+
+/** Return the columns to show for some runs: the chosen ones, or what varies and the monitored scores. */
+function shownColumns(runs) {
+  if (state.columns) return columns.filter((column) => column.key === "run" || state.columns.includes(column.key));
+  const monitored = new Set(runs.map((run) => run.monitor));
+  return columns.filter((column) => {
+    if (column.key === "run" || column.key === "status" || column.key === "seconds") return true;
+    if (column.metric !== undefined) return monitored.has(column.metric);
+    if (column.param) return varyingParams(runs).includes(column);
+    return column.key !== "started" && varies(column, runs);
+  });
+}
+
+/** Return the settings that differ among runs: those that were given on command lines, or all if none of them differs. */
+function varyingParams(runs) {
+  const found = columns.filter((column) => column.param && varies(column, runs));
+  const given = found.filter((column) => column.given);
+  return (given.length ? given : found).slice(0, MOST_COLUMNS);
+}
+
+const COMPARISON = /^([\w.\-]+)(<=|>=|!=|=|<|>)(.*)$/;
+
+/** Return a test of a run for a word of the text filter: `key<value` and the like, or text that is in one of its cells. */
+function wordTest(word) {
+  const [, key, sign, text] = word.match(COMPARISON) ?? [];
+  const column = key && (columns.find((c) => c.key === key || c.label === key)
+    ?? columns.find((c) => c.param && c.key.endsWith("." + key)) ?? columns.find((c) => c.key.endsWith("." + key)));
+  if (!column) return (run) => run.haystack.includes(word.toLowerCase());
+  const number = text.trim() === "" ? NaN : Number(text);
+  return (run) => {
+    const value = column.get(run);
+    const order = typeof value === "number" && !Number.isNaN(number) ? Math.sign(value - number) : show(value).toLowerCase() === text.toLowerCase() ? 0 : NaN;
+    return { "=": order === 0, "!=": order !== 0, "<": order < 0, ">": order > 0, "<=": order <= 0, ">=": order >= 0 }[sign];
+  };
+}
+
+/** Return whether a run is within the brushes of the parallel coordinates. */
+function withinBrushes(run) {
+  return Object.entries(state.brushes).every(([key, intervals]) => {
+    const column = columns.find((c) => c.key === key);
+    if (!column || !intervals.length) return true;
+    const value = axisValue(column, run);
+    return value !== null && intervals.some(([low, high]) => low <= value && value <= high);
+  });
+}
+
+/** Return the runs of the chosen sweep. Columns and axes are those that differ among them, so that filters do not move them. */
+function scopedRuns() {
+  return data.runs.filter((run) => !state.sweep || (data.sweeps[run.sweep]?.path ?? "-") === state.sweep);
+}
+
+/** Return the runs that all filters but the brushes keep. */
+function filterRuns(scope) {
+  const tests = state.text.split(/\s+/).filter(Boolean).map(wordTest);
+  return scope.filter((run) => (!state.status || run.status === state.status) && tests.every((test) => test(run)));
+}
+
+/** Compare values of a column: numbers by size, texts by their characters, and nothing last, in both directions. */
+function compare(a, b, down) {
+  const empty = (value) => value === undefined || value === "" || value === null;
+  if (empty(a) || empty(b)) return empty(a) - empty(b);
+  const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+  return down ? -order : order;
+}
+
+/** Return runs in the order of the table: by the chosen column, or the best monitored score first. */
+function sortRuns(runs) {
+  const column = columns.find((c) => c.key === state.sort);
+  if (column) return [...runs].sort((a, b) => compare(column.get(a), column.get(b), state.down));
+  return [...runs].sort((a, b) => compare(a.monitor, b.monitor, false) || compareScores(a, b));
+}
+
+/** Compare the monitored scores of two runs, the better one first. */
+function compareScores(a, b) {
+  return compare(a.last[a.monitor], b.last[b.monitor], !data.metrics[a.monitor]?.smaller);
+}
+
+let columns;
+
+/** Derive what the data of the page imply; call it whenever they change. */
+function prepare() {
+  data.runs.forEach((run, index) => {
+    run.index = index;
+    run.curves = run.curves.map((curve) => curve && [data.epochs[curve[0]], curve[1]]);
+  });
+  columns = makeColumns();
+  const searched = columns.filter((column) => !column.metric && column.key !== "seconds");
+  for (const run of data.runs) {
+    run.haystack = [run.path, run.error, ...searched.map((column) => show(column.get(run)))].join("\n").toLowerCase();
+  }
+  for (const column of columns) {
+    // Positions of texts on an axis.
+    column.categories = column.number ? null : [...new Set(data.runs.map((run) => show(column.get(run))))].sort((a, b) => compare(a, b, false));
+  }
+}
+
+/** Return the position of a run on the axis of a column; null if it has none. */
+function axisValue(column, run) {
+  const value = column.get(run);
+  if (column.number) return typeof value === "number" ? value : null;
+  return column.categories.indexOf(show(value));
+}

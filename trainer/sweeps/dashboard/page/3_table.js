@@ -1,0 +1,121 @@
+// The table of runs, the controls above it, and the tiles at the top.
+
+const ROWS = 200; // at first
+
+/** Show the tiles: how many runs there are of each status, and the best score. */
+function showTiles(runs) {
+  const tile = (label, value, note) => el("div", {}, el("dt", {}, label), el("dd", {}, value, note && el("span", {}, note)));
+  const counts = STATUSES.map((status) => [status, runs.filter((run) => run.status === status).length]);
+  // Scores of different kinds cannot be compared: the kind that most runs have counts.
+  const scored = runs.filter((run) => run.last[run.monitor] != null);
+  const of = (run) => scored.filter((other) => other.monitor === run.monitor).length;
+  const most = [...new Map(scored.map((run) => [run.monitor, run])).values()].sort((a, b) => of(b) - of(a))[0]?.monitor;
+  const best = scored.filter((run) => run.monitor === most).sort(compareScores)[0];
+  fill("tiles",
+    tile("runs", runs.length.toLocaleString("en"), runs.length < data.runs.length ? `of ${data.runs.length.toLocaleString("en")}` : ""),
+    counts.filter(([status, count]) => count || status === "finished").map(([status, count]) => tile(status, count.toLocaleString("en"))),
+    best ? tile(`best last ${data.metrics[best.monitor].key}`, showScore(best.last[best.monitor]), best.name) : tile("best score", "none"));
+}
+
+/** Fill the controls with what the data have. */
+function showControls() {
+  const option = (value, text) => el("option", { value }, text);
+  fill("sweep", option("", "All sweeps and runs"), data.sweeps.map((sweep) => option(sweep.path, sweep.name)),
+    data.runs.some((run) => run.sweep < 0) && option("-", "Single runs"));
+  fill("status", option("", "Any status"), STATUSES.filter((s) => data.runs.some((run) => run.status === s)).map((s) => option(s, s)));
+  fill("metric", data.metrics.map((metric) => option(metric.key, metric.key)));
+  if (document.activeElement !== $("text")) $("text").value = state.text; // unless somebody is typing
+  for (const id of ["sweep", "status", "mode", "band"]) {
+    $(id).value = state[id];
+    if ($(id).selectedIndex < 0) $(id).value = state[id] = DEFAULTS[id];
+  }
+}
+
+/** Show the brushes as buttons that remove them, so that they can be seen and removed without a mouse. */
+function showBrushes() {
+  const chips = Object.entries(state.brushes).filter(([, intervals]) => intervals.length).map(([key, intervals]) => {
+    const column = columns.find((c) => c.key === key);
+    if (!column) return null;
+    const ends = intervals.map(([low, high]) => column.number ? `${show(+low.toPrecision(3))} to ${show(+high.toPrecision(3))}`
+      : column.categories.filter((_, i) => low <= i && i <= high).map((text) => text || "unset").join(", ") || "nothing");
+    const remove = () => { delete state.brushes[key]; update({ axes: true }); };
+    return el("button", { type: "button", class: "chip", onclick: remove, "aria-label": `Remove the filter ${column.label}: ${ends}` },
+      `${column.label}: ${ends.join(" or ")} ×`);
+  });
+  fill("chips", chips);
+}
+
+/** Show which columns there are, to choose from. */
+function showChooser(shown) {
+  const box = (column) => el("label", { title: column.title },
+    el("input", {
+      type: "checkbox", checked: shown.includes(column), disabled: column.key === "run", "data-key": `column ${column.key}`,
+      onchange: (event) => {
+        const keys = shownColumns(current.scope).map((c) => c.key);
+        state.columns = event.target.checked ? [...keys, column.key] : keys.filter((key) => key !== column.key);
+        update();
+      },
+    }), column.label);
+  const back = el("button", { type: "button", onclick: () => { state.columns = null; update(); } }, "Show what varies");
+  fill("columns", columns.map(box), back);
+}
+
+/** Show the table of runs, in the order of the sorted column. */
+function showTable(runs, colors) {
+  const shown = shownColumns(current.scope);
+  const sort = (column) => () => {
+    const first = column.number && !column.smaller;
+    state.down = state.sort === column.key ? !state.down : first;
+    state.sort = column.key;
+    update();
+  };
+  const all = runs.length > 0 && runs.every((run) => current.selected.has(run.path));
+  const selectAll = el("input", {
+    type: "checkbox", "aria-label": "Select all runs of the table", checked: all, "data-key": "all",
+    onchange: (event) => select(runs.map((run) => run.path), event.target.checked),
+  });
+  const head = shown.map((column) => {
+    const sorted = state.sort === column.key;
+    return el("th", { scope: "col", class: column.number ? "number" : "", "aria-sort": sorted ? (state.down ? "descending" : "ascending") : "none" },
+      el("button", { type: "button", title: column.title, onclick: sort(column), "data-key": `sort ${column.key}` },
+        column.label, el("span", { "aria-hidden": "true" }, sorted ? (state.down ? " ▼" : " ▲") : "")));
+  });
+  const few = state.all ? runs : runs.slice(0, ROWS);
+  const rows = few.map((run) => {
+    const chosen = current.selected.has(run.path);
+    const mark = colors.get(run.path);
+    return el("tr", { class: chosen ? "chosen" : "", "data-path": run.path },
+      el("td", { class: "pick" }, el("label", {},
+        el("input", { type: "checkbox", checked: chosen, "aria-label": `Select ${run.name}`, "data-key": run.path, onchange: (event) => select([run.path], event.target.checked) }),
+        swatch(mark))),
+      shown.map((column) => cell(column, run)));
+  });
+  fill("head", el("tr", {}, el("th", { class: "pick" }, selectAll), head));
+  fill("rows", rows.length ? rows : el("tr", {}, el("td", { colspan: shown.length + 1, class: "soft" }, "No run matches the filters.")));
+  fill("more", runs.length > few.length
+    && el("button", { type: "button", onclick: () => { state.all = true; update(); } }, `Show all ${amount(runs.length, "run")}`));
+  showChooser(shown);
+  $("count").textContent = `${amount(runs.length, "run")}${runs.length < data.runs.length ? ` of ${data.runs.length.toLocaleString("en")}` : ""}, ${current.selected.size} selected`;
+}
+
+function cell(column, run) {
+  const value = column.get(run);
+  if (column.key === "run") return el("th", { scope: "row", title: run.path }, link(run.report, run.name));
+  if (column.key === "status") return el("td", {}, el("span", { class: `status ${run.status}`, title: run.error || run.stopped }, run.status));
+  if (column.number) return el("td", { class: "number" }, column.metric !== undefined ? showScore(value) : (column.format ?? show)(value));
+  return el("td", { title: show(value) }, show(value));
+}
+
+/** Return a dash in the color and the pattern of a run's curve. */
+function swatch(i) {
+  const style = i === undefined ? "" : `border-top-color:${series(i)};border-top-style:${dash(i)}`;
+  return el("i", { class: "swatch", style, "aria-hidden": "true" });
+}
+
+/** Select runs, or take them out of the selection. */
+function select(paths, chosen) {
+  const selected = new Set(state.selected);
+  for (const path of paths) chosen ? selected.add(path) : selected.delete(path);
+  state.selected = [...selected];
+  update();
+}

@@ -1,0 +1,116 @@
+// Curves of the selected runs or groups, with bands over their repetitions.
+
+/** Return what to draw: the selected runs or their groups, or the best ones if none is selected. */
+function curveItems(runs) {
+  const drawn = (run) => run.curves[metricIndex()];
+  const chosen = data.runs.filter((run) => current.selected.has(run.path));
+  const from = sortRuns((chosen.length ? chosen : runs).filter(drawn));
+  let items = from.map((run) => ({ key: run.path, name: run.name, runs: [run] }));
+  if (state.mode === "groups") {
+    const groups = new Map(from.map((run) => [run.group, null]));
+    items = [...groups.keys()].map((group) => {
+      const members = (chosen.length ? data.runs : runs).filter((run) => run.group === group && drawn(run));
+      return { key: String(group), name: data.groups[group], runs: members };
+    });
+    items.sort(compareMeans);
+  }
+  return { items: items.slice(0, chosen.length ? MOST : 6), total: items.length, chosen: chosen.length > 0 };
+}
+
+function compareMeans(a, b) {
+  const score = (item) => {
+    const values = item.runs.map((run) => run.last[run.monitor]).filter((value) => value != null);
+    return values.length ? mean(values) : null;
+  };
+  return compare(score(a), score(b), !data.metrics[a.runs[0].monitor]?.smaller);
+}
+
+function metricIndex() {
+  const i = data.metrics.findIndex((metric) => metric.key === state.metric);
+  return i >= 0 ? i : Math.max(0, data.runs.find((run) => run.monitor >= 0)?.monitor ?? 0);
+}
+
+// Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+const T = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11, 2.101, 2.093, 2.086];
+
+/** Return the points of an item: epoch, mean, and the ends of the band, over the runs that have the epoch. */
+function points(item) {
+  const metric = metricIndex();
+  const byEpoch = new Map();
+  for (const run of item.runs) {
+    const [epochs, values] = run.curves[metric];
+    epochs.forEach((epoch, i) => {
+      if (values[i] !== null) byEpoch.set(epoch, [...(byEpoch.get(epoch) ?? []), values[i]]);
+    });
+  }
+  return [...byEpoch].sort((a, b) => a[0] - b[0]).map(([epoch, values]) => {
+    const center = mean(values);
+    if (state.band === "range") return [epoch, center, Math.min(...values), Math.max(...values)];
+    const n = values.length;
+    const spread = Math.sqrt(sum(values.map((value) => (value - center) ** 2)) / Math.max(1, n - 1));
+    const half = n > 1 ? ((T[n - 2] ?? 1.96) * spread) / Math.sqrt(n) : 0;
+    const inside = data.metrics[metric].share ? (value) => Math.min(1, Math.max(0, value)) : (value) => value;
+    return [epoch, center, inside(center - half), inside(center + half)];
+  });
+}
+
+/** Draw the curves; return the number of the color for each run that is drawn. */
+function showCurves(runs) {
+  const { items, total, chosen } = curveItems(runs);
+  const metric = data.metrics[metricIndex()];
+  $("metric").value = metric?.key ?? "";
+  const lines = items.map((item, i) => ({ item, i, data: points(item) }));
+  const ink = color("--ink"), soft = color("--soft"), line = color("--line");
+  const band = ({ item, i, data: all }) => ({
+    type: "custom", name: item.name, silent: true, z: 1, data: all.length ? [[all[0][0], 0]] : [], clip: true,
+    renderItem: (_, api) => ({
+      type: "polygon", style: { fill: series(i), opacity: 0.16 },
+      shape: { points: [...all.map((p) => api.coord([p[0], p[3]])), ...all.toReversed().map((p) => api.coord([p[0], p[2]]))] },
+    }),
+    encode: { x: 0, y: [] },
+  });
+  const ends = lines.flatMap(({ data: all }) => all.flatMap((p) => [p[2], p[3]]));
+  charts.curves.setOption({
+    animation: false, textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
+    grid: { left: 8, right: 16, top: 12, bottom: 34, containLabel: true },
+    xAxis: { type: "value", name: "epoch", nameLocation: "middle", nameGap: 26, min: ({ min, max }) => (min === max ? min - 1 : min), max: ({ min, max }) => (min === max ? max + 1 : max), minInterval: 1,
+      nameTextStyle: { color: soft }, axisLabel: { color: soft, hideOverlap: true, showMinLabel: true }, axisLine: { lineStyle: { color: line } }, splitLine: { show: false } },
+    yAxis: { type: "value", scale: true, min: extent(ends)[0], max: extent(ends)[1], axisLabel: { color: soft, formatter: (v) => show(+v.toPrecision(6)) }, splitLine: { lineStyle: { color: line } } },
+    tooltip: { trigger: "axis", confine: true, backgroundColor: color("--card"), borderColor: line, textStyle: { color: ink }, formatter: (all) => curveTip(all, lines) },
+    series: [
+      ...lines.filter(({ item }) => item.runs.length > 1).map(band),
+      ...lines.map(({ item, i, data: all }) => ({
+        type: "line", name: item.name, z: 2, data: all.map((p) => [p[0], p[1]]), showSymbol: all.length < 2, symbolSize: 7, symbol: "circle",
+        lineStyle: { color: series(i), type: dash(i), width: 2 }, itemStyle: { color: series(i) }, emphasis: { disabled: true },
+      })),
+    ],
+  }, { notMerge: true });
+  fill("legend", lines.map(({ item, i }) => el("li", { title: item.runs.map((run) => run.path).join("\n") }, swatch(i),
+    el("span", {}, item.name, item.runs.length > 1 && el("span", { class: "soft" }, ` n = ${item.runs.length}`)))));
+  const kind = state.mode === "groups" ? ["group", "groups"] : ["run", "runs"];
+  const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. Select runs in the table to choose.` : `All ${kind[1]} of the table.`;
+  const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: smallest to largest over repetitions." : " Bands: 95 % interval of the mean over repetitions (Student's t).";
+  $("curves-note").textContent = !total ? "No run of the table has epochs."
+    : (chosen ? (total > items.length ? `The first ${items.length} of ${total} that are selected.` : "The selected runs.") : best) + what;
+  $("curves").setAttribute("aria-label", `${metric?.key ?? ""} over epochs: ${lines.map(({ item, data: all }) => `${item.name} ends at ${showScore(all.at(-1)?.[1])}`).join("; ")}`);
+  return new Map(lines.flatMap(({ item, i }) => item.runs.map((run) => [run.path, i])));
+}
+
+/** Return a range of round numbers that holds values; nothing for none. */
+function extent(values) {
+  if (!values.length) return [null, null];
+  const low = Math.min(...values), high = Math.max(...values);
+  const rough = (high - low) / 5 || Math.abs(high) / 5 || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
+  return [Math.floor(low / step) * step, Math.ceil(high / step) * step];
+}
+
+/** Return the tooltip as nodes: names are text. */
+function curveTip(all, lines) {
+  const epoch = all[0]?.axisValue;
+  const rows = lines.map(({ item, i, data: line }) => ({ item, i, at: line.find((p) => p[0] === epoch) })).filter((row) => row.at)
+    .sort((a, b) => compare(a.at[1], b.at[1], true));
+  return el("div", { class: "tip" }, el("b", {}, `epoch ${epoch}`), rows.map(({ item, i, at }) =>
+    el("div", {}, swatch(i), el("span", { class: "name" }, item.name), el("span", {}, showScore(at[1]) + (item.runs.length > 1 ? ` (${showScore(at[2])} to ${showScore(at[3])})` : "")))));
+}

@@ -1,0 +1,97 @@
+// Parallel coordinates: a line for each run through its settings and its score; dragging along an axis filters the table.
+
+const MOST_AXES = 9;
+const BRUSH_Z = 10000; // of ECharts
+
+/** Return the columns of the axes: what varies among runs, and their score. */
+function axisColumns(runs) {
+  const monitored = [...new Set(runs.map((run) => run.monitor))].filter((i) => i >= 0);
+  const scores = columns.filter((column) => column.which === "last" && monitored.includes(column.metric));
+  // The order of repetitions says nothing.
+  const params = varyingParams(runs).filter((column) => !["seed", "data.fold"].includes(column.key));
+  return [...params.slice(0, MOST_AXES - scores.length), ...scores.slice(0, 3)];
+}
+
+/** Draw the parallel coordinates. */
+function showParallel(runs, colors) {
+  const axes = axisColumns(current.scope);
+  const usable = axes.length > 1;
+  $("parallel-card").classList.toggle("none", !usable);
+  $("parallel-note").textContent = usable
+    ? "Drag along an axis to keep the runs that pass there; click the axis to remove the filter. Or type, for example, " + example(axes) + " above the table."
+    : "Nothing that runs with a score differ in.";
+  if (!usable) {
+    charts.parallel.clear();
+    return;
+  }
+  const upright = $("parallel").clientWidth >= 640;
+  const ink = color("--ink"), soft = color("--soft"), line = color("--line");
+  const first = data.metrics[runs.find((run) => run.monitor >= 0)?.monitor ?? 0];
+  const chosen = current.selected.size > 0;
+  const rows = runs.filter((run) => axes.some((column) => axisValue(column, run) !== null && column.number)).map((run) => {
+    const marked = chosen && current.selected.has(run.path) && colors.get(run.path) !== undefined;
+    return {
+      name: run.path, value: axes.map((column) => (column.number ? axisValue(column, run) : show(column.get(run))) ?? "-"),
+      lineStyle: marked ? { color: series(colors.get(run.path)), width: 3, opacity: 1 } : { color: soft, width: 1, opacity: Math.max(0.18, Math.min(0.6, 12 / runs.length)) },
+    };
+  }).sort((a, b) => a.lineStyle.width - b.lineStyle.width);
+  current.axes = axes;
+  charts.parallel.setOption({
+    animation: false, textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
+    parallel: upright ? { left: 56, right: 64, top: 40, bottom: 22, layout: "horizontal" } : { left: 20, right: 24, top: 34, bottom: 30, layout: "vertical" },
+    parallelAxis: axes.map((column, dim) => ({
+      id: column.key, dim, name: column.label, nameLocation: upright ? "end" : "start", nameGap: upright ? 14 : 8, ...axisScale(column, current.scope),
+      nameTextStyle: { color: ink, fontSize: 12, align: upright ? "center" : "left", verticalAlign: upright ? "bottom" : "bottom", padding: upright ? 0 : [0, 0, 10, 8] },
+      nameTruncate: { maxWidth: upright ? Math.max(60, $("parallel").clientWidth / axes.length - 14) : 260 }, realtime: false,
+      axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, backgroundColor: color("--card"), padding: [1, 3], borderRadius: 3, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { formatter: (text) => (text.length > 16 ? text.slice(0, 15) + "…" : text || "unset") }) },
+      areaSelectStyle: { width: 18, borderWidth: 1, borderColor: color("--brush"), color: color("--brush"), opacity: 0.3 },
+    })),
+    series: [{ type: "parallel", smooth: false, inactiveOpacity: 0.04, activeOpacity: 0.9, progressive: 0, silent: true, data: rows }],
+  }, { notMerge: true });
+  for (const [key, intervals] of Object.entries(state.brushes)) {
+    if (axes.some((column) => column.key === key)) charts.parallel.dispatchAction({ type: "axisAreaSelect", parallelAxisId: key, intervals });
+  }
+  if (Object.keys(state.brushes).length) charts.parallel.setOption({}); // draws them
+  $("parallel").setAttribute("aria-label", `Parallel coordinates of ${amount(runs.length, "run")} over ${axes.map((column) => column.label).join(", ")}; the table has the same values. Score: ${first?.key ?? ""}`);
+}
+
+function example(axes) {
+  const column = axes.find((c) => c.number && c.param) ?? axes.find((c) => c.number);
+  const values = column ? data.runs.map((run) => column.get(run)).filter((value) => typeof value === "number") : [];
+  return column ? `${column.metric !== undefined ? data.metrics[column.metric].key : column.label}>${show(+mean(values).toPrecision(2))}` : "status=finished";
+}
+
+/** Return the kind and the range of an axis; logarithmic for positive numbers that span more than a factor of 50. */
+function axisScale(column, runs) {
+  if (!column.number) {
+    return { type: "category", data: column.categories };
+  }
+  const values = runs.map((run) => axisValue(column, run)).filter((value) => value !== null);
+  const low = Math.min(...values), high = Math.max(...values);
+  // Most of the values of a search on a logarithmic scale are small.
+  const middle = [...values].sort((a, b) => a - b)[values.length >> 1];
+  return { type: column.param && low > 0 && high / low > 50 && middle < high / 4 ? "log" : "value", scale: true, splitNumber: 4 };
+}
+
+/** Give brushes that were restored the color of those that were dragged, which ECharts forgets. */
+function paintBrushes() {
+  for (const shape of charts.parallel.getZr().storage.getDisplayList(true)) {
+    if (shape.type !== "rect" || shape.z !== BRUSH_Z || shape.style.fill === color("--brush") || !shape.style.fill) continue;
+    shape.setStyle({ fill: color("--brush"), stroke: color("--brush"), lineWidth: 1, opacity: 0.3 });
+  }
+}
+
+/** Take over the brushes of the chart. */
+function onBrush() {
+  const brushes = {};
+  for (const axis of charts.parallel.getModel().queryComponents({ mainType: "parallelAxis" })) {
+    const intervals = axis.activeIntervals.map((pair) => [...pair].sort((a, b) => a - b));
+    if (intervals.length) brushes[axis.option.id] = intervals;
+  }
+  // Brushes of axes that other filters hide are kept.
+  const hidden = Object.entries(state.brushes).filter(([key]) => !current.axes.some((column) => column.key === key));
+  const next = { ...Object.fromEntries(hidden), ...brushes };
+  if (JSON.stringify(next) === JSON.stringify(state.brushes)) return;
+  state.brushes = next;
+  update({ brushed: true });
+}

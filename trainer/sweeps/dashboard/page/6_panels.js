@@ -1,0 +1,104 @@
+// The other panels: verdicts, importance, differences, previews and problems.
+
+const MOST_COMPARED = 8;
+
+/** Show what the sweeps of the table have found. */
+function showVerdicts(runs) {
+  const sweeps = shownSweeps(runs).filter((sweep) => sweep.verdict);
+  fill("verdicts", sweeps.map(({ name, verdict }) => el("div", { class: "card long" }, el("h3", {}, name),
+    el("p", {}, verdict.lines[0]),
+    el("ul", { class: "findings plain" }, verdict.lines.slice(1).map((text) => el("li", {}, text))),
+    verdict.rows.length > 0 && el("details", {}, el("summary", {}, `Means: ${verdict.title}`), el("div", { class: "scroll" }, table(verdict.head, verdict.rows, 1))))));
+  $("verdicts-section").hidden = !sweeps.length;
+}
+
+/** Return the sweeps that runs belong to. */
+function shownSweeps(runs) {
+  const indices = new Set(runs.map((run) => run.sweep));
+  return data.sweeps.filter((_, i) => indices.has(i));
+}
+
+/** Return a table of texts; those right of the first `left` columns are numbers. */
+function table(head, rows, left) {
+  const kind = (i) => (i < left ? "" : "number");
+  return el("table", { class: "pairs" },
+    el("thead", {}, el("tr", {}, head.map((text, i) => el("th", { scope: "col", class: kind(i) }, text)))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((text, i) => el("td", { class: kind(i) }, text))))));
+}
+
+/** Show how much each setting matters, for one sweep. */
+function showImportance(runs) {
+  const sweeps = shownSweeps(runs).filter((sweep) => sweep.importance);
+  $("importance-section").hidden = !sweeps.length;
+  if (!sweeps.length) return;
+  const sweep = sweeps.find(({ path }) => path === state.ranked) ?? sweeps[0];
+  fill("ranked", sweeps.map(({ path, name }) => el("option", { value: path }, name)));
+  $("ranked").value = sweep.path;
+  const { rows, note } = sweep.importance;
+  const most = Math.max(...rows.map((row) => row[1]), 1e-9);
+  fill("importance", el("table", { class: "bars" },
+    el("colgroup", {}, el("col", { class: "name" }), el("col"), el("col", { class: "share" })),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "setting"), el("th", { scope: "col", colspan: 2 }, "importance"))),
+    el("tbody", {}, rows.map(([key, share]) => el("tr", {}, el("th", { scope: "row", title: key }, key),
+      el("td", { class: "bar" }, el("span", { class: "track" }, el("i", { style: `width:${(100 * share) / most}%` }))),
+      el("td", { class: "share" }, share.toFixed(2)))))), el("p", { class: "soft small" }, note));
+}
+
+/** Show in what the selected runs differ: their configurations, then git revision and versions. */
+function showDifferences(runs) {
+  const chosen = data.runs.filter((run) => current.selected.has(run.path));
+  const few = (chosen.length ? chosen : runs.length > 1 ? runs.slice(0, 2) : []).slice(0, MOST_COMPARED);
+  const environment = (run) => data.environments[run.environment] ?? {};
+  const facts = [...new Set(few.flatMap((run) => Object.keys(environment(run))))];
+  const lines = [
+    ...data.params.map((param) => [param.key, few.map((run) => show(param.values[param.codes[run.index]]))]),
+    ...facts.map((name) => [name, few.map((run) => environment(run)[name] ?? "")]),
+  ].filter(([, values]) => new Set(values).size > 1);
+  $("differences-note").textContent = few.length < 2 ? "Select two runs or more in the table."
+    : (chosen.length ? (chosen.length > few.length ? `The first ${few.length} of ${chosen.length} selected runs.` : "The selected runs.") : "The first two runs of the table. Select others to compare them.")
+      + (lines.length ? "" : " They do not differ in configuration, git revision or versions.");
+  fill("differences", few.length > 1 && lines.length > 0 && el("table", { class: "pairs differences" },
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "key"), few.map((run) => el("th", { scope: "col", title: run.path }, link(run.report, run.name))))),
+    el("tbody", {}, lines.map(([key, values]) => el("tr", {}, el("th", { scope: "row" }, key), values.map((value) => el("td", {}, value || el("span", { class: "soft" }, "unset"))))))));
+}
+
+/** Show the first training batch of each recipe, of the selected runs or of the first ones of the table. */
+function showPreviews(runs) {
+  const chosen = data.runs.filter((run) => current.selected.has(run.path));
+  const recipes = new Map();
+  for (const run of chosen.length ? chosen : runs) {
+    if (run.image >= 0) recipes.set(run.image, [...(recipes.get(run.image) ?? []), run]);
+  }
+  const shown = [...recipes].slice(0, chosen.length ? 12 : 4);
+  fill("previews", shown.map(([i, users]) => {
+    const { source, file } = data.images[i];
+    const names = data.groups[users[0].group] + (users.length > 1 ? ` and ${users.length - 1} more` : "");
+    return el("figure", { class: "card" },
+      source.startsWith("data:image/webp;base64,") ? el("img", { class: "photo", src: source, width: data.images[i].width, height: data.images[i].height, loading: "lazy", alt: `First training batch of ${users[0].name}` }) : el("p", { class: "soft" }, "Too many images to embed."),
+      el("figcaption", {}, names, " ", link(file, "full size")));
+  }));
+  $("previews-note").textContent = !shown.length ? "No run of the table has one."
+    : `${shown.length < recipes.size ? `${shown.length} of ${recipes.size} different recipes; select runs to choose. ` : ""}As the pipeline returned it: one image file for each recipe.`;
+}
+
+/** Show the runs that did not finish, with what is known about why; those that ended for the same reason together. */
+function showProblems(runs) {
+  const kinds = new Map();
+  for (const run of runs) {
+    if (!["failed", "interrupted", "pruned"].includes(run.status) && !run.notes) continue;
+    const why = [run.error || run.stopped, run.notes].filter(Boolean).join("\n");
+    const key = JSON.stringify([run.status, why]);
+    kinds.set(key, [...(kinds.get(key) ?? []), run]);
+  }
+  const order = ["failed", "interrupted", "pruned"];
+  const sorted = [...kinds].map(([key, members]) => [...JSON.parse(key), members])
+    .sort((a, b) => (order.indexOf(a[0]) + 4) % 4 - (order.indexOf(b[0]) + 4) % 4 || b[2].length - a[2].length);
+  const rows = sorted.slice(0, ROWS).map(([status, why, members]) => el("li", { class: status === "failed" ? "warning" : "" },
+    el("span", { class: `status ${status}` }, status), ` ${amount(members.length, "run")}: `,
+    members.slice(0, 20).flatMap((run, i) => [i ? ", " : "", el("span", { title: run.path }, link(run.report, run.name)),
+      el("span", { class: "soft" }, run.planned ? ` (${run.epochs} of ${amount(run.planned, "epoch")})` : "")]),
+    members.length > 20 && ` and ${(members.length - 20).toLocaleString("en")} more`,
+    why && el("pre", {}, why)));
+  fill("problems", rows.length ? rows : el("li", {}, "None."));
+  $("problems-note").textContent = sorted.length > ROWS ? `The first ${ROWS} of ${sorted.length.toLocaleString("en")} reasons.` : "";
+}

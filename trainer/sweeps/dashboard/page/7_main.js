@@ -1,0 +1,86 @@
+// Drawing it all, and again when something changes.
+
+const charts = { curves: echarts.init($("curves")), parallel: echarts.init($("parallel")) };
+const current = { scope: [], runs: [], selected: new Set(), axes: [] };
+
+/** Draw what depends on the state: everything, but the parallel coordinates stay as they are while they are brushed. */
+function update({ brushed = false } = {}) {
+  const focused = document.activeElement?.dataset?.key;
+  current.selected = new Set(state.selected);
+  current.scope = scopedRuns();
+  const filtered = filterRuns(current.scope);
+  current.runs = sortRuns(filtered.filter(withinBrushes));
+  const colors = showCurves(current.runs);
+  showTiles(current.runs);
+  showBrushes();
+  showTable(current.runs, colors);
+  if (!brushed) showParallel(filtered, colors);
+  showVerdicts(filtered);
+  showImportance(filtered);
+  showDifferences(current.runs);
+  showPreviews(current.runs);
+  showProblems(filtered);
+  writeHash();
+  // Elements that were made again keep the focus.
+  if (focused) document.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+}
+
+/** Take over new data; the state stays. */
+function take(next) {
+  data = next;
+  prepare();
+  showControls();
+  $("made").textContent = data.made;
+  update();
+}
+
+function listen() {
+  let waiting;
+  $("text").addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { state.text = $("text").value; update(); }, 120);
+  });
+  for (const id of ["sweep", "status", "metric", "mode", "band", "ranked"]) {
+    $(id).addEventListener("change", () => { state[id] = $(id).value; update(); });
+  }
+  $("clear").addEventListener("click", () => { state.selected = []; update(); });
+  $("reset").addEventListener("click", () => { Object.assign(state, structuredClone(DEFAULTS)); showControls(); update(); });
+  // A click on a row selects it, unless it is on something that does something else.
+  $("rows").addEventListener("click", (event) => {
+    const row = event.target.closest("tr[data-path]");
+    if (row && !event.target.closest("a, label, input") && !getSelection().toString()) select([row.dataset.path], !current.selected.has(row.dataset.path));
+  });
+  charts.parallel.on("axisareaselected", onBrush);
+  charts.parallel.on("rendered", paintBrushes);
+  dark.addEventListener("change", () => update());
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return; // bars of a phone come and go
+    width = innerWidth;
+    for (const chart of Object.values(charts)) chart.resize();
+    update();
+  });
+}
+
+/** Ask the server for new data now and then, if there is one. */
+async function poll() {
+  let version = document.body.dataset.version;
+  for (;;) {
+    await new Promise((done) => setTimeout(done, 2000));
+    if (document.hidden) continue;
+    try {
+      const answer = await fetch("data.json", { headers: { "If-None-Match": version }, cache: "no-store" });
+      if (answer.status === 200) {
+        version = answer.headers.get("ETag");
+        take(await answer.json());
+      }
+      $("live").textContent = "live";
+    } catch {
+      $("live").textContent = "the server does not answer";
+    }
+  }
+}
+
+listen();
+take(data);
+if (document.body.dataset.version) poll();

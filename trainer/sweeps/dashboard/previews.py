@@ -1,0 +1,77 @@
+"""Previews of recipes: the first training batch of a run, small enough to be embedded."""
+
+import base64
+from collections.abc import Hashable
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from trainer.callbacks.plots import BATCH
+from trainer.sweeps.dashboard.links import href
+from trainer.sweeps.runs import Run
+
+_WIDTH, _QUALITY = 480, 70
+_MOST_BYTES = 1_200_000  # of all images together; further ones are linked only
+_MOST_PIXELS, _MOST_FILE = 2**24, 2**24  # of a file; those of a run have a tenth
+
+
+class Previews:
+    """The previews of the recipes that were asked for.
+
+    Args:
+        base: the folder that links are relative to.
+
+    Attributes:
+        images: for each recipe its image as a data URI, which is empty where there was no room, with its width and
+            height in pixels; and the address of its file.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.images: list[dict[str, Any]] = []
+        self._base = base
+        self._bytes = 0
+        self._known: dict[Hashable, int] = {}
+
+    def index(self, run: Run, recipe: Hashable) -> int:
+        """Return the position of the preview of a run's recipe; -1 if there is none.
+
+        Args:
+            run: a run.
+            recipe: what is equal for equal recipes; empty: unknown.
+        """
+        key = recipe or run.folder
+        if key not in self._known:
+            file = run.folder / BATCH
+            if not (address := href(file, self._base)):
+                return -1
+            self._known[key] = len(self.images)
+            status = file.stat()
+            room = self._bytes < _MOST_BYTES and status.st_size <= _MOST_FILE
+            uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
+            self._bytes += len(uri)
+            self.images.append({"source": uri, "width": width, "height": height, "file": address})
+        return self._known[key]
+
+
+@lru_cache(maxsize=256)
+def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
+    """Return a PNG as a small data URI with its width and height; an empty one if it cannot be read.
+
+    Args:
+        file: the PNG.
+        changed: when it was changed, so that it is read again then.
+    """
+    try:
+        with Image.open(file, formats=["PNG"]) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                return "", 0, 0
+            small = image.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return "", 0, 0
+    small.thumbnail((_WIDTH, 2 * _WIDTH), Image.Resampling.LANCZOS, reducing_gap=2)
+    data = BytesIO()
+    small.save(data, "WEBP", quality=_QUALITY, method=4)
+    return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}", small.width, small.height

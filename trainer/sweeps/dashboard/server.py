@@ -1,0 +1,188 @@
+"""The server of `--watch`: the page, newer data for it, and files of run folders, for this machine only."""
+
+import logging
+import math
+import os
+import time
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from augment.support.errors import UserError, first_line
+from augment.support.files import digest, write_atomically
+from trainer.callbacks.plots import BATCH
+from trainer.callbacks.recorder import METRICS_FILE
+from trainer.run.config import CONFIG_FILE
+from trainer.run.environment import ENVIRONMENT_FILE
+from trainer.run.summary import SUMMARY_FILE
+from trainer.sweeps.dashboard.content import REPORT, collect
+from trainer.sweeps.dashboard.page import embedded_json, render
+from trainer.sweeps.runs import JOB_FILE, RUNNING, Run, find_runs, read_run
+
+HOST = "127.0.0.1"
+EVERY = 5.0  # seconds between looks at the folders, at least
+
+# What the page links to, and how browsers may treat it: as a page of a stranger.
+_SERVED = {REPORT: "text/html; charset=utf-8", BATCH: "image/png"}
+_READ = (JOB_FILE, CONFIG_FILE, SUMMARY_FILE, METRICS_FILE, ENVIRONMENT_FILE, REPORT, BATCH)
+_SANDBOX = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_MOST_SERVED = 2**26  # bytes of a file
+
+log = logging.getLogger(__name__)
+
+
+class Watched:
+    """The page of a folder, made again when its runs change.
+
+    Args:
+        folder: the folder of the runs, which links of the served page are relative to.
+        file: the file to keep up to date as well.
+    """
+
+    def __init__(self, folder: Path, file: Path) -> None:
+        self.folder, self._file = folder, file
+        self._lock = Lock()
+        self._looked = -math.inf
+        self._runs: dict[Path, Run] = {}
+        self._stamps: dict[Path, str] = {}
+        self._around = self._version = self._page = self._json = ""
+
+    def latest(self) -> tuple[str, str, str]:
+        """Return the version of the data, the page, and the data as JSON."""
+        with self._lock:
+            if time.monotonic() - self._looked >= EVERY:
+                try:
+                    if self._read():
+                        self._make()
+                except (OSError, UserError) as error:  # folders are being moved or removed
+                    log.warning("%s: not read again: %s", self.folder, first_line(error))
+                self._looked = time.monotonic()
+            return self._version, self._page, self._json
+
+    def _read(self) -> bool:
+        """Read the runs that have changed; return whether there are any."""
+        around = self._stamp_around()
+        if around != self._around:  # there may be new runs
+            self._runs = {run.folder: run for run in find_runs([self.folder])}
+            self._stamps = {folder: _stamp(folder) for folder in self._runs}
+            self._around = self._stamp_around()
+            return True
+        changed = False
+        for folder, run in self._runs.items():
+            # A run whose process dies stops running without a change of its files.
+            if (stamp := _stamp(folder)) != self._stamps[folder] or run.status == RUNNING:
+                self._runs[folder], self._stamps[folder] = read_run(folder), stamp
+                changed = True
+        return changed
+
+    def _stamp_around(self) -> str:
+        """Return a text that changes when folders are made or removed, but for those within runs."""
+        stamps = []
+        for path, names, _ in os.walk(self.folder):
+            folder = Path(path)
+            if folder in self._runs:
+                names.clear()
+                continue
+            names[:] = [name for name in names if not name.startswith(".")]
+            # The dashboard itself is written here.
+            stamps.append((path, *names) if folder == self.folder else (path, folder.stat().st_mtime_ns))
+        return digest(*stamps)
+
+    def _make(self) -> None:
+        """Make the page and the data again, unless nothing in them has changed."""
+        runs = list(self._runs.values())
+        data = collect(runs, self.folder, self.folder)
+        version = digest(embedded_json(data | {"made": ""}))
+        if version == self._version:
+            return
+        self._version, self._json, self._page = version, embedded_json(data), render(data, version)
+        try:
+            write_atomically(
+                self._file, render(collect(runs, self.folder, self._file.absolute().parent)), durable=False
+            )
+        except OSError as error:
+            log.warning("%s: cannot be written: %s", self._file, error.strerror)
+
+
+def _stamp(folder: Path) -> str:
+    """Return a text that changes when a file of a run does."""
+    stamps: list[object] = []
+    for name in _READ:
+        with suppress(OSError):
+            status = (folder / name).lstat()
+            stamps.append((name, status.st_mtime_ns, status.st_size))
+    return digest(*stamps)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a watched page to this machine.
+
+    Args:
+        watched: what to serve.
+        port: the port; 0: any free one.
+
+    Raises:
+        OSError: the port is in use.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, watched: Watched, port: int) -> None:
+        super().__init__((HOST, port), partial(_Handler, watched))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def __init__(self, watched: Watched, *arguments: object) -> None:
+        self._watched = watched
+        super().__init__(*arguments)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        """Answer a request."""
+        # A page of another site, whose name leads here, may not read this one.
+        host = self.headers.get("Host", "").rpartition(":")[0]
+        if host not in (HOST, "localhost"):
+            self._answer(HTTPStatus.FORBIDDEN)
+            return
+        path = unquote_to_bytes(urlsplit(self.path).path).decode(errors="surrogateescape")
+        if path in ("/", "/data.json"):
+            version, page, json = self._watched.latest()
+            if path == "/":
+                self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
+            elif self.headers.get("If-None-Match") == version:
+                self._answer(HTTPStatus.NOT_MODIFIED)
+            else:
+                self._answer(HTTPStatus.OK, json.encode(), "application/json", ETag=version)
+        elif file := self._served(path):
+            self._answer(HTTPStatus.OK, file.read_bytes(), _SERVED[file.name], **{"Content-Security-Policy": _SANDBOX})
+        else:
+            self._answer(HTTPStatus.NOT_FOUND)
+
+    def _served(self, path: str) -> Path | None:
+        """Return the file of a run folder that a path names; None if it is none of those that the page links to."""
+        root = self._watched.folder.resolve()
+        try:
+            file = root / path.removeprefix("/")
+            # Links and .. may lead elsewhere.
+            inside = file.name in _SERVED and file.resolve() == file and file.is_relative_to(root)
+            return file if inside and file.is_file() and file.stat().st_size <= _MOST_SERVED else None
+        except (OSError, ValueError):  # no file can have this name
+            return None
+
+    def _answer(self, status: HTTPStatus, body: bytes = b"", kind: str = "text/plain", **headers: str) -> None:
+        with suppress(ConnectionError):  # the browser has gone
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Print nothing."""

@@ -1,0 +1,125 @@
+"""The settings in which runs differ, and groups of runs that repeat each other."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.sweeps.groups import REPEATED, name_groups, same_configuration
+from trainer.sweeps.runs import Run
+
+MOST_SETTINGS = 300
+KEY, VALUE = 120, 200  # characters
+
+# Settings that say nothing about an experiment.
+_OF_FOLDERS = ("run.", "fit.resume", "data.dir", "hydra")
+
+Value = str | int | float | None
+
+
+class Settings:
+    """The settings of some runs: of their configurations, and what is chosen by name, as aug=NAME.
+
+    Attributes:
+        given: keys that some run was started with.
+        columns: the values of each key that differs among the runs, by position of the run; a run without the key is
+            left out. At most `MOST_SETTINGS`, those that were given first.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._overrides = [_split(run.overrides) for run in runs]
+        self._configs = [dict(_flatten(run.config)) for run in runs]
+        self.given = {key for overrides in self._overrides for key in overrides}
+        known = {key for config in self._configs for key in config}
+        columns: defaultdict[str, dict[int, Value]] = defaultdict(dict)
+        for i, (overrides, config) in enumerate(zip(self._overrides, self._configs, strict=True)):
+            # A job that has not begun has no configuration yet.
+            chosen = {key: value for key, value in overrides.items() if not config or key not in known}
+            for key, value in (chosen | config).items():
+                columns[key][i] = value
+        differing = [key for key, column in columns.items() if len({*column.values()}) + (len(column) < len(runs)) > 1]
+        differing.sort(key=lambda key: (key not in self.given, -len(columns[key])))
+        self.columns = {key: columns[key] for key in differing[:MOST_SETTINGS]}
+
+    def recipe(self, i: int) -> tuple[tuple[str, Value], ...]:
+        """Return the settings of a run's data and augmentation."""
+        chosen = ((k, v) for k, v in self._configs[i].items() if k.startswith(("aug.", "data.")) and k not in REPEATED)
+        return tuple(chosen)
+
+    def jobs(self, positions: Sequence[int]) -> dict[str, list[Value]]:
+        """Return the values of what differs among some runs and was given to any of them, but for repetitions."""
+        given = {key for i in positions for key in self._overrides[i]}.difference(REPEATED)
+        values = {key: [column.get(i) for i in positions] for key, column in self.columns.items() if key in given}
+        return {key: column for key, column in values.items() if len(set(column)) > 1}
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return each column as its distinct values and, for each run, the position of its value; -1: it has none."""
+        encoded = []
+        for key, column in self.columns.items():
+            values = {value: i for i, value in enumerate(dict.fromkeys(column.values()))}
+            codes = [values[column[i]] if i in column else -1 for i in range(len(self._configs))]
+            encoded.append({"key": key, "values": list(values), "codes": codes, "given": key in self.given})
+        return encoded
+
+
+def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
+    """Return the names of groups of runs that repeat each other, in a sweep or outside, and the group of each run."""
+    of_sweep: defaultdict[tuple[Path | None, bool], list[Run]] = defaultdict(list)
+    for run in runs:
+        of_sweep[run.sweep, bool(run.config)].append(run)
+    names: list[str] = []
+    found: dict[Path, int] = {}
+    for (_, configured), members in of_sweep.items():
+        same = same_configuration(members, [run.score for run in members])
+        # Jobs that have not begun are known by their overrides alone.
+        own = name_groups(same) if configured else [" ".join(group[0].overrides) for group in same]
+        if len(same) == 1 or not all(own):
+            own = [group[0].name for group in same]
+        for name, group in zip(own, same, strict=True):
+            found |= {run.folder: len(names) for run in group}
+            names.append(clip(name, VALUE))
+    return names, [found[run.folder] for run in runs]
+
+
+def clip(text: str, most: int) -> str:
+    """Return a text, shortened if it is longer than a number of characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _flatten(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Value]]:
+    """Yield the values of a configuration by their key paths; lists become texts."""
+    for name, value in values.items():
+        key = f"{path}{name}"
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{key}.")
+        elif not key.startswith(_OF_FOLDERS) and not (name == "op" and path.endswith(f".{value}.")):
+            yield clip(key, KEY), _plain(value)
+
+
+def _plain(value: object) -> Value:
+    """Return a value as JSON can hold it: a finite number, a text that is not too long, or None."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float) and abs(value) < 2**53:
+        return value
+    if isinstance(value, list | tuple):
+        return clip(f"[{', '.join(map(str, map(_plain, value[:100])))}]", VALUE)
+    return None if value is None else clip(str(value), VALUE)
+
+
+def _split(overrides: Iterable[str]) -> dict[str, Value]:
+    """Return the values of overrides by their keys."""
+    pairs = (override.lstrip("+~").partition("=") for override in overrides)
+    return {clip(key, KEY): _scalar(value) for key, _, value in pairs if not key.startswith(_OF_FOLDERS)}
+
+
+def _scalar(text: str) -> Value:
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            return _plain(value)
+    return None if text == "null" else clip(text, VALUE)
