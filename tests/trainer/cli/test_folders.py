@@ -1,13 +1,11 @@
 """Folders of runs on the command line and from Python: one run each, continued in place, found by fit.resume=auto."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from photos import draw_photo
 from PIL import Image
 
@@ -15,7 +13,6 @@ from augment.support.errors import UserError
 from trainer import train
 from trainer.callbacks.prepare import Prepare
 from trainer.callbacks.recorder import TIMES, read_metrics
-from trainer.cli import folders
 from trainer.cli.main import main
 from trainer.loop.learner import Learner
 from trainer.run.folder import owned, release
@@ -181,22 +178,12 @@ def test_auto_does_not_start_a_second_run_beside_a_living_one(
     assert started(tmp_path) == [run]
 
 
-def test_a_sweep_is_refused_where_jobs_are_and_with_auto(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "sweep" / "1").mkdir(parents=True)
-    (tmp_path / "sweep" / "1" / "summary.json").write_text(json.dumps({"status": "finished"}))
-    before = contents(tmp_path / "sweep")
-    code, text = call("-m", "seed=0,1", "hydra.sweep.dir=sweep")
+def test_a_sweep_is_refused_with_auto_and_where_it_cannot_write(call: Call, tmp_path: Path) -> None:
+    code, text = call("-m", "seed=0,1", "fit.resume=auto")
     assert code == 2
-    assert "error: hydra.sweep.dir=sweep: holds the jobs of another sweep (1). Allowed: a folder of its own" in text
-    assert contents(tmp_path / "sweep") == before
-    assert call("-m", "seed=0,1", "fit.resume=auto") == (
+    assert text.startswith("error: fit.resume=auto: resumes single runs. Allowed: without --multirun; sweeps continue ")
+    (tmp_path / "file").touch()
+    assert call("-m", "seed=0,1", "hydra.sweep.dir=file/sweep") == (
         2,
-        "error: fit.resume=auto: resumes single runs, not sweeps. Allowed: without --multirun.\n",
+        "error: hydra.sweep.dir=file/sweep: cannot be written: Not a directory. Allowed: a folder that is writable.\n",
     )
-
-
-def test_the_folder_of_a_sweep_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "SWEEPS", [])
-    folders.ReserveFolders().on_multirun_start(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}}))
-    release()
-    assert [tmp_path] == folders.SWEEPS

@@ -17,6 +17,7 @@ from PIL import Image
 from trainer.callbacks.recorder import TIMES, read_metrics
 from trainer.cli.main import main
 from trainer.loop.checkpoint import LAST, FitState, load
+from trainer.sweeps.ledger import read_ledger
 from trainer.tools import evaluate
 
 pytestmark = pytest.mark.slow
@@ -239,13 +240,14 @@ def test_a_signal_ends_a_sweep_and_no_further_job_starts(tmp_path, photos):
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for(lambda: any(tmp_path.glob("outputs/*/*-sweep/0/last.pt")), process)
+    wait_for(lambda: any(tmp_path.glob("outputs/*/*-sweep/*/last.pt")), process)
     process.send_signal(signal.SIGHUP)
     output, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (130, "")
-    assert output.endswith("stopped; no further job was started\n")
-    (job,) = tmp_path.glob("outputs/*/*-sweep/[0-9]")
-    assert json.loads((job / "summary.json").read_text())["status"] == "interrupted"
+    (sweep,) = tmp_path.glob("outputs/*/*-sweep")
+    stopped = "stopped; no further job was started; python -m trainer sweep resume"
+    assert output.endswith(f"{stopped} {sweep.relative_to(tmp_path)} continues it\n")
+    assert [job.status() for job in read_ledger(sweep)] == ["interrupted", "planned", "planned"]
 
 
 def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
@@ -255,9 +257,11 @@ def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
     )
     assert result.returncode == 1
     (sweep,) = tmp_path.glob("outputs/*/*-sweep")
-    statuses = {job.name: json.loads((job / "summary.json").read_text())["status"] for job in sweep.glob("[0-9]")}
-    assert statuses == {"0": "failed", "1": "failed", "2": "finished", "3": "finished"}
-    assert "job 3: fit.lr=0.05 aug.train.rotate.p=0.5 ─" in result.stdout
+    assert [job.status() for job in read_ledger(sweep)] == ["failed", "failed", "finished", "finished"]
+    assert " (4 of 4): fit.lr=0.05 aug.train.rotate.p=0.5 ─" in result.stdout
+    assert (
+        f"2 jobs failed; python -m trainer sweep retry {sweep.relative_to(tmp_path)} runs them again" in result.stdout
+    )
     table = result.stdout.split("4 jobs, the best last epoch first")[1]
     assert "NonFiniteLossError" in table
     assert table.index("fit.lr=0.05") < table.index("fit.lr=1000000.0")

@@ -12,7 +12,7 @@ import pytest
 from augment.support.errors import UserError
 from trainer.run import summary
 from trainer.run.config import CONFIG_FILE
-from trainer.run.folder import LOCK_FILE, clean, owned, release, reserve, reserve_sweep, user_of
+from trainer.run.folder import LOCK_FILE, clean, owned, release, reserve, user_of
 from trainer.run.summary import SUMMARY_FILE, Summary, read_summary, reserve_summary
 
 
@@ -84,14 +84,6 @@ def test_unfinished_writes_are_removed_unless_a_run_is_writing(tmp_path: Path) -
     clean(tmp_path)
     assert not part.exists()
     clean(tmp_path / "missing")
-
-
-def test_the_folder_of_a_sweep_with_jobs_is_refused(tmp_path: Path) -> None:
-    reserve_sweep(tmp_path)
-    release()
-    holding(tmp_path / "0")
-    with pytest.raises(UserError, match=r"^hydra\.sweep\.dir=.*: holds the jobs of another sweep \(0\)\. Allowed: "):
-        reserve_sweep(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_in_one_sentence(tmp_path: Path) -> None:

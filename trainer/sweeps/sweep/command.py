@@ -38,12 +38,11 @@ _ACTIONS = ("resume", "retry", "show", "work")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    usage = f"{'|'.join(_ACTIONS)} SWEEP [hydra.launcher...=...]"
+    usage = f"{'|'.join(_ACTIONS)} SWEEP [key=value ...]"
     parser = Parser("trainer sweep", "Resume, retry and show sweeps.", _EXAMPLES, arguments=usage)
     add_trust_flag(parser)
     parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
     parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
-    parser.add_argument("--config-dir", metavar="DIR", help="also search this folder for config files")
     parser.add_argument(WITH_PARENT, action="store_true", help="end when the process that started this one ends")
     with readable_errors(), StopSignals() as signals:
         options, paths, overrides = parser.split_paths(sys.argv[1:] if arguments is None else arguments)
