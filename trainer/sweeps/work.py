@@ -42,7 +42,7 @@ class Worker:
         config_name: file of conf/ that the jobs start from.
         configs: configurations that were checked already, by job.
         watch: makes the callbacks of a job, in addition to those of its configuration.
-        run: runs a checked job.
+        run: runs a checked job; None: `trainer.run.jobs.run_job`.
     """
 
     console: Console
@@ -50,7 +50,7 @@ class Worker:
     config_name: str = "config"
     configs: Mapping[str, Config] | None = None
     watch: Callable[[Job], Sequence[Callback]] = _nothing
-    run: Callable[..., Summary] = run_job
+    run: Callable[..., Summary] | None = None
 
     def work(self, jobs: Sequence[Job]) -> None:
         """Work until all jobs have ended, waiting for those of other processes.
@@ -89,7 +89,7 @@ class Worker:
             if attempts > _ATTEMPTS:
                 raise UserError(f"{amount(attempts - 1, 'process', 'processes')} in a row ended while working on it")
             config = self._config(job, resumed)
-            summary = self.run(
+            summary = (self.run or run_job)(
                 config,
                 job.overrides,
                 job.folder,

@@ -1,0 +1,61 @@
+"""Stand-ins for training, so that sweeps and searches can be tried without it."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from augment.support.signals import StopSignals
+from trainer.loop.callback import Callback
+from trainer.run.config import Config
+from trainer.run.summary import Summary
+from trainer.sweeps.work import Worker
+
+
+class FakeRuns:
+    """Runs that end at once.
+
+    Attributes:
+        score: returns the last val_accuracy of a configuration.
+        fail: returns what the run of a configuration raises; None: nothing.
+        runs: for each run: its folder's name, and whether it was resumed.
+    """
+
+    def __init__(self, score: Callable[[Mapping[str, Any]], float] = lambda config: 0.5) -> None:
+        self.score = score
+        self.runs: list[tuple[str, bool]] = []
+        self.fail: Callable[[Mapping[str, Any]], BaseException | None] = lambda config: None
+
+    def __call__(
+        self,
+        config: Config,
+        overrides: Sequence[str],
+        folder: Path,
+        *,
+        again: bool,
+        callbacks: Sequence[Callback] = (),
+        **_: Any,
+    ) -> Summary:
+        self.runs.append((folder.name, not again))
+        if error := self.fail(config.resolved):
+            raise error
+        row = {"epoch": 0.0, "val_accuracy": self.score(config.resolved)}
+        summary = Summary("finished", folder, 1, row, row, 1.0)
+        (folder / "config.yaml").write_text(json.dumps(config.resolved, default=str))
+        (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+        summary.write()
+        return summary
+
+    def worker(self) -> Worker:
+        """Return a worker that runs them."""
+        return Worker(Console(quiet=True), StopSignals(), run=self)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose jobs without trying their data and models."""
+    for check in ("check_config", "check_resume"):
+        monkeypatch.setattr(f"trainer.run.jobs.{check}", lambda config: None)

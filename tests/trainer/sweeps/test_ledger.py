@@ -1,0 +1,98 @@
+"""The ledger: jobs by their configurations, and what became of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.support.errors import UserError
+from trainer.run.config import Config, parse_config
+from trainer.run.summary import Summary
+from trainer.sweeps.lease import claim
+from trainer.sweeps.ledger import Job, job_id, plan, read_ledger, unfinished
+
+
+def config(**sections: Any) -> Config:
+    given = {"data": {"source": "sample"}, "model": {"kind": "cnn"}, "aug": None, "fit": {}, "callbacks": {}}
+    return parse_config(given | sections)
+
+
+def test_a_job_is_told_by_what_changes_its_result() -> None:
+    base = job_id(config())
+    assert len(base) == 10
+    same = [
+        config(fit={"resume": "somewhere"}),
+        config(run={"name": "mine", "tags": ["a"]}),
+        config(callbacks={"wandb": {}}),
+        config(seed=0),
+    ]
+    assert {job_id(one) for one in same} == {base}
+    others = [
+        config(seed=1),
+        config(fit={"lr": 0.5}),
+        config(callbacks={"ema": {}}),
+        config(data={"source": "folder", "root": "a"}),
+        config(data={"source": "folder", "root": "b"}),
+        config(aug={"train": {"flip": {}, "rotate": {}}}),
+        config(aug={"train": {"rotate": {}, "flip": {}}}),
+    ]
+    assert len({base, *map(job_id, others)}) == len(others) + 1
+
+
+def test_planning_again_extends_a_sweep(tmp_path: Path) -> None:
+    one, two, three = config(), config(seed=1), config(seed=2)
+    first = plan(tmp_path, [(one, ["a=1", "seed=0"]), (two, ["a=1", "seed=1"])], ["a=1"])
+    assert [(job.order, job.varied) for job in first] == [(0, ("seed=0",)), (1, ("seed=1",))]
+    more = plan(tmp_path, [(three, ["a=1", "seed=2"]), (two, ["a=1", "seed=1"]), (three, [])], ["a=1"])
+    assert [(job.id, job.order) for job in more] == [(job_id(three), 2), (job_id(two), 1)]
+    assert read_ledger(tmp_path) == [*first, more[0]]
+
+
+def test_the_command_decides_what_a_job_is(tmp_path: Path) -> None:
+    """Whoever can write to the folder must not choose the overrides that a trusted command runs."""
+    (job,) = plan(tmp_path, [(config(), ["seed=0"])])
+    file = job.folder / "job.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"overrides": ["plugins=[evil]"]}))
+    assert plan(tmp_path, [(config(), ["seed=0"])]) == [job] == read_ledger(tmp_path)
+
+
+def test_statuses(tmp_path: Path) -> None:
+    (job,) = plan(tmp_path, [(config(), ["seed=0"])])
+    assert job.status() == "planned"
+    lease = claim(job.folder)
+    assert lease is not None
+    assert job.status() == "running"
+    assert job.claim() is None
+    (job.folder / "summary.json").write_text('{"status": "running"}')
+    lease.release()
+    assert job.status() == "interrupted"
+    for status, stopped in (("finished", ""), ("failed", ""), ("interrupted", ""), ("pruned", "pruned after 2 epochs")):
+        written = "finished" if status == "pruned" else status
+        Summary(written, job.folder, 2, {}, {}, 1.0, stopped=stopped).write()
+        assert job.status() == status
+        assert unfinished([job]) == ([job] if status == "interrupted" else [])
+
+
+def test_only_a_failed_job_is_retried(tmp_path: Path) -> None:
+    (job,) = plan(tmp_path, [(config(), ["seed=0"])])
+    job.retry()
+    assert job.status() == "planned"
+    for status, then in (("finished", "finished"), ("failed", "interrupted")):
+        Summary(status, job.folder, 2, {}, {}, 1.0, "why").write()
+        job.retry()
+        assert job.status() == then
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"order": 1}', '{"order": "x", "overrides": []}'])
+def test_a_damaged_job_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "job.json").write_text(text)
+    with pytest.raises(UserError, match=r"one/job\.json: not a job of a sweep"):
+        read_ledger(tmp_path)
+
+
+def test_titles() -> None:
+    assert Job(Path("x/0123456789"), 0, ("++a=1",)).title == "0123456789"
+    assert Job(Path("x/0123456789"), 0, ("++a=1",), ("++a=1", "b=2")).title == "a=1 b=2"
+    assert Job(Path("x/0123456789"), 0, ("++a=1",), ("++a=1",), 3).title == "trial 3: a=1"

@@ -1,0 +1,152 @@
+"""Searches with runs that end at once, so that what is found is known."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import FakeRuns, unchecked
+from optuna.trial import TrialState
+
+from augment.support.errors import UserError
+from trainer.sweeps.launch import Local
+from trainer.sweeps.ledger import read_ledger
+from trainer.sweeps.search import Plan, search
+from trainer.sweeps.study import JOURNAL_FILE, SAMPLERS, job_of
+
+__all__ = ["unchecked"]
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+FIXED = ["aug=imagenette"]
+SWEPT = ["++fit.lr=tag(log,interval(1e-3,1))", "++aug.train.rotate.p=0,0.5"]
+
+
+def make(folder: Path, swept: list[str] = SWEPT, **settings: Any) -> Plan:
+    sweeper = {"kind": "optuna", "n_trials": 6, "finalists": 0} | settings
+    return Plan.of(sweeper, FIXED, swept, folder, "config", check=False)
+
+
+def noise(seed: int) -> float:
+    return ((seed * 2654435761) % 1000) / 1000 - 0.5
+
+
+def scored(gain: float) -> Callable[[Mapping[str, Any]], float]:
+    """Return scores that depend on the seed, and on whether images are rotated."""
+
+    def score(config: Mapping[str, Any]) -> float:
+        rotated = config["aug"]["train"]["rotate"]["p"] > 0
+        return 0.7 + (0.0 if rotated else gain) + 0.02 * noise(config["seed"] + 7 * round(1e4 * config["fit"]["lr"]))
+
+    return score
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_each_sampler_runs_as_many_trials_as_asked(tmp_path: Path, sampler: str) -> None:
+    swept = ["++fit.lr=0.1,0.2,0.3", SWEPT[1]] if sampler == "grid" else SWEPT
+    runs = FakeRuns()
+    plan = make(tmp_path, swept, sampler=sampler)
+    assert search(plan, Local(), runs.worker()) == 0
+    trials = plan.search.study().trials
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 6
+    assert {job_of(trial) for trial in trials} == {job.id for job in read_ledger(tmp_path)}
+    if sampler == "grid":
+        assert len({job_of(trial) for trial in trials}) == 6
+    assert (tmp_path / JOURNAL_FILE).is_file()
+    before = len(runs.runs)
+    assert search(plan, Local(), runs.worker()) == 0
+    assert len(runs.runs) == before
+    search(make(tmp_path, swept, sampler=sampler, n_trials=8), Local(), runs.worker())
+    assert len(plan.search.study().trials) == (6 if sampler == "grid" else 8)
+
+
+def test_the_journal_is_not_needed_with_another_storage(tmp_path: Path) -> None:
+    plan = make(tmp_path / "sweep", n_trials=2, storage=f"sqlite:///{tmp_path}/search.db")
+    search(plan, Local(), FakeRuns().worker())
+    assert (tmp_path / "search.db").is_file()
+    assert not (tmp_path / "sweep" / JOURNAL_FILE).exists()
+
+
+def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(tmp_path: Path) -> None:
+    runs = FakeRuns(scored(0.1))
+    assert search(make(tmp_path, finalists=2, seeds=3, confirm=5, n_trials=10), Local(), runs.worker()) == 0
+    text = (tmp_path / "search.md").read_text()
+    assert "That score is optimistic" in text
+    found = json.loads((tmp_path / "search.json").read_text())
+    (baseline, winner) = found["comparison"]["groups"]
+    assert baseline["n"] == winner["n"] == 5
+    assert winner["difference"]["mean"] == pytest.approx(0.1, abs=0.02)
+    assert winner["difference"]["corrected"] < 0.05
+    assert "better" in winner["verdict"]
+    # The seeds that confirm it are neither those of the search nor those that chose it.
+    seeds = [int(job.overrides[-1].removeprefix("++seed=")) for job in read_ledger(tmp_path) if job.trial is None]
+    assert sorted(set(seeds)) == [1, 2, 3, 1001, 1002, 1003, 1004, 1005]
+
+
+def test_where_nothing_was_planted_nothing_is_found(tmp_path: Path) -> None:
+    search(make(tmp_path, finalists=2, seeds=3, confirm=5), Local(), FakeRuns(scored(0.0)).worker())
+    found = json.loads((tmp_path / "search.json").read_text())
+    assert "no difference beyond chance" in found["comparison"]["groups"][1]["verdict"]
+
+
+def test_an_interrupted_search_goes_on_with_the_same_trials(tmp_path: Path) -> None:
+    runs = FakeRuns()
+    plan = make(tmp_path)
+
+    def stop(config: Mapping[str, Any]) -> BaseException | None:
+        return KeyboardInterrupt("stopped") if len(runs.runs) == 3 else None
+
+    runs.fail = stop
+    with pytest.raises(KeyboardInterrupt):
+        search(plan, Local(), runs.worker())
+    cut = runs.runs[-1][0]
+    search(plan, Local(), runs.worker())
+    trials = plan.search.study().trials
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 6
+    assert [name for name, _ in runs.runs].count(cut) == 2
+    assert len({*runs.runs}) == 6
+
+
+def test_failed_and_impossible_trials_count(tmp_path: Path) -> None:
+    runs = FakeRuns()
+    runs.fail = lambda config: ValueError("no") if config["aug"]["train"]["rotate"]["p"] == 0.5 else None
+    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5,2"], sampler="grid")
+    search(plan, Local(), runs.worker())
+    states = [trial.state for trial in plan.search.study().trials]
+    assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.FAIL]
+
+
+def test_named_configurations_are_tried_first(tmp_path: Path) -> None:
+    runs = FakeRuns()
+    plan = make(tmp_path, enqueue={"mine": {"fit.lr": 0.25, "aug.train.rotate.p": 0}}, n_trials=2)
+    search(plan, Local(), runs.worker())
+    first = read_ledger(tmp_path)[0]
+    assert first.varied == ("++fit.lr=0.25", "++aug.train.rotate.p=0")
+    with pytest.raises(UserError, match=r"hydra\.sweeper\.enqueue\.mine: .* Allowed: values of fit\.lr"):
+        search(make(tmp_path, enqueue={"mine": {"fit.lrr": 1}}), Local(), runs.worker())
+
+
+def test_several_scores_make_a_front(tmp_path: Path) -> None:
+    plan = make(tmp_path, metrics=["val_accuracy", "epoch"], directions=["maximize", "minimize"])
+    assert search(plan, Local(), FakeRuns(scored(0.1)).worker()) == 0
+    assert "Trials that no other one beats in every score" in (tmp_path / "search.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sampler": "tpo"}, r"hydra\.sweeper\.sampler: .*Did you mean 'tpe'"),
+        ({"n_trail": 3}, r"hydra\.sweeper\.n_trail: unknown key\. Did you mean 'n_trials'"),
+        ({"directions": ["up"]}, r"hydra\.sweeper\.directions: \['up'\] is not allowed"),
+        ({"storage": "file.db"}, r"hydra\.sweeper\.storage: 'file\.db' is no URL"),
+    ],
+)
+def test_mistakes(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        search(make(tmp_path, **settings), Local(), FakeRuns().worker())
+
+
+def test_nothing_to_search(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="hydra/sweeper=optuna: nothing to search"):
+        make(tmp_path, [])

@@ -1,0 +1,109 @@
+"""Workers: they run what is left, once, and name what fails."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from jobs import FakeRuns, unchecked
+
+from trainer.loop.checkpoint import LAST
+from trainer.run.jobs import check_jobs
+from trainer.run.summary import read_summary
+from trainer.sweeps.lease import claim
+from trainer.sweeps.ledger import Job, plan
+
+__all__ = ["unchecked"]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, unchecked: None) -> list[Job]:
+    overrides = [[f"++seed={seed}"] for seed in range(4)]
+    return plan(tmp_path, zip(check_jobs(overrides), overrides, strict=True))
+
+
+def test_each_job_runs_once_in_order(jobs: list[Job]) -> None:
+    runs = FakeRuns()
+    runs.worker().work(jobs[:3])
+    assert runs.runs == [(job.id, False) for job in jobs[:3]]
+    runs.worker().work(jobs)
+    assert runs.runs[3:] == [(jobs[3].id, False)]
+
+
+def test_a_failed_job_is_named_and_left_alone_until_it_is_retried(jobs: list[Job]) -> None:
+    runs = FakeRuns()
+    runs.fail = lambda config: ValueError("no luck") if config["seed"] == 1 else None
+    runs.worker().work(jobs)
+    runs.worker().work(jobs)
+    assert [job.status() for job in jobs] == ["finished", "failed", "finished", "finished"]
+    ending = read_summary(jobs[1].folder)
+    assert ending is not None
+    assert ending.error == "ValueError: no luck"
+    assert len(runs.runs) == 4
+    jobs[1].retry()
+    runs.fail = lambda config: None
+    runs.worker().work(jobs)
+    assert runs.runs[4:] == [(jobs[1].id, False)]
+
+
+def test_an_interrupted_job_is_resumed_in_its_folder(jobs: list[Job]) -> None:
+    (jobs[0].folder / LAST).touch()
+    (jobs[0].folder / "summary.json").write_text('{"status": "running"}')
+    (jobs[1].folder / "summary.json").write_text('{"status": "interrupted"}')
+    runs = FakeRuns()
+    runs.worker().work(jobs[:2])
+    assert runs.runs == [(jobs[0].id, True), (jobs[1].id, False)]
+    assert json.loads((jobs[0].folder / "config.yaml").read_text())["fit"]["resume"] == str(jobs[0].folder)
+
+
+def test_a_signal_ends_the_work_after_the_current_job(jobs: list[Job]) -> None:
+    runs = FakeRuns()
+    worker = runs.worker()
+
+    def ask(config: object) -> float:
+        worker.signals.asked = len(runs.runs) == 2
+        return 0.5
+
+    runs.score = ask
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped; no further job was started$"):
+        worker.work(jobs)
+    assert len(runs.runs) == 2
+
+
+def test_a_job_whose_processes_die_again_and_again_has_failed(jobs: list[Job]) -> None:
+    gone = {"holder": {"process": 1, "began": -1, "host": "", "name": "gone"}, "progress": 0}
+    for number in range(1, 6):
+        (jobs[0].folder / f".lease.{number}").write_text(json.dumps(gone))
+    os.utime(jobs[0].folder / ".lease.5", (1, 1))
+    runs = FakeRuns()
+    runs.worker().work(jobs[:2])
+    assert [job.status() for job in jobs[:2]] == ["failed", "finished"]
+    ending = read_summary(jobs[0].folder)
+    assert ending is not None
+    assert "5 processes in a row ended while working on it" in ending.error
+
+
+def test_a_configuration_that_changed_since_is_not_run(jobs: list[Job]) -> None:
+    other = Job(jobs[0].folder, 0, ("++seed=7",))
+    runs = FakeRuns()
+    runs.worker().work([other])
+    ending = read_summary(other.folder)
+    assert ending is not None
+    assert "its configuration is another one by now" in ending.error
+    assert runs.runs == []
+
+
+def test_jobs_of_others_are_waited_for(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = claim(jobs[0].folder)
+    assert lease is not None
+    runs, waits = FakeRuns(), []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            lease.release()  # its process has died
+
+    monkeypatch.setattr("trainer.sweeps.work.time.sleep", wait)
+    runs.worker().work(jobs[:2])
+    assert runs.runs == [(jobs[1].id, False), (jobs[0].id, False)]
+    assert len(waits) == 3
