@@ -49,7 +49,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
     rows = [
         {
             "name": clip(run.name, KEY),
-            "path": clip(os.path.relpath(run.folder, folder), VALUE),
+            "path": clip(os.path.relpath(run.folder, folder), _MOST_TEXT),
             "report": href(run.folder / REPORT, base),
             "sweep": sweeps.index(run.sweep) if run.sweep is not None else -1,
             "group": group,
@@ -106,7 +106,7 @@ def _sweep(sweep: Path, runs: Sequence[Run], settings: Settings, folder: Path) -
     scores = [runs[i].last[score] for i in jobs]
     return {
         "name": clip(folder.resolve().name if name == "." else name, KEY),
-        "path": clip(name, VALUE),
+        "path": clip(name, _MOST_TEXT),
         "importance": importance(settings.jobs(jobs), scores, smaller_is_better(score)),
         "verdict": _verdict([run for run in runs if run.sweep == sweep]),
     }
