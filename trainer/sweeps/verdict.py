@@ -145,7 +145,7 @@ def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: flo
     Returns:
         None for a single score, and for equal ones without a resolution, where nothing is known of the spread.
     """
-    from scipy.stats import norm, t  # takes a while
+    from scipy.special import ndtri, stdtrit  # takes a while
 
     n = len(samples)
     if n < 2:
@@ -153,10 +153,10 @@ def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: flo
     low, high = within if within[0] <= min(samples) and max(samples) <= within[1] else ANY
     middle, spread = mean(samples), _spread(samples)
     if spread:
-        half = float(t.ppf(1 - LEVEL / 2, n - 1)) * spread / math.sqrt(n)
+        half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * spread / math.sqrt(n)
     elif resolution:
-        widest = resolution / (2 * float(norm.ppf((1 + LEVEL ** (1 / n)) / 2)))
-        half = float(norm.ppf(1 - LEVEL / 2)) * widest / math.sqrt(n)
+        widest = resolution / (2 * float(ndtri((1 + LEVEL ** (1 / n)) / 2)))
+        half = float(ndtri(1 - LEVEL / 2)) * widest / math.sqrt(n)
     else:
         return None
     if spread and math.isfinite(high - low):
@@ -211,7 +211,7 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
 
     Scores of the same seed and fold are paired if more than half of the smaller side has a partner.
     """
-    from scipy.stats import t  # takes a while
+    from scipy.special import stdtr, stdtrit  # takes a while
 
     shared = [key for key in other.scores if key in baseline.scores]
     if paired := 1 < len(shared) > min(len(other.scores), len(baseline.scores)) / 2:
@@ -233,8 +233,8 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
             degrees = error**4 / ((one / counts[0]) ** 2 / (counts[0] - 1) + (two / counts[1]) ** 2 / (counts[1] - 1))
     if not spread:
         return Difference(value, counts, paired, unit)
-    half, most = float(t.ppf(1 - LEVEL / 2, degrees)) * error, metric.within[1] - metric.within[0]
-    p = 2 * float(t.sf(abs(value) / error, degrees))
+    half, most = float(stdtrit(degrees, 1 - LEVEL / 2)) * error, metric.within[1] - metric.within[0]
+    p = 2 * float(stdtr(degrees, -abs(value) / error))
     interval = max(-most, value - half), min(most, value + half)
     return Difference(value, counts, paired, unit, interval, p, spread, freedom)
 
@@ -271,10 +271,14 @@ def needed(seen: Difference, detect: float, level: float) -> int | None:
 
 
 def _power(seen: Difference, count: int, detect: float, level: float) -> float:
-    from scipy.stats import nct, t  # takes a while
+    """Return the power of a two-sided t test, without the other side's share, for a difference of size `detect`."""
+    from scipy.special import nctdtr, stdtrit  # takes a while
 
-    degrees = seen.freedom * (count - 1)
-    return float(nct.sf(t.ppf(1 - level / 2, degrees), degrees, detect * math.sqrt(count) / seen.spread))
+    degrees, shift = seen.freedom * (count - 1), detect * math.sqrt(count) / seen.spread
+    critical = float(stdtrit(degrees, 1 - level / 2))
+    if shift > 3 * critical + 10:
+        return 1.0  # to many digits; scipy may return NaN
+    return 1 - float(nctdtr(degrees, shift, critical))
 
 
 def _unit(keys: Iterable[Key]) -> str:

@@ -151,6 +151,12 @@ def test_a_seed_twice_counts_once(said: Any, tmp_path: Path) -> None:
     assert lines[-1] == "Runs that repeat a seed count as one, with their mean."
 
 
+def test_equal_scores_have_the_interval_of_their_resolution(said: Any, tmp_path: Path) -> None:
+    """Scores of .98 and 1.0, as of 50 images."""
+    write_seeds(tmp_path, (0.98, 0.98, 0.98))
+    assert any("│ 3 │ 0.9800 │ 0.0000 │ 0.9564..1.0000 │" in line for line in said(".")[1])
+
+
 def test_names_say_what_differs_and_no_more(tmp_path: Path) -> None:
     for name, settings in (
         ("a", {}),
