@@ -1,8 +1,12 @@
-"""Run folders without a training: a few for tests, and many from a real one with other settings and curves."""
+"""Run folders without a training: a few for tests, and many from a real one with other settings and curves.
+
+`python tests/support/many_runs.py RUN_FOLDER OUT` writes the 500 whose dashboard docs/sweeps.md measures.
+"""
 
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +168,7 @@ def write_many(folder: Path, template: Path, count: int = 500, epochs: int = 30)
         given = [f"model={config['model']['kind']}", f"seed={i}"]
         single = folder / "2026-07-30" / f"12-00-{i:02}-abc123"
         write_run(single, config, given, curve(rng, epochs, score(0.02, 0.25, 0.1)), planned=epochs, template=template)
+
+
+if __name__ == "__main__":
+    write_many(Path(sys.argv[2]), Path(sys.argv[1]))

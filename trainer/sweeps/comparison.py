@@ -19,7 +19,7 @@ from trainer.sweeps.groups import (
 from trainer.sweeps.runs import FINISHED, Run
 from trainer.sweeps.show import Table
 from trainer.sweeps.verdict import Difference, compare
-from trainer.sweeps.words import left_out, p_value, size, verdict
+from trainer.sweeps.words import left_out, p_value, signed, verdict
 from trainer.tasks.registry import smaller_is_better
 
 # The difference that is worth seeing if nobody says it: half a point; of other scores, a share of the baseline's mean.
@@ -100,8 +100,8 @@ class Comparison:
             return ["baseline", ""]
         if row.difference is None:
             return ["", ""]
-        found, metric = row.difference, row.group.metric
-        return [size(metric, found.mean, sign=True), p_value(found.corrected).removeprefix("p ").removeprefix("= ")]
+        p = p_value(row.difference.corrected).removeprefix("p ").removeprefix("= ")
+        return [signed(row.difference, row.group.metric), p]
 
 
 def compare_runs(

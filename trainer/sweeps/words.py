@@ -35,15 +35,15 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
         )
     sign = -1 if found.beyond_chance and found.mean < 0 else 1
     low, high = sorted(sign * bound for bound in found.interval)
-    digits = _digits(metric, (high - low) / 2)
+    digits = _digits(metric, found)
     about = f"95 % interval {number(metric, low, digits)} to {number(metric, high, digits)}"
     p = f"{'corrected ' if found.tests > 1 else ''}{p_value(found.corrected)}"
     paired = ", paired" if found.paired else "" if ours != theirs else " each"
     if found.beyond_chance:
         by = size(metric, abs(found.mean), digits)
         return f"{'better' if better else 'worse'} by {by} ({about}, {p}, {counts}{paired})"
-    by = size(metric, found.mean, digits, sign=True)
-    return f"no difference beyond chance ({by}, {about}, {p}, {counts}{paired}){_more(found, metric, detect)}"
+    told = f"{signed(found, metric)}, {about}, {p}, {counts}{paired}"
+    return f"no difference beyond chance ({told}){_more(found, metric, detect)}"
 
 
 def _more(found: Difference, metric: Metric, detect: float) -> str:
@@ -76,14 +76,19 @@ def _too_few(other: Replicates, baseline: Replicates) -> str:
 
 def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool = False) -> str:
     """Return a difference of scores with its unit: points, hundredths of 1, for scores in [0, 1]."""
-    text = f"{_scaled(metric, value):.3g}" if digits is None else number(metric, value, digits)
+    text = number(metric, value, digits)
     text = f"+{text}" if sign and not text.startswith("-") else text
     return text + (f" point{'' if text in ('1', '1.0') else 's'}" if metric.share else "")
 
 
-def number(metric: Metric, value: float, digits: int) -> str:
-    """Return a difference of scores without its unit."""
-    text = f"{_scaled(metric, value):.{digits}f}"
+def signed(found: Difference, metric: Metric) -> str:
+    """Return a difference to a baseline with its sign, as precisely as it is known."""
+    return size(metric, found.mean, _digits(metric, found), sign=True)
+
+
+def number(metric: Metric, value: float, digits: int | None) -> str:
+    """Return a difference of scores without its unit; with three digits if the number of decimals is None."""
+    text = f"{_scaled(metric, value):{'.3g' if digits is None else f'.{digits}f'}}"
     return text.lstrip("-") if not text.strip("-0.") else text  # no -0.0
 
 
@@ -114,10 +119,10 @@ def _scaled(metric: Metric, value: float) -> float:
     return value * 100 if metric.share else value
 
 
-def _digits(metric: Metric, scale: float) -> int:
-    """Return the decimals that a value of some size, or known to about it, deserves."""
-    scale = _scaled(metric, scale)
-    if not 0 < scale < math.inf:
-        return 1
-    least = -math.floor(math.log10(scale))
+def _digits(metric: Metric, found: Difference) -> int | None:
+    """Return the decimals that a difference deserves; None without an interval."""
+    if found.interval is None:
+        return None
+    half = _scaled(metric, found.interval[1] - found.interval[0]) / 2
+    least = -math.floor(math.log10(half))
     return max(1, least) if metric.share else max(0, 1 + least)

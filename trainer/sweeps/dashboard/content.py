@@ -33,11 +33,11 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
     """Return the data of the page.
 
     Args:
-        runs: what to show.
+        runs: what to show; of more than `MOST_RUNS` the last ones.
         folder: the folder that they were found in.
         base: the folder that links are relative to.
     """
-    runs = runs[:MOST_RUNS]
+    omitted, runs = max(0, len(runs) - MOST_RUNS), runs[-MOST_RUNS:]
     sweeps = list(dict.fromkeys(run.sweep for run in runs if run.sweep is not None))
     settings, metrics, previews = Settings(runs), _metrics(runs), Previews(base)
     names, group_of = groups(runs)
@@ -49,7 +49,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
     rows = [
         {
             "name": clip(run.name, KEY),
-            "path": clip(os.path.relpath(run.folder, folder), VALUE),
+            "path": clip(os.path.relpath(run.folder, folder), _MOST_TEXT),
             "report": href(run.folder / REPORT, base),
             "sweep": sweeps.index(run.sweep) if run.sweep is not None else -1,
             "group": group,
@@ -75,6 +75,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
     return {
         "title": clip(folder.resolve().name, KEY),
         "made": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
+        "omitted": omitted,
         "runs": rows,
         "sweeps": [_sweep(sweep, runs, settings, folder) for sweep in sweeps],
         "groups": names,
@@ -105,7 +106,7 @@ def _sweep(sweep: Path, runs: Sequence[Run], settings: Settings, folder: Path) -
     scores = [runs[i].last[score] for i in jobs]
     return {
         "name": clip(folder.resolve().name if name == "." else name, KEY),
-        "path": clip(name, VALUE),
+        "path": clip(name, _MOST_TEXT),
         "importance": importance(settings.jobs(jobs), scores, smaller_is_better(score)),
         "verdict": _verdict([run for run in runs if run.sweep == sweep]),
     }

@@ -25,6 +25,7 @@ from trainer.sweeps.runs import JOB_FILE, RUNNING, Run, find_runs, read_run
 
 HOST = "127.0.0.1"
 EVERY = 5.0  # seconds between looks at the folders, at least
+_SHARE = 10  # they are this many times longer than the looks, at least
 
 # What the page links to, and how browsers may treat it: as a page of a stranger.
 _SERVED = {REPORT: "text/html; charset=utf-8", BATCH: "image/png"}
@@ -46,7 +47,7 @@ class Watched:
     def __init__(self, folder: Path, file: Path) -> None:
         self.folder, self._file = folder, file
         self._lock = Lock()
-        self._looked = -math.inf
+        self._next = -math.inf
         self._runs: dict[Path, Run] = {}
         self._stamps: dict[Path, str] = {}
         self._around = self._version = self._page = self._json = ""
@@ -54,13 +55,15 @@ class Watched:
     def latest(self) -> tuple[str, str, str]:
         """Return the version of the data, the page, and the data as JSON."""
         with self._lock:
-            if time.monotonic() - self._looked >= EVERY:
+            if time.monotonic() >= self._next:
+                begun = time.monotonic()
                 try:
                     if self._read():
                         self._make()
                 except (OSError, UserError) as error:  # folders are being moved or removed
                     log.warning("%s: not read again: %s", self.folder, first_line(error))
-                self._looked = time.monotonic()
+                # With many runs this takes seconds, which the runs that go on should have.
+                self._next = time.monotonic() + max(EVERY, _SHARE * (time.monotonic() - begun))
             return self._version, self._page, self._json
 
     def _read(self) -> bool:
@@ -101,9 +104,9 @@ class Watched:
             return
         self._version, self._json, self._page = version, embedded_json(data), render(data, version)
         try:
-            write_atomically(
-                self._file, render(collect(runs, self.folder, self._file.absolute().parent)), durable=False
-            )
+            own = self._file.absolute().parent
+            local = data if own == self.folder.absolute() else collect(runs, self.folder, own)
+            write_atomically(self._file, render(local), durable=False)
         except OSError as error:
             log.warning("%s: cannot be written: %s", self._file, error.strerror)
 

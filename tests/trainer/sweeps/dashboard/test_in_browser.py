@@ -99,7 +99,7 @@ def test_a_served_page_takes_new_runs_and_keeps_its_filters(outputs: Path, tmp_p
             latest = super().latest()
             if self.asked == 1:
                 write_run(added, config_of(0.03, 0.0, 5), ["fit.lr=0.03"], [0.2, 0.3], planned=2, order=50)
-            self.asked, self._looked = self.asked + 1, -math.inf
+            self.asked, self._next = self.asked + 1, -math.inf
             return latest[0], with_script(latest[1], script), latest[2]
 
         asked = 0

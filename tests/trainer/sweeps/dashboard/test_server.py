@@ -19,7 +19,7 @@ class Eager(Watched):
     """Looks at the folders at each request."""
 
     def latest(self) -> tuple[str, str, str]:
-        self._looked = -math.inf
+        self._next = -math.inf
         return super().latest()
 
 

@@ -27,7 +27,11 @@ function readHash() {
 function writeHash() {
   const changed = Object.entries(state).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(DEFAULTS[key]));
   const hash = changed.length ? "#" + encodeURIComponent(JSON.stringify(Object.fromEntries(changed))) : "";
-  if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
+  try {
+    if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
+  } catch {
+    // Some browsers allow only so many changes in a time.
+  }
 }
 
 const $ = (id) => document.getElementById(id);

@@ -49,7 +49,8 @@ function showParallel(runs, colors) {
     series: [{ type: "parallel", smooth: false, inactiveOpacity: 0.04, activeOpacity: 0.9, progressive: 0, silent: true, data: rows }],
   }, { notMerge: true });
   for (const [key, intervals] of Object.entries(state.brushes)) {
-    if (axes.some((column) => column.key === key)) charts.parallel.dispatchAction({ type: "axisAreaSelect", parallelAxisId: key, intervals });
+    const action = { type: "axisAreaSelect", parallelAxisId: key, intervals };
+    if (axes.some((column) => column.key === key)) charts.parallel.dispatchAction(action, { silent: true });
   }
   if (Object.keys(state.brushes).length) charts.parallel.setOption({}); // draws them
   $("parallel").setAttribute("aria-label", `Parallel coordinates of ${amount(runs.length, "run")} over ${axes.map((column) => column.label).join(", ")}; the table has the same values. Score: ${first?.key ?? ""}`);

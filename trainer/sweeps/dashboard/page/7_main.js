@@ -30,7 +30,7 @@ function take(next) {
   data = next;
   prepare();
   showControls();
-  $("made").textContent = data.made;
+  $("made").textContent = data.made + (data.omitted ? `, without the first ${amount(data.omitted, "run")}` : "");
   update();
 }
 
