@@ -10,7 +10,7 @@ from rich.console import Console
 
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
-from trainer.run.config import Config
+from trainer.run.config import Config, config_text
 from trainer.run.summary import Summary
 from trainer.sweeps.work import Worker
 
@@ -44,7 +44,7 @@ class FakeRuns:
             raise error
         row = {"epoch": 0.0, "val_accuracy": self.score(config.resolved)}
         summary = Summary("finished", folder, 1, row, row, 1.0)
-        (folder / "config.yaml").write_text(json.dumps(config.resolved, default=str))
+        (folder / "config.yaml").write_text(config_text(config))
         (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
         summary.write()
         return summary

@@ -118,9 +118,6 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     _run_trials(plan, launcher, worker)
     study = plan.search.study()
     lines = [f"{amount(len(study.trials), 'trial')}, {_count(plan)}."]
-    if not (best := best_trials(study, max(1, plan.search.settings.finalists))) and len(study.directions) == 1:
-        print_lines(worker.console, [*lines, "No trial finished."])
-        return 1
     if len(study.directions) > 1:
         lines += ["Trials that no other one beats in every score:"]
         for trial in study.best_trials:
@@ -128,6 +125,9 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
             with_ = " ".join(override.lstrip("+") for override in overrides_of(trial.params, plan.space))
             lines.append(f"{scores} with {with_}")
         return _report(plan, worker.console, lines, None)
+    if not (best := best_trials(study, max(1, plan.search.settings.finalists))):
+        print_lines(worker.console, [*lines, "No trial finished."])
+        return 1
     top = " ".join(override.lstrip("+") for override in overrides_of(best[0].params, plan.space))
     lines.append(f"Best of the search: {plan.search.metrics[0]} {best[0].value:.4f} with {top}.")
     lines.append("That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.")

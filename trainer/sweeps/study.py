@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage
@@ -150,15 +151,15 @@ class Search:
     def sampler(self, number: int) -> BaseSampler:
         """Return the sampler of a trial; each has a seed of its own, whichever process asks."""
         seed = self.settings.seed + number
-        if self.settings.sampler == "tpe":
-            with warnings.catch_warnings():  # that groups, which conditional values need, may change
-                warnings.simplefilter("ignore")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            if self.settings.sampler == "tpe":
                 return TPESampler(seed=seed, multivariate=True, group=True)
-        if self.settings.sampler == "cmaes":
-            return CmaEsSampler(seed=seed, warn_independent_sampling=False)
-        if self.settings.sampler == "qmc":  # a sequence of points, which one seed makes
-            return QMCSampler(seed=self.settings.seed, warn_independent_sampling=False)
-        return RandomSampler(seed=seed)
+            if self.settings.sampler == "cmaes":
+                return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+            if self.settings.sampler == "qmc":  # a sequence of points, which one seed makes
+                return QMCSampler(seed=self.settings.seed, warn_independent_sampling=False)
+            return RandomSampler(seed=seed)
 
 
 def ask(search: Search, study: Study) -> Trial:

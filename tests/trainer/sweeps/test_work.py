@@ -8,6 +8,7 @@ import pytest
 from jobs import FakeRuns, unchecked
 
 from trainer.loop.checkpoint import LAST
+from trainer.run.config import load_config
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.sweeps.lease import claim
@@ -53,7 +54,7 @@ def test_an_interrupted_job_is_resumed_in_its_folder(jobs: list[Job]) -> None:
     runs = FakeRuns()
     runs.worker().work(jobs[:2])
     assert runs.runs == [(jobs[0].id, True), (jobs[1].id, False)]
-    assert json.loads((jobs[0].folder / "config.yaml").read_text())["fit"]["resume"] == str(jobs[0].folder)
+    assert load_config(jobs[0].folder)["fit"]["resume"] == str(jobs[0].folder)
 
 
 def test_a_signal_ends_the_work_after_the_current_job(jobs: list[Job]) -> None:
