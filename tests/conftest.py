@@ -16,7 +16,7 @@ from photos import SIZES, SQUARE, draw_photo
 from PIL import Image
 from rich.console import Console
 
-from augment.data.dataset import Split
+from augment.data.dataset import DATA_DIR, Split
 from augment.recipe.op import _OPS
 
 # One thread for PyTorch's CPU kernels, also in processes that tests start: results depend on the number of threads, and
@@ -194,6 +194,33 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(parse_config(compose([*given, *aug])), root / "run", console=Console(quiet=True))
     shutil.rmtree(root / "data")
     return root / "run"
+
+
+@pytest.fixture(scope="session")
+def sample_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the sample set, drawn once for all processes of a run: that takes seconds."""
+    from augment.data.sources import parse_data
+
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # common to all processes
+    with (root / "sample.lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        parse_data({"source": "sample", "dir": str(root / "sample")}).load()
+    return root / "sample"
+
+
+@pytest.fixture
+def sample_drawn(sample_set: Path, tmp_path: Path) -> None:
+    """Put the sample set where a run in `tmp_path` has drawn it already."""
+    (tmp_path / DATA_DIR).parent.mkdir()
+    (tmp_path / DATA_DIR).symlink_to(sample_set)
+
+
+@pytest.fixture
+def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let benchmarks measure at once, where nobody looks at the figures; they wait until all threads are idle else."""
+    monkeypatch.setattr("augment.support.timing.sleep", lambda _: None)
 
 
 @pytest.fixture

@@ -106,6 +106,7 @@ def test_the_programs_run_from_an_empty_folder(installed: Path, empty: Path) -> 
     assert "rotate" in config
 
 
+@pytest.mark.usefixtures("sample_drawn")
 def test_a_run_from_an_empty_folder_has_its_report(installed: Path, empty: Path) -> None:
     small = ["fit.epochs=1", "fit.limit_batches=2", "fit.batch_size=8", "fit.device=cpu", "fit.threads=1"]
     run(installed, empty, ["trainer", "-m", "+aug=glob(min*)", *small])

@@ -259,6 +259,7 @@ def test_the_bare_loop_trains_on_each_batch_recorded_or_not(works, whole):
 # --- the command ---
 
 
+@pytest.mark.usefixtures("no_settling")
 def test_all_rows_run_and_are_reported(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     files = ["--out", str(tmp_path / "made")]
