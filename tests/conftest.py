@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Exclude what is imported from garbage collection: otherwise each run that a test starts spends .3 s on it."""
-    import torch._dynamo  # else the first optimizer imports it
-
+    import_module("torch._dynamo")  # else the first optimizer imports it
     gc.collect()
     gc.freeze()
 

@@ -152,7 +152,17 @@ QUICK = ["fit.device=cpu", "fit.threads=1", "fit.limit_batches=2", "fit.epochs=1
 BRIEF = ["--rounds", "1", "--seconds", "0.01"]
 # How the first line of each tool is made short.
 SHORTENED: dict[tuple[str, str], list[str]] = {
-    ("augment", "bench"): ["data=folder", "data.root=DIR", *BRIEF, "--rows", "fused", "--batch-size", "4", "--threads", "1"],
+    ("augment", "bench"): [
+        "data=folder",
+        "data.root=DIR",
+        *BRIEF,
+        "--rows",
+        "fused",
+        "--batch-size",
+        "4",
+        "--threads",
+        "1",
+    ],
     ("augment", "preview"): ["data=folder", "data.root=DIR", "aug.size=32"],
     ("trainer", "bench"): [*BRIEF, *QUICK, "data=folder", "data.root=DIR"],
     ("trainer", "find_lr"): [*QUICK, "data=folder", "data.root=DIR"],

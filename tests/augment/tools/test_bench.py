@@ -379,7 +379,20 @@ def test_a_batch_in_memory(
     photos: tuple[Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    short = ["--photos", str(photos[0].parent), "--rounds", "1", "--seconds", "0.01", "--batch-size", "4", "--threads", "1", "--out", "here"]
+    short = [
+        "--photos",
+        str(photos[0].parent),
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.01",
+        "--batch-size",
+        "4",
+        "--threads",
+        "1",
+        "--out",
+        "here",
+    ]
     assert main(["--transform", "+aug=imagenette", "aug.size=16", *short]) == 0
     rows = {row["name"]: row for row in json.loads((tmp_path / "here" / "bench.json").read_text())["rows"]}
     assert list(rows) == ["transform", "kornia", "torchvision", "torchvision_each"]
