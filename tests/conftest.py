@@ -1,10 +1,12 @@
 """Fixtures for every test: a handful of small images, and the devices that augmentation runs on."""
 
 import fcntl
+import gc
 import os
 import shutil
 import sys
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from photos import SIZES, SQUARE, draw_photo
 from PIL import Image
 from rich.console import Console
 
-from augment.data.dataset import Split
+from augment.data.dataset import DATA_DIR, Split
 from augment.recipe.op import _OPS
 
 # One thread for PyTorch's CPU kernels, also in processes that tests start: results depend on the number of threads, and
@@ -53,6 +55,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         faults = [item for item in items if item.get_closest_marker("faults")]
         config.hook.pytest_deselected(items=faults)
         items[:] = [item for item in items if item not in set(faults)]
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what is imported from garbage collection: otherwise each run that a test starts spends .3 s on it."""
+    import_module("torch._dynamo")  # else the first optimizer imports it
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Undo the above: otherwise extension modules report leaks at exit."""
+    gc.unfreeze()
 
 
 @pytest.fixture(
@@ -180,6 +194,33 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(parse_config(compose([*given, *aug])), root / "run", console=Console(quiet=True))
     shutil.rmtree(root / "data")
     return root / "run"
+
+
+@pytest.fixture(scope="session")
+def sample_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the sample set, drawn once for all processes of a run: that takes seconds."""
+    from augment.data.sources import parse_data
+
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # common to all processes
+    with (root / "sample.lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        parse_data({"source": "sample", "dir": str(root / "sample")}).load()
+    return root / "sample"
+
+
+@pytest.fixture
+def sample_drawn(sample_set: Path, tmp_path: Path) -> None:
+    """Put the sample set where a run in `tmp_path` has drawn it already."""
+    (tmp_path / DATA_DIR).parent.mkdir()
+    (tmp_path / DATA_DIR).symlink_to(sample_set)
+
+
+@pytest.fixture
+def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let benchmarks measure at once, where nobody looks at the figures; they wait until all threads are idle else."""
+    monkeypatch.setattr("augment.support.timing.sleep", lambda _: None)
 
 
 @pytest.fixture

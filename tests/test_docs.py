@@ -152,7 +152,17 @@ QUICK = ["fit.device=cpu", "fit.threads=1", "fit.limit_batches=2", "fit.epochs=1
 BRIEF = ["--rounds", "1", "--seconds", "0.01"]
 # How the first line of each tool is made short.
 SHORTENED: dict[tuple[str, str], list[str]] = {
-    ("augment", "bench"): [*BRIEF, "--rows", "fused", "--batch-size", "4", "--threads", "1"],
+    ("augment", "bench"): [
+        "data=folder",
+        "data.root=DIR",
+        *BRIEF,
+        "--rows",
+        "fused",
+        "--batch-size",
+        "4",
+        "--threads",
+        "1",
+    ],
     ("augment", "preview"): ["data=folder", "data.root=DIR", "aug.size=32"],
     ("trainer", "dashboard"): ["RUN_FOLDER"],
     ("trainer", "bench"): [*BRIEF, *QUICK, "data=folder", "data.root=DIR"],
@@ -192,6 +202,7 @@ def run_folder(photos_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_settling")
 @pytest.mark.parametrize("command", tool_lines(), ids=" ".join)
 def test_the_first_line_of_each_tool_runs(
     command: tuple[str, ...],
@@ -329,6 +340,7 @@ def test_functions_as_ops(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("sample_drawn")
 def test_the_python_examples_run(photos_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block after the other, page by page, with names that a reader has."""
     monkeypatch.chdir(tmp_path)

@@ -86,8 +86,10 @@ def run(installed: Path, folder: Path, *commands: Sequence[str]) -> list[str]:
     return printed
 
 
+@pytest.mark.usefixtures("sample_drawn")
 def test_the_programs_run_from_an_empty_folder(installed: Path, empty: Path) -> None:
-    trainer_help, augment_help, mine, imagenette, preview, config = run(
+    small = ["fit.epochs=1", "fit.limit_batches=2", "fit.batch_size=8", "fit.device=cpu", "fit.threads=1"]
+    trainer_help, augment_help, mine, imagenette, preview, config, *_ = run(
         installed,
         empty,
         ["trainer", "--help"],
@@ -96,6 +98,8 @@ def test_the_programs_run_from_an_empty_folder(installed: Path, empty: Path) -> 
         ["augment", "plan", "+aug=imagenette"],
         ["augment", "preview", "+aug=mine", "--count", "1"],
         ["trainer", "--cfg", "job", "+aug=mine"],
+        ["trainer", "-m", "+aug=glob(min*)", *small],
+        ["trainer", "dashboard"],
     )
     assert "your own files: aug=mine" in trainer_help
     assert "  imagenette_5: " in trainer_help
@@ -104,12 +108,7 @@ def test_the_programs_run_from_an_empty_folder(installed: Path, empty: Path) -> 
     assert "random_resized_crop" in imagenette
     assert "outputs/preview.png" in preview
     assert "rotate" in config
-
-
-def test_a_run_from_an_empty_folder_has_its_report_and_a_dashboard(installed: Path, empty: Path) -> None:
-    small = ["fit.epochs=1", "fit.limit_batches=2", "fit.batch_size=8", "fit.device=cpu", "fit.threads=1"]
-    run(installed, empty, ["trainer", "-m", "+aug=glob(min*)", *small], ["trainer", "dashboard"])
-    assert len(list(empty.glob("outputs/*/*/0/report.html"))) == 1
+    assert len(list(empty.glob("outputs/*/*/*/report.html"))) == 1
     assert (empty / "outputs" / "dashboard.html").stat().st_size > 1_000_000  # with ECharts
     licenses = {file.name for file in (installed / "trainer" / "sweeps" / "dashboard" / "echarts").iterdir()}
     assert {"LICENSE", "LICENSE-d3", "NOTICE"} < licenses

@@ -17,6 +17,7 @@ from photos import draw_photo
 from PIL import Image
 
 from trainer.callbacks.recorder import TIMES, read_metrics
+from trainer.cli.main import main
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.run.summary import SUMMARY_FILE
 
@@ -28,12 +29,15 @@ TRAIN = [
     "fit.device=cpu", "fit.threads=1",
 ]  # fmt: skip
 ONE = [*TRAIN, "hydra.run.dir=outputs/run"]
+BARE = [*ONE, "callbacks.plots=null", "callbacks.report=null"]
 COMMANDS = {
     "train": ONE,
-    "saving": [*ONE, "callbacks.checkpoint.every_batches=2"],
+    "bare": BARE,
+    "saving": [*BARE, "callbacks.checkpoint.every_batches=2"],
     "sweep": ["-m", *TRAIN, "fit.lr=0.01,0.02", "hydra.sweep.dir=outputs/sweep"],
     "evaluate": ["evaluate", "outputs/run"],
 }
+RUNS = ("train", "bare", "saving")
 REPORT = "run/report.html"
 # Command, kind of the operation, its file below outputs/, and which one of these operations finds the disk full.
 POINTS = [
@@ -47,10 +51,10 @@ POINTS = [
     ("train", WRITE, "run/schedule.png", 0),
     ("train", WRITE, "run/batch.png", 1),
     ("train", WRITE, "run/metrics.jsonl", 1),
-    ("train", FSYNC, "run/steps.jsonl", 2),
+    ("bare", FSYNC, "run/steps.jsonl", 2),
     ("train", WRITE, "run/best.pt", 0),
     ("train", WRITE, "run/last.pt", 1),
-    ("train", RENAME, "run/last.1.pt", 1),
+    ("bare", RENAME, "run/last.1.pt", 1),
     ("saving", FSYNC, "run/last.pt", 3),
     ("train", WRITE, "run/history.png", 0),
     ("train", WRITE, REPORT, 0),
@@ -82,6 +86,16 @@ def run(given: Sequence[str], folder: Path, number: int = -1) -> Ended:
         timeout=300,
     )
     return Ended(ended.returncode, ended.stdout)
+
+
+def run_here(given: Sequence[str], folder: Path, patch: pytest.MonkeyPatch) -> int:
+    """Run a command in a folder with room, in this process, which has imported PyTorch already; return its code."""
+    patch.chdir(folder)
+    patch.setattr(sys, "argv", ["trainer"])
+    try:
+        return main(list(given))
+    except SystemExit as ended:
+        return int(str(ended.code))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +145,9 @@ def check_same(run: Path, expected: Path) -> None:
     ("name", "kind", "file", "which"),
     [pytest.param(*point, marks=[pytest.mark.sample] * (point in SAMPLE)) for point in POINTS],
 )
-def test_a_full_disk_loses_nothing(name: str, kind: str, file: str, which: int, data: Path, tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing(
+    name: str, kind: str, file: str, which: int, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected, folder = undisturbed(name, data), data / tmp_path.name
     done = operations(expected / "trace", expected / "outputs")
     number = [index for index, operation in enumerate(done) if operation == (kind, file)][which]
@@ -146,7 +162,7 @@ def test_a_full_disk_loses_nothing(name: str, kind: str, file: str, which: int, 
     assert ended.code in ((1, 2) if fails else (0,)), ended
     for job in {found.parent for found in folder.glob(f"outputs/**/{SUMMARY_FILE}")}:
         status = json.loads((job / SUMMARY_FILE).read_text())["status"]
-        assert status == ("failed" if fails and name in ("train", "saving") else "finished"), ended.output
+        assert status == ("failed" if fails and name in RUNS else "finished"), ended.output
         for checkpoint, of in ((LAST, FitState), (BEST, BestModel)):
             if (job / checkpoint).exists():
                 load(job / checkpoint, of)
@@ -154,7 +170,6 @@ def test_a_full_disk_loses_nothing(name: str, kind: str, file: str, which: int, 
         for job in ("0", "1"):
             check_same(folder / "outputs" / "sweep" / job, expected / "outputs" / "sweep" / job)
         return
-    again = run([*COMMANDS[name], *["fit.resume=auto"] * (name in ("train", "saving"))], folder)
-    assert again.code == 0, again.output
+    assert run_here([*COMMANDS[name], *["fit.resume=auto"] * (name in RUNS)], folder, monkeypatch) == 0
     check_same(folder / "outputs" / "run", expected / "outputs" / "run")
     assert not list(folder.rglob("*.part"))

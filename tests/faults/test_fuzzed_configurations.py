@@ -61,7 +61,7 @@ def fuzz(test: Callable[..., None], examples: int, **strategies: st.SearchStrate
     )(given(**strategies)(test))()
 
 
-@pytest.mark.parametrize("examples", [pytest.param(50, marks=pytest.mark.sample), 2000])
+@pytest.mark.parametrize("examples", [pytest.param(30, marks=pytest.mark.sample), 2000])
 def test_a_configuration_is_accepted_or_refused(examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     bases = [compose(["fit.device=cpu", aug]) for aug in ("+aug=imagenette", "+aug=strong", "+aug=rand_augment")]
@@ -108,7 +108,7 @@ TEXTS = st.sampled_from([
 TOKENS = st.one_of(KEYS, TEXTS, st.text(max_size=12), st.tuples(KEYS, TEXTS | st.text(max_size=12)).map("=".join))
 
 
-@pytest.mark.parametrize("examples", [pytest.param(50, marks=pytest.mark.sample), 500])
+@pytest.mark.parametrize("examples", [pytest.param(30, marks=pytest.mark.sample), 500])
 def test_a_command_line_is_accepted_or_refused(
     examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

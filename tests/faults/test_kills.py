@@ -52,7 +52,7 @@ class Photos:
 # What runs, and whether it is a sweep.
 SCENARIOS: dict[str, list[str]] = {
     "epochs": [*FOLDER, *SMALL],
-    "saving": [*FOLDER, *SMALL, "callbacks.checkpoint.every_batches=1"],
+    "saving": [*FOLDER, *SMALL, "callbacks.checkpoint.every_batches=1", "callbacks.report=null"],
     "validation": [*FOLDER, *SMALL, "data.root=LARGE_VAL", "callbacks.checkpoint.every_batches=3"],
     "staged": [*FOLDER, *SMALL, "fit.stages={small: {size: 12, epochs: 2}, large: {epochs: 2}}"],
     "own": [

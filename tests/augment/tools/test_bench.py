@@ -182,6 +182,7 @@ def test_mistakes_are_named(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_settling")
 def test_every_row_on_a_few_images(photos, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = ["+aug=imagenette", "aug.size=32", "--photos", str(photos[0].parent), "--batch-size", "4"]
@@ -220,6 +221,7 @@ def test_a_new_op_gets_a_row(monkeypatch):
     assert not {"op resize", "op one_of"} & set(names), "crops, and policies without steps, do nothing by themselves"
 
 
+@pytest.mark.usefixtures("no_settling")
 def test_the_start_of_a_process_is_measured(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "augment.tools.bench.command.measure_start", lambda arguments: {"total": 2.0, "seen": len(arguments)}
@@ -371,10 +373,26 @@ def test_a_few_values_are_drawn_from_or_the_row_is_left_out(photos):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_settling")
 @pytest.mark.filterwarnings("ignore")  # of kornia, where it is installed
-def test_a_batch_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_in_memory(
+    photos: tuple[Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    short = ["--rounds", "1", "--seconds", "0.01", "--batch-size", "4", "--threads", "1", "--out", "here"]
+    short = [
+        "--photos",
+        str(photos[0].parent),
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.01",
+        "--batch-size",
+        "4",
+        "--threads",
+        "1",
+        "--out",
+        "here",
+    ]
     assert main(["--transform", "+aug=imagenette", "aug.size=16", *short]) == 0
     rows = {row["name"]: row for row in json.loads((tmp_path / "here" / "bench.json").read_text())["rows"]}
     assert list(rows) == ["transform", "kornia", "torchvision", "torchvision_each"]

@@ -58,6 +58,7 @@ def test_images_of_a_relative_folder_are_listed(source: str, root: Path) -> None
     assert contents(load_as(source, dataset, Path("written"), 1)) == contents(dataset)
 
 
+@pytest.mark.usefixtures("no_settling")
 def test_sources_are_reported_in_a_table_a_chart_and_a_file(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +73,7 @@ def test_sources_are_reported_in_a_table_a_chart_and_a_file(
     assert "of folder" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_settling")
 def test_own_code_is_measured_with_a_thread_and_with_processes(root: Path, tmp_path: Path) -> None:
     given = ["data=folder", f"data.root={root}", "aug.size=16", "--rounds=1", "--seconds=0.01", "--batch-size=4"]
     assert main(["--sources", *given, "--only=own", f"--out={tmp_path / 'out'}"]) == 0
@@ -82,6 +84,7 @@ def test_own_code_is_measured_with_a_thread_and_with_processes(root: Path, tmp_p
     end_readers()
 
 
+@pytest.mark.usefixtures("no_settling")
 def test_formats_that_cannot_hold_the_images_are_left_out_with_a_reason(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

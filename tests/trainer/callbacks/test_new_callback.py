@@ -78,6 +78,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("sample_drawn")
 def test_a_new_callback_and_a_new_tracker_are_configured_like_any_other(plugin: Path) -> None:
     (plugin / "stop_after_of_a_test.py").write_text(STOP_EARLY)
     (plugin / "tracker_of_a_test.py").write_text(TRACKER)

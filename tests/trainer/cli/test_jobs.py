@@ -51,6 +51,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("sample_drawn")
 def test_it_trains_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     handlers = list(logging.getLogger().handlers)

@@ -23,6 +23,7 @@ from trainer.tools import evaluate
 pytestmark = pytest.mark.slow
 
 SMALL = ["+aug=imagenette", "aug.size=16", "fit.batch_size=8", "fit.epochs=2", "fit.device=cpu", "fit.threads=1"]
+LEAN = [*SMALL, "callbacks.plots=null", "callbacks.report=null"]  # a second and a half less
 
 
 @pytest.fixture(scope="module")
@@ -128,16 +129,16 @@ def test_a_run_writes_everything(finished):
 
 def test_same_seed_same_metrics(finished, tmp_path, photos, call):
     _, first = finished
-    assert call(tmp_path, *SMALL, *data(photos)).returncode == 0
+    assert call(tmp_path, *LEAN, *data(photos)).returncode == 0
     (second,) = runs(tmp_path)
     assert first.name != second.name
     for one, other in zip(read_metrics(first), read_metrics(second), strict=True):
         assert without_times(one) == without_times(other)
 
 
-def test_evaluate_repeats_the_best_score(finished):
+def test_evaluate_repeats_the_best_score(finished, call):
     _, folder = finished
-    result = run(folder.parents[2], "evaluate", folder)
+    result = call(folder.parents[2], "evaluate", folder)
     assert result.returncode == 0, result.stderr
     best = json.loads((folder / "summary.json").read_text())["best"]
     evaluation = json.loads((folder / "evaluation.json").read_text())
@@ -186,7 +187,7 @@ def wait_for(condition, process, seconds=120):
 
 def test_interrupt_and_resume_equal_an_uninterrupted_run(tmp_path, photos, call):
     # Long epochs of tiny batches, so that the signal falls into the middle of one.
-    long = [*SMALL, *data(photos), "fit.batch_size=2", "fit.epochs=30"]
+    long = [*LEAN, *data(photos), "fit.batch_size=2", "fit.epochs=20"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     process = subprocess.Popen(
         command("trainer", *long), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -202,19 +203,19 @@ def test_interrupt_and_resume_equal_an_uninterrupted_run(tmp_path, photos, call)
     (cut,) = runs(tmp_path)
     assert json.loads((cut / "summary.json").read_text())["status"] == "interrupted"
     done = len(read_metrics(cut))
-    assert 2 <= done < 30
+    assert 2 <= done < 20
 
     for arguments in ([f"fit.resume={cut}"], long):
         result = call(tmp_path, *arguments)
         assert result.returncode == 0, result.stderr
     _, second, third = sorted(runs(tmp_path), key=lambda folder: folder.stat().st_mtime_ns)
     one, other = read_metrics(second), read_metrics(third)
-    assert len(one) == len(other) == 30
+    assert len(one) == len(other) == 20
     assert [without_times(row) for row in one] == [without_times(row) for row in other]
 
 
 def test_a_killed_run_resumes_within_an_epoch_to_the_same_weights(tmp_path, photos, call):
-    long = [*SMALL, *data(photos), "fit.batch_size=2", "fit.epochs=3", "callbacks.checkpoint.every_batches=3"]
+    long = [*LEAN, *data(photos), "fit.batch_size=2", "fit.epochs=3", "callbacks.checkpoint.every_batches=3"]
     # The number of threads changes sums in their last bits; other tests of this process set it to one.
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command("trainer", *long), cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
@@ -233,7 +234,7 @@ def test_a_killed_run_resumes_within_an_epoch_to_the_same_weights(tmp_path, phot
 
 def test_a_signal_ends_a_sweep_and_no_further_job_starts(tmp_path, photos):
     process = subprocess.Popen(
-        command("trainer", "-m", *SMALL, *data(photos), "fit.epochs=500", "seed=0,1,2"),
+        command("trainer", "-m", *LEAN, *data(photos), "fit.epochs=500", "seed=0,1,2"),
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
         stdout=subprocess.PIPE,
@@ -253,7 +254,7 @@ def test_a_signal_ends_a_sweep_and_no_further_job_starts(tmp_path, photos):
 def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
     # A learning rate of 1e6 ends in a loss that is not a number.
     result = call(
-        tmp_path, "-m", *SMALL, *data(photos), "fit.lr=1e6,0.05", "fit.momentum=0.99", "aug.train.rotate.p=0,0.5"
+        tmp_path, "-m", *LEAN, *data(photos), "fit.lr=1e6,0.05", "fit.momentum=0.99", "aug.train.rotate.p=0,0.5"
     )
     assert result.returncode == 1
     (sweep,) = tmp_path.glob("outputs/*/*-sweep")
@@ -269,7 +270,7 @@ def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
 
 def test_an_experiment_is_swept_by_one_command(tmp_path, photos, call):
     """Files by a glob, seeds by a range; the command line's keys win; the tables are written down."""
-    small = ["aug.size=32", "fit.epochs=1", "fit.batch_size=8", "fit.device=cpu", "fit.threads=2"]
+    small = [*LEAN[1:], "fit.epochs=1"]
     swept = ["+experiment=article_2019", "aug=glob(imagenette_2019_ro*)", "seed=range(2)"]
     result = call(tmp_path, "-m", *swept, *small, *data(photos))
     assert result.returncode == 0, result.stderr
@@ -344,7 +345,7 @@ def test_a_run_that_failed_after_its_last_epoch_is_completed(finished, call, tmp
     rows = (run / "metrics.jsonl").read_text()
     (run / "report.html").unlink()
     (run / "summary.json").write_text((run / "summary.json").read_text().replace('"finished"', '"failed"'))
-    result = call(finished[1].parents[2], f"fit.resume={run}", f"hydra.run.dir={run}")
+    result = call(finished[1].parents[2], f"fit.resume={run}", f"hydra.run.dir={run}", "callbacks.plots=null")
     assert result.returncode == 0, result.stderr
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
     assert (run / "metrics.jsonl").read_text() == rows
@@ -380,7 +381,7 @@ def test_a_gpu_that_is_not_there(tmp_path, photos, call):
 
 
 def test_an_overridden_parameter_that_the_yaml_leaves_at_its_default(tmp_path, photos, call):
-    result = call(tmp_path, *SMALL, *data(photos), "fit.epochs=1", "aug.val.center_crop.scale=0.9", "~aug.train.rotate")
+    result = call(tmp_path, *LEAN, *data(photos), "fit.epochs=1", "aug.val.center_crop.scale=0.9", "~aug.train.rotate")
     assert result.returncode == 0, result.stderr
     assert "center_crop  scale 0.9" in result.stdout
     assert "rotate" not in result.stdout

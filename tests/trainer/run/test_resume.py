@@ -32,6 +32,7 @@ def old_run(finished_run: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("sample_drawn")
 def test_an_old_run_is_not_resumed(
     old_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

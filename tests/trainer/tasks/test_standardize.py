@@ -94,7 +94,8 @@ def configured(ages: Path, *settings: str) -> list[str]:
 def fit(ages: Path, name: str, *settings: str) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ages)
-        train(parse_config(compose(configured(ages, *settings))), ages / name, console=Console(quiet=True))
+        lean = ("callbacks.plots=null", "callbacks.report=null")
+        train(parse_config(compose(configured(ages, *lean, *settings))), ages / name, console=Console(quiet=True))
     return ages / name
 
 
@@ -140,7 +141,7 @@ def test_numbers_of_any_size_are_learned(ages: Path) -> None:
     """The defaults learn the small number as well as the large one; without standardizing, the small one is lost."""
     deviations = []
     for on in ("true", "false"):
-        folder = fit(ages, f"learned-{on}", "fit.epochs=12", "callbacks.plots=null", f"fit.standardize={on}")
+        folder = fit(ages, f"learned-{on}", "fit.epochs=12", f"fit.standardize={on}")
         samples = load(folder / BEST, BestModel).samples
         errors = (samples["output"] - samples["target"]).abs().mean(dim=0)
         deviations.append((errors / torch.tensor([22.5, 0.0125])).tolist())  # over those of the mean alone
@@ -150,7 +151,7 @@ def test_numbers_of_any_size_are_learned(ages: Path) -> None:
 
 @pytest.mark.parametrize(("before", "now"), [("false", "true"), ("true", "false")])
 def test_a_resumed_run_must_standardize_alike(before: str, now: str, ages: Path) -> None:
-    settings = ("callbacks.plots=null", "fit.limit_batches=2", f"fit.standardize={before}")
+    settings = ("fit.limit_batches=2", f"fit.standardize={before}")
     first = fit(ages, f"begun-{before}", "fit.epochs=1", *settings)
     go_on = (f"fit.resume={first}", "fit.epochs=2", *settings)
     assert len(read_metrics(fit(ages, f"resumed-{before}", *go_on))) == 2

@@ -259,7 +259,9 @@ def test_the_bare_loop_trains_on_each_batch_recorded_or_not(works, whole):
 # --- the command ---
 
 
+@pytest.mark.usefixtures("no_settling", "sample_drawn")
 def test_all_rows_run_and_are_reported(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     files = ["--out", str(tmp_path / "made")]
     stages = ["fit.epochs=2", "fit.stages={a: {epochs: 1, size: 16}, b: {epochs: 1}}"]  # which do not count

@@ -267,10 +267,13 @@ def test_few_images_start_no_processes(dataset: Dataset, tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_several_processes_write_the_same_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_write_the_same_as_one(
+    sample_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(conversion, "_WORTHWHILE", 1e-9)
     for jobs in ("1", "2"):
-        main(["data=sample", "--to", "tfrecord", "--out", str(tmp_path / jobs), "--shard-mb", "1", "--jobs", jobs])
+        given = ["data=sample", f"data.dir={sample_set}", "--to", "tfrecord", "--out", str(tmp_path / jobs)]
+        main([*given, "--shard-mb", "1", "--jobs", jobs])
     one, two = ({file.name: file.read_bytes() for file in (tmp_path / jobs).glob("*-of-*")} for jobs in "12")
     assert len(one) > 4
     assert one == two
@@ -322,7 +325,7 @@ def test_an_unwritable_folder_is_reported(dataset: Dataset, tmp_path: Path, monk
 
 
 def test_an_interrupted_conversion_explains_how_to_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sample_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -330,7 +333,7 @@ def test_an_interrupted_conversion_explains_how_to_resume(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys.modules[main.__module__], "convert", stopped)
     with pytest.raises(SystemExit) as caught:
-        main(["data=sample", "--to", "tfrecord", "--out", "out"])
+        main(["data=sample", f"data.dir={sample_set}", "--to", "tfrecord", "--out", "out"])
     assert caught.value.code == 130
     assert "stopped: the same command resumes" in capsys.readouterr().err
 
