@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from omegaconf import OmegaConf
 from photos import draw_photo
 from PIL import Image
@@ -309,6 +311,34 @@ def test_stages_as_shown() -> None:
     assert isinstance(given, dict)
     config = parse_config(compose([]) | {"fit": given["fit"]})
     assert [(stage.size, stage.epochs) for stage in config.fit.full_stages(128)] == [(96, 12), (128, 8)]
+
+
+def test_an_agent_of_wandb_runs_the_sweep_as_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from wandb import wandb_agent
+
+    (code,) = [code for _, code in blocks("yaml") if "# sweep.yaml" in code]
+    sweep = yaml.safe_load(code)
+    drawn = {
+        name: {"value": given.get("value", given.get("values", [given.get("min")])[-1])}
+        for name, given in sweep["parameters"].items()
+    }
+    started: list[list[str]] = []
+    monkeypatch.setattr(wandb_agent, "AgentProcess", lambda command, **others: started.append(command))
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):
+        monkeypatch.setenv(name, "")  # which the agent sets
+    monkeypatch.chdir(tmp_path)
+    agent = object.__new__(wandb_agent.Agent)
+    vars(agent).update(_sweep_command=sweep["command"], _function=None, _in_jupyter=False, _run_processes={})
+    vars(agent).update(_forward_signals=False)
+    with suppress(AttributeError):  # of the process that is none
+        agent._command_run({"run_id": "abc", "program": sweep["program"], "args": drawn})
+    (command,) = started
+    assert command[:4] == ["/usr/bin/env", "python", "-m", "trainer"]
+    config = parse_config(compose(command[4:]))
+    (rotate,) = [step for step in config.aug.train if step.key == "rotate"]
+    assert (config.fit.lr, rotate.p) == (0.001, 0.2)
+    assert config.resolved["aug"]["train"]["rotate"]["angle_range"] == [-7, 7]
+    assert list(config.resolved["callbacks"])[-1] == "wandb"
 
 
 def test_functions_as_ops(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
