@@ -6,15 +6,17 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from fakes import make_learner
 from omegaconf import OmegaConf
 from photos import draw_photo
 from PIL import Image
@@ -33,9 +35,11 @@ from augment.pipeline.build import build_pipeline
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
+from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks
 from trainer.cli.main import main as train
-from trainer.run.config import parse_config
+from trainer.loop.callback import RunDescription
+from trainer.run.config import identity, parse_config
 from trainer.tasks.registry import known_tasks
 from trainer.tools.reference import ROOT, derived_parts, pages, with_derived_parts
 
@@ -258,6 +262,19 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         registry.update(names)
     for name in files:
         sys.modules.pop(Path(name).stem, None)
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_tracker_of_your_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    server = SimpleNamespace(send_message=lambda mail, from_addr: sent.append(mail))
+    monkeypatch.setattr("smtplib.SMTP", lambda host: nullcontext(server))
+    config = parse_config(compose(["plugins=[my_trackers]", "callbacks.mail.to=me@example.org"]))
+    make_learner(Recorder(), config.callbacks[-1](), run=RunDescription(name="a\nb")).fit()
+    ((subject, text),) = ((mail["Subject"], mail.get_content()) for mail in sent)
+    assert subject == "a b finished"
+    assert re.fullmatch(r"best/epoch: [01]\nbest/val_accuracy: [\d.]+\n", text)
+    assert identity(config)["callbacks"] == identity(parse_config(compose([])))["callbacks"]
 
 
 @pytest.mark.usefixtures("modules")
