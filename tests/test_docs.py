@@ -6,13 +6,17 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
+from fakes import make_learner
 from omegaconf import OmegaConf
 from photos import draw_photo
 from PIL import Image
@@ -31,9 +35,11 @@ from augment.pipeline.build import build_pipeline
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
+from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks
 from trainer.cli.main import main as train
-from trainer.run.config import parse_config
+from trainer.loop.callback import RunDescription
+from trainer.run.config import identity, parse_config
 from trainer.tasks.registry import known_tasks
 from trainer.tools.reference import ROOT, derived_parts, pages, with_derived_parts
 
@@ -271,6 +277,19 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("modules")
+def test_a_tracker_of_your_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    server = SimpleNamespace(send_message=lambda mail, from_addr: sent.append(mail))
+    monkeypatch.setattr("smtplib.SMTP", lambda host: nullcontext(server))
+    config = parse_config(compose(["plugins=[my_trackers]", "callbacks.mail.to=me@example.org"]))
+    make_learner(Recorder(), config.callbacks[-1](), run=RunDescription(name="a\nb")).fit()
+    ((subject, text),) = ((mail["Subject"], mail.get_content()) for mail in sent)
+    assert subject == "a b finished"
+    assert re.fullmatch(r"best/epoch: [01]\nbest/val_accuracy: [\d.]+\n", text)
+    assert identity(config)["callbacks"] == identity(parse_config(compose([])))["callbacks"]
+
+
+@pytest.mark.usefixtures("modules")
 def test_an_op_of_your_own() -> None:
     aug = parse_aug({"plugins": ["my_ops"], "train": {"fade": {"amount_range": [0.25, 0.25]}, "brightness": {}}})
     plan = build_plan(aug, "train")
@@ -321,6 +340,34 @@ def test_stages_as_shown() -> None:
     assert isinstance(given, dict)
     config = parse_config(compose([]) | {"fit": given["fit"]})
     assert [(stage.size, stage.epochs) for stage in config.fit.full_stages(128)] == [(96, 12), (128, 8)]
+
+
+def test_an_agent_of_wandb_runs_the_sweep_as_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from wandb import wandb_agent
+
+    (code,) = [code for _, code in blocks("yaml") if "# sweep.yaml" in code]
+    sweep = yaml.safe_load(code)
+    drawn = {
+        name: {"value": given.get("value", given.get("values", [given.get("min")])[-1])}
+        for name, given in sweep["parameters"].items()
+    }
+    started: list[list[str]] = []
+    monkeypatch.setattr(wandb_agent, "AgentProcess", lambda command, **others: started.append(command))
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):
+        monkeypatch.setenv(name, "")  # which the agent sets
+    monkeypatch.chdir(tmp_path)
+    agent = object.__new__(wandb_agent.Agent)
+    vars(agent).update(_sweep_command=sweep["command"], _function=None, _in_jupyter=False, _run_processes={})
+    vars(agent).update(_forward_signals=False)
+    with suppress(AttributeError):  # of the process that is none
+        agent._command_run({"run_id": "abc", "program": sweep["program"], "args": drawn})
+    (command,) = started
+    assert command[:4] == ["/usr/bin/env", "python", "-m", "trainer"]
+    config = parse_config(compose(command[4:]))
+    (rotate,) = [step for step in config.aug.train if step.key == "rotate"]
+    assert (config.fit.lr, rotate.p) == (0.001, 0.2)
+    assert config.resolved["aug"]["train"]["rotate"]["angle_range"] == [-7, 7]
+    assert list(config.resolved["callbacks"])[-1] == "wandb"
 
 
 def test_functions_as_ops(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:

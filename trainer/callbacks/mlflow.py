@@ -1,8 +1,10 @@
 """MLflow: a local database, or a tracking server."""
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,11 +55,10 @@ class Mlflow(Tracker):
 
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         local = _LOCAL.resolve()
-        if uri is None:
-            local.mkdir(parents=True, exist_ok=True)
-        self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dali-trainer"
-        experiment = self._experiment(name, None if uri else (local / "mlflow").as_uri())
+        with nullcontext() if uri else _locked(local / "mlflow.lock"):
+            self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
+            experiment = self._experiment(name, None if uri else (local / "mlflow").as_uri())
         known = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'") if run.resumed else []
         if known:
             self._run = known[0].info.run_id
@@ -123,6 +124,15 @@ class Mlflow(Tracker):
         params = [Param(key, str(value)[:_TEXT]) for key, value in _flat(config, "")]
         for first in range(0, len(params), _PARAMS):
             self._client.log_batch(self._run, params=params[first : first + _PARAMS])
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Let one process at a time create the database, which several jobs of a sweep may do at once."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]]:

@@ -23,7 +23,10 @@ class Pace(Callback):
     def __init__(self) -> None:
         self._units: list[float] = []  # work in a training batch of each epoch
         self._after: list[float] = []  # work in all epochs after an epoch
-        self._stage: tuple[float, float, float] = (0.0, 0.0, 0.0)  # unit, seconds and work of the epochs of one kind
+        self._forget()
+
+    def _forget(self) -> None:
+        self._stage = (0.0, 0.0, 0.0)  # unit, seconds and work of the epochs of one kind
         self._rate: float | None = None  # seconds for a unit of work
         self._begun = self._epoch_begun = self._measured = 0.0
         self._from: int | None = None  # batch of the pass at which measuring began
@@ -33,7 +36,7 @@ class Pace(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Count the work of each epoch."""
-        self.__init__()  # type: ignore[misc]
+        self._forget()
         self._units = [1.0] * learner.epochs
         for stage in learner.run.stages:
             units = [float(stage.batch_size * stage.size**2)] * stage.epochs

@@ -105,9 +105,9 @@ def _running(learner: Learner) -> str:
 
 
 def _left(learner: Learner) -> str:
-    """Return the time until the end of the fit, "fit: 5 min 3 s"; empty if it is not known."""
+    """Return the time until the end of the fit, "fit: 5 min 3 s left"; empty if it is not known."""
     seconds = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
-    return "" if seconds is None else f"fit: {duration(seconds)}"
+    return "" if seconds is None else f"fit: {duration(seconds)} left"
 
 
 class PassBar(Callback):

@@ -92,6 +92,7 @@ class Tracker(Callback):
     _id: str | None = None
     _worker: Worker | None = None
     _started: bool = False
+    _warned: bool = False
     _last: StepRow | None = None
     _pictured: bool = False
 
@@ -141,7 +142,7 @@ class Tracker(Callback):
         name = run.name or (learner.folder.name if learner.folder else "")
         named = (run.config.get("run") or {}).get("name") is not None
         tracked = TrackedRun(self._id, resumed, name, named, run.group, run.tags, run.config, learner.folder)
-        self._worker, self._started = Worker(self._give_up), False
+        self._worker, self._started, self._warned = Worker(self._give_up), False, False
         recorder = learner.find(Recorder)
         self._worker.add(partial(self._start, tracked))
         if self.replays:
@@ -224,12 +225,15 @@ class Tracker(Callback):
             self.finish(status)
 
     def _give_up(self, error: BaseException) -> None:
-        log.warning("%s: failed", self._key, exc_info=error)
+        log.info("%s: failed", self._key, exc_info=error)
         self._warn(f"{type(error).__name__}: {first_line(error)}; the run continues without it")
 
     def _warn(self, text: str) -> None:
-        log.warning("%s: %s", self._key, text)
-        sys.stderr.write(printable(f"warning: {self._key}: {text}.\n"))
+        """Warn once: what fails after the fit, which has waited for it long enough, is known."""
+        if not self._warned:
+            self._warned = True
+            log.warning("%s: %s", self._key, text)
+            sys.stderr.write(printable(f"warning: {self._key}: {text}.\n"))
 
 
 def _is_installed(package: str) -> bool:

@@ -153,8 +153,11 @@ def test_steps_and_callbacks_may_be_taken_away() -> None:
 
 
 @pytest.mark.usefixtures("conf")
-def test_several_files_of_a_group() -> None:
-    assert "wandb" in composed("callbacks=[default,wandb]")["callbacks"]
+@pytest.mark.parametrize("given", ["wandb", "[default,wandb]", "[tensorboard,mlflow,default]"])
+def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
+    default, chosen = composed()["callbacks"], composed(f"callbacks={given}")["callbacks"]
+    assert list(chosen)[: len(default)] == list(default)
+    assert set(chosen) - set(default) == set(given.strip("[]").split(",")) - {"default"}
 
 
 # --- names of files ---

@@ -19,12 +19,14 @@ from fakes import make_learner
 from PIL import Image
 from torch import nn
 
+from augment.params import SENDS, settings
 from augment.support.errors import UserError
 from trainer.callbacks import tracker as trackers
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.mlflow import Mlflow
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.registry import known_callbacks
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.callbacks.tensorboard import Tensorboard
 from trainer.callbacks.tracker import Tracker
@@ -281,6 +283,16 @@ def test_a_missing_package_is_found_before_the_run(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError, match=message):
         Mlflow().check(nn.Identity())
     Wandb().check(nn.Identity())
+
+
+def test_a_run_folder_does_not_decide_where_trackers_send() -> None:
+    ours = {name: cls for name, cls in known_callbacks().items() if cls.__module__.startswith("trainer.callbacks")}
+    params = {f"{name}.{key}": p for name, cls in ours.items() for key, p in settings(cls).items()}
+    reaching = {key for key, param in params.items() if param.reach == SENDS}
+    assert reaching == {
+        *("wandb.project", "wandb.entity", "trackio.project", "trackio.space_id"),
+        *("mlflow.experiment", "mlflow.tracking_uri"),
+    }
 
 
 def test_ids_of_a_stranger_are_not_used() -> None:

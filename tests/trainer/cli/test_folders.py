@@ -131,7 +131,7 @@ def test_auto_starts_resumes_and_leaves_a_finished_run_alone(
     (second,) = (run for run in started(tmp_path) if getattr(read_summary(run), "status", "") == "finished")
     assert second != first
     assert len(rows(second)) == 3
-    code, text = call("fit.resume=auto")
+    code, text = call("fit.resume=auto", "run.name=again", "callbacks.tensorboard={}")  # the same configuration
     assert code == 0
     assert text.startswith("already finished, nothing to resume: finished after 3 epochs: ")
     assert len(started(tmp_path)) == 3

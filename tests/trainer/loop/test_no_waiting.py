@@ -1,7 +1,7 @@
 """No hidden synchronization: from look to look, nothing of a fit comes to the host."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -23,10 +23,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.grad_clip import GradClip
+from trainer.callbacks.pace import Pace
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.tracker import TrackedRun, Tracker
 from trainer.loop.callback import (
     Callback,
 )
@@ -61,6 +63,16 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert func.overloadpacket not in _WAITING, f"{func} waits for the device"
         assert not by_mask, "indexing by a mask waits for the device"
         return func(*args, **(kwargs or {}))
+
+
+class Silent(Tracker):
+    """A tracker that sends nothing."""
+
+    def start(self, run: TrackedRun) -> None:
+        pass
+
+    def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
+        pass
 
 
 class NoWaiting:
@@ -109,6 +121,8 @@ def watched_learner(guard: NoWaiting, *callbacks: Callback, device: torch.device
         Checkpoint(),
         Plots(),
         ProgressBar(),
+        Pace(),
+        Silent(),
         *guard.callbacks(),
         *callbacks,
         model=tiny_model(dropout=0.5),

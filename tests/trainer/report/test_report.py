@@ -14,11 +14,12 @@ from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: 
 
 from augment.data.dataset import Dataset, Split
 from trainer.callbacks.recorder import METRICS_FILE
+from trainer.figures.thumbnail import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.optim.schedule import lin, one_cycle
 from trainer.report import page
 from trainer.report.charts import charts
-from trainer.report.images import SIDE, mistakes
+from trainer.report.images import mistakes
 from trainer.report.page import render, write_report
 from trainer.report.record import REPORT_FILE, read_record
 from trainer.run.config import CONFIG_FILE
