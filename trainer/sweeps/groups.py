@@ -66,7 +66,7 @@ class Group:
     @property
     def called(self) -> str:
         """The name for a sentence."""
-        return self.name or "what has none of the settings"
+        return self.name or "(no overrides)"
 
 
 def make_group(name: str, runs: Sequence[Run], key: str) -> Group:
@@ -122,7 +122,7 @@ def counted(runs: Sequence[Run], keys: Sequence[str]) -> tuple[list[Run], list[t
 
 def score_keys(runs: Sequence[Run]) -> list[str]:
     """Return the score that each run is to be compared by: its own, but errors instead of losses of several kinds."""
-    kinds = {tuple(value_of(run, name) for name in OF_LOSSES) for run in runs}
+    kinds = {tuple(value_of(run, name) for name in OF_LOSSES) for run in runs if "val_loss" in run.last}
     return [
         f"val_{task_of([run.last, run.best]).score}" if run.score == "val_loss" and len(kinds) > 1 else run.score
         for run in runs
