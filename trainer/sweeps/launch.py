@@ -150,6 +150,8 @@ class Slurm(Launcher):
         for _ in watch(jobs, worker.console, worker.signals):
             if all(one.done() for one in started) and unfinished(jobs):
                 raise UserError(f"{shown(folder)}: the workers ended before the jobs did; see their logs there.")
+        for one in started:
+            one.wait()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -83,26 +84,33 @@ class Command:
         """Run it, where submitit or Ray wants it; return its exit code."""
         global _running
         _running = self.start()
+        # A thread waits, as `checkpoint` runs in a signal handler of this one, which must hold no lock then.
+        threading.Thread(target=_running.wait, daemon=True).start()
         try:
-            return _running.wait()
+            while _running.returncode is None:
+                time.sleep(POLL)
+            return _running.returncode
         finally:
-            self._stop()
+            _stop()
 
     def checkpoint(self) -> Any:
         """Save the current job, before submitit queues this command again: preempted, or at its time limit."""
         import submitit
 
-        self._stop()
+        _stop()
         return submitit.helpers.DelayedSubmission(self)
-
-    def _stop(self) -> None:
-        if _running is not None and _running.poll() is None:
-            _running.send_signal(signal.SIGTERM)
-            _running.wait()
 
 
 # The process that `Command` runs.
 _running: subprocess.Popen[bytes] | None = None
+
+
+def _stop() -> None:
+    """Ask the process to stop, and wait until it has saved its job."""
+    if _running is not None and _running.returncode is None:
+        _running.send_signal(signal.SIGTERM)
+        while _running.returncode is None:
+            time.sleep(0.05)
 
 
 def watch(jobs: Sequence[Job], console: Console, signals: StopSignals) -> Iterator[None]:
