@@ -35,7 +35,7 @@ class Plots(Callback):
 
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))
     order: ClassVar[int] = 60
-    _history: Refresher = field(default_factory=lambda: Refresher(HISTORY), init=False)
+    _history: Refresher | None = field(default=None, init=False)
     _begun: bool = field(default=False, init=False)
 
     def before_fit(self, learner: Learner) -> None:
@@ -58,12 +58,13 @@ class Plots(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """Draw the curves again in the background if the last drawing is old."""
-        if learner.folder is not None and self._history.due:
+        if learner.folder is not None and self._history is not None and self._history.due:
             self._history.start(partial(plot_history, list(learner.find(Recorder).rows), learner.folder / HISTORY))
 
     def after_fit(self, learner: Learner) -> None:
         """Draw the curves, and the figure of the task for the best epoch."""
-        self._history.finish()
+        if self._history is not None:
+            self._history.finish()
         if learner.folder is None or not learner.folder.is_dir() or not learner.find(Recorder).rows:
             return
         plot_history(learner.find(Recorder).rows, learner.folder / HISTORY)

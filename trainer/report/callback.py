@@ -34,7 +34,7 @@ class Report(Callback):
     # After the callbacks whose files it reads; before Interrupt restores Ctrl-C, so that a second press ends it.
     order: ClassVar[int] = 85
     _begun: float = field(default_factory=monotonic, init=False)
-    _refresher: Refresher = field(default_factory=lambda: Refresher(REPORT_FILE), init=False)
+    _refresher: Refresher | None = field(default=None, init=False)
     _parameters: int = field(default=0, init=False)
     _read: Record | None = field(default=None, init=False)  # what does not change, once the background has read it
 
@@ -45,20 +45,22 @@ class Report(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Write the report of the run so far in the background, if the last one is old."""
-        if self._refresher.due and learner.training and learner.folder is not None:
+        refresher, folder = self._refresher, learner.folder
+        if refresher is not None and folder is not None and learner.training and refresher.due:
             recorder, best = learner.find(Recorder), best_of(learner)[1]
             ending = Summary(
-                *(RUNNING, learner.folder, len(recorder.rows), dict(best), {}, monotonic() - self._begun),
+                *(RUNNING, folder, len(recorder.rows), dict(best), {}, monotonic() - self._begun),
                 name=learner.run.name,
                 tags=learner.run.tags,
             )
             left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
             rows, steps = list(recorder.rows), list(recorder.steps)
-            self._refresher.start(partial(self._write, learner, ending, rows, steps, left))
+            refresher.start(partial(self._write, learner, ending, rows, steps, left))
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
-        self._refresher.finish()
+        if self._refresher is not None:
+            self._refresher.finish()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
             return
         from trainer.report.page import write_report  # importing matplotlib and Jinja2 takes a while
