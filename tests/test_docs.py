@@ -40,6 +40,9 @@ from trainer.callbacks.registry import known_callbacks
 from trainer.cli.main import main as train
 from trainer.loop.callback import RunDescription
 from trainer.run.config import identity, parse_config
+from trainer.sweeps.launch import parse_launcher
+from trainer.sweeps.search import Plan
+from trainer.sweeps.start import Request, is_search
 from trainer.tasks.registry import known_tasks
 from trainer.tools.reference import ROOT, derived_parts, pages, with_derived_parts
 
@@ -130,6 +133,15 @@ def test_commands_are_valid(command: tuple[str, ...], monkeypatch: pytest.Monkey
         return
     if package == "trainer" and arguments[0] not in tools:
         tokens = [token for token in arguments if token != "-m" and not token.startswith("fit.resume")]
+        request = Request.of(normalize(tokens))
+        section = request.section()
+        assert parse_launcher(section["launcher"]).at_a_time >= 1
+        if is_search(section["sweeper"]):
+            assert "-m" in arguments
+            plan = Plan.of(section["sweeper"], request.fixed, request.swept, Path("outputs/search"), "config")
+            assert plan.search.sampler(0)
+            return
+        tokens = [*request.fixed, *request.swept]
         assert ("-m" in arguments) == (len(split_sweep(normalize(tokens))) > 1)
         # The first value of each key that is swept stands for the others.
         first = split_sweep(normalize(tokens))[0]
@@ -229,6 +241,10 @@ def test_the_first_line_of_each_tool_runs(
     known = {"DIR": str(photos_folder), "RUN_FOLDER": str(run), "OUT": str(tmp_path / "out")}
     arguments = [re.sub(r"\b(DIR|RUN_FOLDER|OUT)\b", lambda m: known[m.group()], token) for token in arguments]
     arguments = [str(run) if token.startswith("outputs/") else token for token in arguments]
+    if (package, tool) == ("trainer", "sweep"):
+        (tmp_path / "sweep.yaml").write_text("command: []\n")
+        (run / "job.json").write_text('{"order": 0, "overrides": []}')
+        arguments = [str(tmp_path) if token == str(run) else token for token in arguments]
     if (package, tool) == ("augment", "convert"):
         arguments = [token for token in arguments if token not in ("--size", "256")]
     assert find_tools(package)[tool].run(arguments) == 0

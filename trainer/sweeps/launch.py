@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from augment.params import Count, Number, OptionMap, Text, parse_settings, setting
+from augment.params import parse_settings
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.signals import StopSignals
 from augment.support.text import amount
+from trainer.run.sweeping import LocalSettings, RaySettings, SlurmSettings
 from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.processes import Command, watch
 from trainer.sweeps.work import Worker
@@ -51,17 +52,10 @@ class Launcher:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local(Launcher):
+class Local(LocalSettings, Launcher):
     """Jobs on this machine: one after another in this process, or several at a time in processes of their own."""
 
     name = "local"
-
-    n_jobs: int | None = setting(
-        Count(optional=True, within=(1, 1024), doc="jobs at a time; null: one, or one for each of the gpus")
-    )
-    gpus: str | None = setting(
-        Text(optional=True, doc="GPUs that jobs take turns on, such as '0,1'; null: all jobs see all GPUs")
-    )
 
     @property
     def at_a_time(self) -> int:
@@ -112,21 +106,10 @@ class Local(Launcher):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slurm(Launcher):
+class Slurm(SlurmSettings, Launcher):
     """Workers that Slurm starts, through submitit; preempted, or at the time limit, they save and are queued again."""
 
     name = "slurm"
-
-    n_jobs: int = setting(Count(default=4, within=(1, 10_000), doc="workers, which run a job at a time each"))
-    cluster: str | None = setting(
-        Text(optional=True, doc="slurm; local: processes of this machine; null: slurm if there is one")
-    )
-    options: Mapping[str, Any] | None = setting(
-        OptionMap(
-            optional=True,
-            doc="parameters of submitit: timeout_min, gpus_per_node, cpus_per_task, mem_gb, slurm_partition, ...",
-        )
-    )
 
     @property
     def at_a_time(self) -> int:
@@ -155,15 +138,10 @@ class Slurm(Launcher):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ray(Launcher):
+class Ray(RaySettings, Launcher):
     """Workers that Ray starts, on this machine or on a cluster that shares the folder."""
 
     name = "ray"
-
-    n_jobs: int = setting(Count(default=4, within=(1, 10_000), doc="workers, which run a job at a time each"))
-    address: str | None = setting(Text(optional=True, doc="address of a cluster; null: a new one on this machine"))
-    gpus_per_job: float = setting(Number(default=0.0, within=(0, 64), doc="GPUs of each worker"))
-    cpus_per_job: float = setting(Number(default=1.0, within=(0, 1024), doc="CPUs of each worker"))
 
     @property
     def at_a_time(self) -> int:
@@ -208,7 +186,9 @@ def parse_launcher(given: Mapping[str, Any]) -> Launcher:
     rest = {str(name): value for name, value in given.items() if name not in ("kind", "_target_")}
     if isinstance(gpus := rest.get("gpus"), list | int):
         rest["gpus"] = ",".join(map(str, gpus if isinstance(gpus, list) else [gpus]))
-    return parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")
+    launcher = parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")
+    assert launcher.at_a_time  # checks gpus
+    return launcher
 
 
 @contextmanager

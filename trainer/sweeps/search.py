@@ -8,7 +8,7 @@ from typing import Any
 from optuna.trial import TrialState
 from rich.console import Console
 
-from augment.cli.overrides import normalize
+from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import table_console
 from augment.params import parse_settings
 from augment.support.errors import UserError, describe_error
@@ -18,6 +18,7 @@ from trainer.loop.callback import Callback
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
+from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.launch import Launcher
 from trainer.sweeps.ledger import Job, plan, read_ledger
@@ -27,7 +28,6 @@ from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, pri
 from trainer.sweeps.space import Dimension, grid, overrides_of, parse_space, suggest_from
 from trainer.sweeps.study import (
     Search,
-    SearchSettings,
     ask,
     best_trials,
     counted,
@@ -89,7 +89,8 @@ class Plan:
         """
         given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
         settings = parse_settings(SearchSettings, given, "hydra.sweeper")
-        params = sweeper.get("params") or {}
+        named = {key_of(parse(token)) for token in (*fixed, *swept)}
+        params = {key: value for key, value in (sweeper.get("params") or {}).items() if key not in named}
         space = parse_space([*normalize([f"{key}={value}" for key, value in params.items()]), *swept])
         if not space:
             raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")

@@ -158,7 +158,11 @@ def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:
     statuses = [job.status() for job in jobs]
     if failed := statuses.count(FAILED):
         again = f"python -m trainer sweep retry {shown(folder)}"
-        console.print(f"{amount(failed, 'job')} failed; {again} runs them again", highlight=False, soft_wrap=True)
+        console.print(
+            f"{amount(failed, 'job')} failed; {again} runs {'it' if failed == 1 else 'them'} again",
+            highlight=False,
+            soft_wrap=True,
+        )
     return 0 if {*statuses} <= {FINISHED, PRUNED} else 1
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import optuna
@@ -20,11 +19,10 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from augment.params import Choice, Count, Flag, OptionMap, Text, Texts, setting
 from augment.support.errors import UserError, first_line
+from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
 from trainer.tasks.registry import smaller_is_better
 
-JOURNAL_FILE = "study.journal"
 STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
@@ -32,51 +30,6 @@ _JOB = "job"
 
 # Seconds after which a trial without a job is one of a process that was killed in between.
 _STALE = 60.0
-
-SAMPLERS = ("tpe", "cmaes", "random", "qmc", "grid")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchSettings:
-    """Settings of `hydra/sweeper=optuna`, below `hydra.sweeper`."""
-
-    n_trials: int = setting(Count(default=20, within=(1, 10**6), doc="trials of the search, earlier ones included"))
-    sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how configurations are chosen"))
-    seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
-    storage: str | None = setting(
-        Text(optional=True, doc=f"URL of an Optuna storage; null: {JOURNAL_FILE} in the sweep's folder")
-    )
-    metrics: tuple[str, ...] = setting(
-        Texts(default=(), doc="scores of the last epoch to improve; empty: that of the task; several: a Pareto front")
-    )
-    directions: tuple[str, ...] = setting(
-        Texts(default=(), doc="maximize or minimize, for each of the metrics; empty: as they are better")
-    )
-    enqueue: Mapping[str, Any] | None = setting(
-        OptionMap(optional=True, doc="configurations to try first, by any names: {mine: {fit.lr: 0.01}}")
-    )
-    prune: bool = setting(
-        Flag(default=True, doc="end trials early that are behind others after as many epochs (successive halving)")
-    )
-    min_epochs: int | None = setting(
-        Count(optional=True, within=(1, 10**6), doc="epochs before a trial may be pruned; null: a ninth of them")
-    )
-    reduction: int = setting(
-        Count(
-            default=3, within=(2, 100), doc="one trial in this many is kept each time, and trains as many times longer"
-        )
-    )
-    finalists: int = setting(
-        Count(
-            default=3,
-            within=(0, 100),
-            doc="best trials to run with further seeds; 0: the search ends without a verdict",
-        )
-    )
-    seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist"))
-    confirm: int = setting(
-        Count(default=5, within=(2, 100), doc="fresh seeds of the winner, which its score and its verdict are from")
-    )
 
 
 @dataclass(frozen=True)

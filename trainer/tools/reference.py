@@ -25,6 +25,7 @@ from trainer.models.registry import MODELS
 from trainer.optim.settings import OptimizerSettings
 from trainer.run.config import Fit
 from trainer.run.labels import RunLabels
+from trainer.run.sweeping import LAUNCHERS, SearchSettings
 from trainer.run.train import loop_callbacks
 
 ROOT = CONF.parent
@@ -49,6 +50,9 @@ def help_text(groups: Sequence[str]) -> str:
     lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", f"Groups of files in conf/: {', '.join(groups)}"]
     lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
     lines += [*_rows(TOP), "", *_section("run", settings(RunLabels), head="run: what people call it")]
+    lines += _section("hydra.sweeper", settings(SearchSettings), head="hydra/sweeper=optuna: a search, with -m")
+    for name, cls in LAUNCHERS.items():
+        lines += _section("hydra.launcher", settings(cls), head=f"hydra/launcher={name}  {_first_line(cls.__doc__)}")
     optimizer = settings(OptimizerSettings)
     lines += _section("fit", {name: param for name, param in settings(Fit).items() if name not in optimizer})
     lines += _section("fit", optimizer, head="fit: the optimizer")
@@ -104,6 +108,12 @@ def source_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def settings_table(params: Mapping[str, Param[Any]], prefix: str) -> str:
+    """Return a table of settings in Markdown."""
+    rows = [f"| `{prefix}.{name}` | {_default(param)} | {param.doc} |" for name, param in params.items()]
+    return "\n".join(["| | default | |", "|---|---|---|", *rows]) + "\n"
+
+
 def default_loop() -> str:
     """Return the loop with the callbacks of the default configuration."""
     configured = read_yaml(CONF / "callbacks" / "default.yaml")
@@ -123,6 +133,7 @@ def derived_parts() -> dict[str, str]:
         "recipe": f"```yaml\n# conf/aug/imagenette.yaml\n{recipe}```\n",
         "sources": source_table(),
         "ops": op_table(),
+        "search": settings_table(settings(SearchSettings), "hydra.sweeper"),
         "loop": f"```\n{default_loop()}\n```\n",
     }
 

@@ -35,6 +35,8 @@ _EXAMPLES = """\
 
 _ACTIONS = ("resume", "retry", "show", "work")
 
+_OWN = ("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
@@ -57,8 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if action == "show":
             return 0 if print_table(folder, table_console()) else 1
         for token in overrides:
-            if not key_of(parse(token)).startswith(("hydra.launcher", "hydra/launcher")):
-                raise UserError(f"{token}: not allowed here. Allowed: hydra/launcher=... and its settings.")
+            if not key_of(parse(token)).startswith(_OWN):
+                raise UserError(
+                    f"{token}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
+                )
         if not options.trust:
             check_saved(request.fixed, (), (), folder / SWEEP_FILE)
             for job in jobs:
@@ -108,7 +112,7 @@ def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[
         key, _, value = token.lstrip("+").partition("=")
         if "launcher" in key and "hydra/launcher" in named:
             continue
-        if not key.startswith(("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper")):
+        if not key.startswith(_OWN):
             continue
         settings = key.startswith("hydra.sweeper.") and key != "hydra.sweeper.storage"
         harmless = settings or key in ("hydra.launcher.n_jobs", "hydra.launcher.gpus") or value in ("local", "optuna")

@@ -1,0 +1,162 @@
+"""The command line of sweeps: plan, run, extend, resume, retry, show; with runs that end at once."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jobs import FakeRuns, unchecked
+from omegaconf import OmegaConf
+
+from trainer.cli.main import main
+from trainer.sweeps.ledger import Job, read_ledger
+
+__all__ = ["unchecked"]
+
+Call = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> FakeRuns:
+    fake = FakeRuns()
+    monkeypatch.setattr("trainer.sweeps.work.run_job", fake)
+    return fake
+
+
+@pytest.fixture
+def call(runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        try:
+            code = main([*arguments])
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return call
+
+
+def ledger() -> list[Job]:
+    return read_ledger(Path("S"))
+
+
+def ran(runs: FakeRuns) -> list[str]:
+    titles = {job.id: job.title for job in ledger()}
+    return [titles[name] for name, _ in runs.runs]
+
+
+def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: FakeRuns) -> None:
+    command = ("-m", "+aug=imagenette", "aug.train.rotate.p=0,0.2", "seed=0,1", "hydra.sweep.dir=S")
+    code, text = call(*command)
+    assert code == 0
+    assert ran(runs) == [f"aug.train.rotate.p={p} seed={seed}" for p in (0, 0.2) for seed in (0, 1)]
+    assert " (4 of 4): aug.train.rotate.p=0.2 seed=1 " in text
+    code, text = call(*command)
+    assert (code, len(runs.runs)) == (0, 4)
+    assert "4 jobs, of which 4 ended before" in text
+    call("-m", "+aug=imagenette", "aug.train.rotate.p=0.2,0.5", "seed=1,2", "hydra.sweep.dir=S")
+    assert ran(runs)[4:] == [
+        "aug.train.rotate.p=0.2 seed=2", "aug.train.rotate.p=0.5 seed=1", "aug.train.rotate.p=0.5 seed=2",
+    ]  # fmt: skip
+    assert len(json.loads(Path("S/sweep.json").read_text())["jobs"]) == 7
+
+
+def test_a_failed_job_waits_for_retry(call: Call, runs: FakeRuns) -> None:
+    runs.fail = lambda config: ValueError("no luck") if config["seed"] == 1 else None
+    code, text = call("-m", "seed=0,1,2", "hydra.sweep.dir=S")
+    assert code == 1
+    assert f"job {ledger()[1].id} failed: ValueError: no luck" in text
+    assert "1 job failed; python -m trainer sweep retry S runs it again" in text
+    assert call("sweep", "resume", "S")[0] == 1
+    assert len(runs.runs) == 3
+    runs.fail = lambda config: None
+    assert call("sweep", "retry", "S")[0] == 0
+    assert ran(runs)[3:] == ["seed=1"]
+
+
+def test_what_a_signal_ended_is_resumed(call: Call, runs: FakeRuns) -> None:
+    runs.fail = lambda config: KeyboardInterrupt("stopped") if config["seed"] == 1 else None
+    code, text = call("-m", "seed=0,1,2", "hydra.sweep.dir=S")
+    assert code == 130
+    assert text.endswith("python -m trainer sweep resume S continues it\n")
+    runs.fail = lambda config: None
+    assert call("sweep", "resume", "S")[0] == 0
+    assert ran(runs) == ["seed=0", "seed=1", "seed=1", "seed=2"]
+
+
+def test_one_job_can_be_named(call: Call, runs: FakeRuns) -> None:
+    runs.fail = lambda config: ValueError("no luck")
+    call("-m", "seed=0,1", "hydra.sweep.dir=S")
+    runs.fail = lambda config: None
+    assert call("sweep", "retry", "S", "--job", ledger()[1].id)[0] == 0
+    assert [job.status() for job in ledger()] == ["failed", "finished"]
+
+
+def test_a_search_is_run_and_resumed(call: Call, runs: FakeRuns) -> None:
+    search = (
+        "-m",
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=3",
+        "hydra.sweeper.finalists=0",
+        "hydra.sweep.dir=S",
+    )
+    runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 2 else None
+    assert call(*search, "fit.lr=interval(0.01,0.1)")[0] == 130
+    code, text = call("sweep", "resume", "S", "hydra.sweeper.n_trials=4")
+    assert code == 0
+    assert "4 trials, 4 finished, 0 pruned, 0 failed." in text
+    assert len({name for name, _ in runs.runs}) == 4
+
+
+def test_a_stranger_s_sweep_names_no_code(call: Call, runs: FakeRuns, tmp_path: Path) -> None:
+    call("-m", "seed=0,1", "hydra.sweep.dir=S")
+    runs.runs.clear()
+    Path("S/sweep.yaml").write_text(OmegaConf.to_yaml({"command": ["hydra/launcher=slurm"], "config_name": "config"}))
+    code, text = call("sweep", "resume", "S")
+    assert code == 2
+    assert "error: hydra/launcher=slurm: was asked of the sweep. Allowed: hydra/launcher=slurm here as well" in text
+    assert call("sweep", "resume", "S", "hydra/launcher=local")[0] == 0
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('canary').touch()")
+    file = ledger()[0].folder / "job.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"overrides": ["++plugins=[evil]"]}))
+    for action in ("resume", "retry", "work"):
+        code, text = call("sweep", action, "S", "hydra/launcher=local")
+        assert code == 2
+        assert "plugins" in text
+    assert not Path("canary").exists()
+    assert runs.runs == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resum", "S"], "resum: unknown. Did you mean 'resume'?"),
+        (["resume", "nowhere"], "nowhere: no sweep.yaml in it. Allowed: the folder of a sweep."),
+        (["resume", "S", "fit.lr=1"], "fit.lr=1: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*"),
+        (["retry", "S", "--job", "nothing"], "--job nothing: no such job in S."),
+        (["resume", "S", "hydra.launcher.n_job=1"], "hydra.launcher.n_job: unknown key. Did you mean 'n_jobs'?"),
+    ],
+)
+def test_mistakes(call: Call, arguments: list[str], message: str) -> None:
+    call("-m", "seed=0,1", "hydra.sweep.dir=S")
+    code, text = call("sweep", *arguments)
+    assert code == 2
+    assert f"error: {message}" in text
+
+
+def test_the_tables_are_shown(call: Call) -> None:
+    call("-m", "seed=0,1", "hydra.sweep.dir=S")
+    code, text = call("sweep", "show", "S")
+    assert code == 0
+    assert "2 jobs" in text
+    assert call("sweep")[0] == 2
+
+
+def test_settings_of_the_launcher_are_checked_before_anything_is_written(call: Call) -> None:
+    for wrong in ("hydra.launcher.n_job=2", "hydra.launcher.gpus=a,b", "hydra/launcher=joblib"):
+        assert call("-m", "seed=0,1", "hydra.sweep.dir=S", wrong)[0] == 2
+        assert not Path("S").exists()
