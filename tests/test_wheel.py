@@ -75,7 +75,8 @@ for arguments in json.loads(sys.argv[1]):
 
 def run(installed: Path, folder: Path, *commands: Sequence[str]) -> list[str]:
     """Run commands, each as `python -m` does, in one process; return what each printed."""
-    environment = os.environ | {"PYTHONPATH": str(installed), "COLUMNS": "200"}
+    # No bytecode, as other tests compare what is installed.
+    environment = os.environ | {"PYTHONPATH": str(installed), "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"}
     result = subprocess.run(
         [sys.executable, "-c", _RUN, json.dumps(commands)], cwd=folder, env=environment, capture_output=True,
         text=True, timeout=300,

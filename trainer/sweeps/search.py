@@ -173,7 +173,7 @@ def _enqueue(plan: Plan) -> None:
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
     while True:
         jobs = _begun(plan)
-        while len(jobs) < launcher.at_a_time and (job := _next(plan, worker.console)) is not None:
+        while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
             jobs.append(job)
         if not jobs and not (jobs := _begun(plan, others=True)):
             return
@@ -181,7 +181,7 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
         _tell(plan)
 
 
-def _next(plan_: Plan, console: Console) -> Job | None:
+def _next(plan_: Plan, worker: Worker) -> Job | None:
     """Return the job of a new trial; None if there are enough."""
     while True:
         with plan_.search.locked() as study:
@@ -197,12 +197,14 @@ def _next(plan_: Plan, console: Console) -> Job | None:
         try:
             (config,) = check_jobs([overrides], config_name=plan_.config_name)
         except UserError as error:
-            console.print(f"trial {trial.number} is not possible: {describe_error(error)}", style="red", markup=False)
+            text = f"trial {trial.number} is not possible: {describe_error(error)}"
+            worker.console.print(text, style="red", markup=False)
             set_job(trial, "none")  # it counts
             study.tell(trial, state=TrialState.FAIL)
             continue
         (job,) = plan(plan_.search.folder, [(config, overrides)], plan_.fixed, trial=trial.number)
         set_job(trial, job.id)
+        worker.configs[job.id] = config
         return job
 
 
@@ -241,9 +243,7 @@ def _finals(
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
     settings, metric = plan_.search.settings, plan_.search.metrics[0]
     first = plan_.base.seed + 1
-    everyone = [plan_.fixed, *finalists]
-    _run_seeds(plan_, everyone, range(first, first + settings.seeds), launcher, worker)
-    jobs = [_seeded(plan_, overrides, range(first, first + settings.seeds)) for overrides in finalists]
+    _, *jobs = _run_seeds(plan_, [plan_.fixed, *finalists], range(first, first + settings.seeds), launcher, worker)
     chosen, _ = compare_runs([read_run(job.folder) for group in jobs for job in group], key=metric)
     winner = finalists[0]
     if chosen is not None:
@@ -251,22 +251,23 @@ def _finals(
         best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
-    _run_seeds(plan_, [plan_.fixed, winner], fresh, launcher, worker)
-    pair = [job for overrides in (plan_.fixed, winner) for job in _seeded(plan_, overrides, fresh)]
-    return winner, compare_runs([read_run(job.folder) for job in pair], baseline=pair[0].id, key=metric)[0]
+    pair = _run_seeds(plan_, [plan_.fixed, winner], fresh, launcher, worker)
+    runs = [read_run(job.folder) for group in pair for job in group]
+    return winner, compare_runs(runs, baseline=pair[0][0].id, key=metric)[0]
 
 
 def _run_seeds(
     plan_: Plan, configurations: Sequence[Sequence[str]], seeds: range, launcher: Launcher, worker: Worker
-) -> None:
-    jobs = {job.id: job for overrides in configurations for job in _seeded(plan_, overrides, seeds)}
-    launcher.run(list(jobs.values()), worker)
-
-
-def _seeded(plan_: Plan, overrides: Sequence[str], seeds: range) -> list[Job]:
-    given = [[*overrides, f"++seed={seed}"] for seed in seeds]
-    configs = check_jobs(given, config_name=plan_.config_name)
-    return plan(plan_.search.folder, zip(configs, given, strict=True), plan_.fixed)
+) -> list[list[Job]]:
+    """Run configurations with several seeds; return the jobs of each."""
+    jobs = []
+    for overrides in configurations:
+        given = [[*overrides, f"++seed={seed}"] for seed in seeds]
+        configs = check_jobs(given, config_name=plan_.config_name)
+        jobs.append(plan(plan_.search.folder, zip(configs, given, strict=True), plan_.fixed))
+        worker.configs.update(zip((job.id for job in jobs[-1]), configs, strict=True))
+    launcher.run(list({job.id: job for group in jobs for job in group}.values()), worker)
+    return jobs
 
 
 def _count(plan: Plan) -> str:

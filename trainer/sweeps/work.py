@@ -1,8 +1,8 @@
 """Work on the jobs of a sweep: claim one that nobody works on, run it, and so on until none is left."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.text import Text
@@ -48,7 +48,7 @@ class Worker:
     console: Console
     signals: StopSignals
     config_name: str = "config"
-    configs: Mapping[str, Config] | None = None
+    configs: dict[str, Config] = field(default_factory=dict)
     watch: Callable[[Job], Sequence[Callback]] = _nothing
     run: Callable[..., Summary] | None = None
 
@@ -111,7 +111,7 @@ class Worker:
 
     def _config(self, job: Job, resumed: bool) -> Config:
         """Return the checked configuration of a job; if it has a checkpoint, that of continuing in its folder."""
-        if not resumed and self.configs is not None and job.id in self.configs:
+        if not resumed and job.id in self.configs:
             return self.configs[job.id]
         quoted = str(job.folder).replace('"', r"\"")
         again = [f'++fit.resume="{quoted}"'] if resumed else []

@@ -25,6 +25,9 @@ from trainer.callbacks.scheduler import ParamScheduler
 from trainer.callbacks.tracker import Tracker
 from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, check_events
 from trainer.optim.schedule import lin
+from trainer.run.sweeping import SearchSettings
+from trainer.sweeps.prune import Prune
+from trainer.sweeps.study import Search
 
 # --- what all callbacks have in common ---
 
@@ -46,6 +49,8 @@ every_callback = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name_
 
 
 def make(cls: type[Callback]) -> Callback:
+    if cls is Prune:
+        return Prune(Search(SearchSettings(prune=False), Path("nowhere"), ("another",), 1), 0)
     return ParamScheduler({"lr": lin(0.1, 0.0)}) if cls is ParamScheduler else cls()
 
 

@@ -138,6 +138,7 @@ def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> 
     assert [type(one) for one in handed] == [submitit.helpers.DelayedSubmission]
 
 
+@pytest.mark.faults  # Ray takes ten seconds to start
 def test_ray_runs_workers_on_this_machine(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -10,10 +10,11 @@ from jobs import FakeRuns, unchecked
 from optuna.trial import TrialState
 
 from augment.support.errors import UserError
+from trainer.run.sweeping import JOURNAL_FILE, SAMPLERS
 from trainer.sweeps.launch import Local
 from trainer.sweeps.ledger import read_ledger
 from trainer.sweeps.search import Plan, search
-from trainer.sweeps.study import JOURNAL_FILE, SAMPLERS, job_of
+from trainer.sweeps.study import job_of
 
 __all__ = ["unchecked"]
 
