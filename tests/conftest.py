@@ -50,11 +50,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the fault harness unless -m names it."""
-    if "faults" not in config.option.markexpr:
-        faults = [item for item in items if item.get_closest_marker("faults")]
-        config.hook.pytest_deselected(items=faults)
-        items[:] = [item for item in items if item not in set(faults)]
+    """Deselect the fault harness, and what else takes long, unless -m names it."""
+    unasked = [marker for marker in ("faults", "long") if marker not in config.option.markexpr]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 def pytest_collection_finish() -> None:

@@ -138,7 +138,9 @@ def test_commands_are_valid(command: tuple[str, ...], monkeypatch: pytest.Monkey
         assert parse_launcher(section["launcher"]).at_a_time >= 1
         if is_search(section["sweeper"]):
             assert "-m" in arguments
-            plan = Plan.of(section["sweeper"], request.fixed, request.swept, Path("outputs/search"), "config")
+            plan = Plan.of(
+                section["sweeper"], request.fixed, request.swept, Path("outputs/search"), "config", check=False
+            )
             assert plan.search.sampler(0)
             return
         tokens = [*request.fixed, *request.swept]
@@ -240,7 +242,7 @@ def test_the_first_line_of_each_tool_runs(
         arguments += SHORTENED.get((package, tool), [])
     known = {"DIR": str(photos_folder), "RUN_FOLDER": str(run), "OUT": str(tmp_path / "out")}
     arguments = [re.sub(r"\b(DIR|RUN_FOLDER|OUT)\b", lambda m: known[m.group()], token) for token in arguments]
-    arguments = [str(run) if token.startswith("outputs/") else token for token in arguments]
+    arguments = [str(run) if token.split("/")[0] == "outputs" else token for token in arguments]
     if (package, tool) == ("trainer", "sweep"):
         (tmp_path / "sweep.yaml").write_text("command: []\n")
         (run / "job.json").write_text('{"order": 0, "overrides": []}')

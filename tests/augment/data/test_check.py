@@ -128,7 +128,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "without_end.jpg": (lambda: encoded("JPEG")[:-2], "truncated"),
     "filled_up_with_zeros.jpg": (lambda: half(encoded("JPEG")) + bytes(1000), "truncated"),
     "header_only.jpg": (lambda: encoded("JPEG")[:100], "is broken"),
-    "without_scan.jpg": (lambda: encoded("JPEG").split(b"\xff\xda")[0] + b"\xff\xd9", "is broken"),
+    "without_scan.jpg": (lambda: encoded("JPEG").split(b"\xff\xda")[0] + b"\xff\xd9", "broken"),
     "12_bit.jpg": (lambda: jpeg_with(4, b"\x0c"), "12 bits a channel"),
     "without_height.jpg": (lambda: jpeg_with(5, b"\x00\x00"), "broken header"),
     "bomb.jpg": (lambda: jpeg_with(5, b"\xff\xff\xff\xff"), "claims 65535 x 65535 pixels; allowed are 178,956,970"),

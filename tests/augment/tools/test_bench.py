@@ -183,6 +183,7 @@ def test_mistakes_are_named(arguments, message, capsys):
 
 
 @pytest.mark.usefixtures("no_settling")
+@pytest.mark.long
 def test_every_row_on_a_few_images(photos, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = ["+aug=imagenette", "aug.size=32", "--photos", str(photos[0].parent), "--batch-size", "4"]
@@ -233,6 +234,7 @@ def test_the_start_of_a_process_is_measured(photos, tmp_path, monkeypatch):
     assert start["seen"] > 5
 
 
+@pytest.mark.long
 def test_a_new_process_reaches_its_first_batch(photos):
     parts = measure_start(["+aug=imagenette", "--photos", str(photos[0].parent)], runs=1)
     assert list(parts)[-2:] == ["first batch", "total"]

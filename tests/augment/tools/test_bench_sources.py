@@ -74,6 +74,7 @@ def test_sources_are_reported_in_a_table_a_chart_and_a_file(
 
 
 @pytest.mark.usefixtures("no_settling")
+@pytest.mark.long
 def test_own_code_is_measured_with_a_thread_and_with_processes(root: Path, tmp_path: Path) -> None:
     given = ["data=folder", f"data.root={root}", "aug.size=16", "--rounds=1", "--seconds=0.01", "--batch-size=4"]
     assert main(["--sources", *given, "--only=own", f"--out={tmp_path / 'out'}"]) == 0

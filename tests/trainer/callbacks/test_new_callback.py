@@ -99,6 +99,7 @@ def test_a_new_callback_and_a_new_tracker_are_configured_like_any_other(plugin: 
     assert (sent["name"], [row["epoch"] for row in sent["rows"]]) == (summary.folder.name, [0])
 
 
+@pytest.mark.long
 def test_a_module_in_the_room_is_found_without_a_list(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("augment", "conf"):

@@ -185,6 +185,7 @@ def wait_for(condition, process, seconds=120):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_interrupt_and_resume_equal_an_uninterrupted_run(tmp_path, photos, call):
     # Long epochs of tiny batches, so that the signal falls into the middle of one.
     long = [*LEAN, *data(photos), "fit.batch_size=2", "fit.epochs=20"]
@@ -214,6 +215,7 @@ def test_interrupt_and_resume_equal_an_uninterrupted_run(tmp_path, photos, call)
     assert [without_times(row) for row in one] == [without_times(row) for row in other]
 
 
+@pytest.mark.long
 def test_a_killed_run_resumes_within_an_epoch_to_the_same_weights(tmp_path, photos, call):
     long = [*LEAN, *data(photos), "fit.batch_size=2", "fit.epochs=3", "callbacks.checkpoint.every_batches=3"]
     # The number of threads changes sums in their last bits; other tests of this process set it to one.

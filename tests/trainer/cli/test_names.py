@@ -34,6 +34,7 @@ def put_photos() -> None:
     Path("set/train/ant", f"{PREFIX}x.png").write_bytes(b"words")
 
 
+@pytest.mark.long
 def test_from_training_to_a_prediction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

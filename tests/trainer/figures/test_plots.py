@@ -198,6 +198,7 @@ def test_confusion_writes_each_count_into_its_cell() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog"]
 
 
+@pytest.mark.long
 def test_counts_fit_their_cells() -> None:
     counts = np.resize([9, 99_999, 123_456, 12_345_678], (20, 20))
     axes = figure_of(plot_confusion, counts, ["x"] * 20).axes[0]

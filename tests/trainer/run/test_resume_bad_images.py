@@ -81,7 +81,7 @@ def spoil(*files: Path) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param((), id="all", marks=pytest.mark.slow),
+        pytest.param((), id="all", marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param(("data.fraction=0.8", "data.balance=oversample"), id="a part"),
     ],
 )

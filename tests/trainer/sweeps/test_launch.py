@@ -107,6 +107,7 @@ time.sleep(100)
     assert began == {file.name.removeprefix("asked-") for file in tmp_path.glob("asked-*")}
 
 
+@pytest.mark.long
 def test_submitit_runs_workers_on_this_machine(jobs: list[Job], tmp_path: Path) -> None:
     pytest.importorskip("submitit")
     launcher = parse_launcher({"kind": "slurm", "cluster": "local", "n_jobs": 2, "options": {"timeout_min": 5}})
@@ -138,7 +139,7 @@ def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> 
     assert [type(one) for one in handed] == [submitit.helpers.DelayedSubmission]
 
 
-@pytest.mark.faults  # Ray takes ten seconds to start
+@pytest.mark.long
 def test_ray_runs_workers_on_this_machine(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -267,6 +267,7 @@ def test_few_images_start_no_processes(dataset: Dataset, tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_several_processes_write_the_same_as_one(
     sample_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_paths_are_read_like_other_files() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_processes_read_the_same() -> None:
     split = load(options={"kind": "pillow"}, workers=2).train
     assert Counter(epoch(split)) == Counter(epoch(folder_split()))
