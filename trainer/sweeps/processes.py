@@ -17,10 +17,10 @@ from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
 from augment.cli.trust import TRUST_FLAG
 from augment.support.secrets import for_worker
 from augment.support.signals import StopSignals
-from augment.support.text import amount
 from trainer.run.summary import read_summary
 from trainer.sweeps.ledger import Job, unfinished
-from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker
+from trainer.sweeps.runs import PLANNED, RUNNING
+from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, time_left
 
 # Flag of workers that end with the process that started them.
 WITH_PARENT = "--with-parent"
@@ -120,19 +120,17 @@ def watch(jobs: Sequence[Job], console: Console, signals: StopSignals) -> Iterat
         KeyboardInterrupt: a signal asked to stop.
     """
     before: dict[str, str] = {}
-    begun = time.monotonic()
     while True:
         now = {job.id: job.status() for job in jobs}
         left = unfinished(jobs)
         for job in jobs:
-            if now[job.id] != before.get(job.id, "planned"):
+            if now[job.id] != before.get(job.id, PLANNED):
                 summary = read_summary(job.folder)
                 about = f": {summary}" if summary is not None else f": {job.title}"
                 text = f"job {job.id} ({jobs.index(job) + 1} of {len(jobs)}) {now[job.id]}{about}"
                 console.print(text, highlight=False, soft_wrap=True, markup=False)
-        if now != before and before and left and len(left) < len(jobs):
-            pace = (time.monotonic() - begun) / max(1, len(jobs) - len(left))
-            console.print(f"{amount(len(left), 'job')} left, about {pace * len(left) / 60:.0f} min", highlight=False)
+        if now != before and (text := time_left(jobs, max(1, [*now.values()].count(RUNNING)))):
+            console.print(text, highlight=False)
         before = now
         if not left:
             return

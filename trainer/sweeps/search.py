@@ -1,5 +1,6 @@
 """Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from trainer.sweeps.study import (
     set_job,
     values_of,
 )  # fmt: skip
-from trainer.sweeps.work import Worker
+from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker
 from trainer.tasks.registry import task_named
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
@@ -176,7 +177,10 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
         while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
             jobs.append(job)
         if not jobs and not (jobs := _begun(plan, others=True)):
-            return
+            if not _just_begun(plan):
+                return
+            worker.signals.check(NO_FURTHER_JOB)
+            time.sleep(POLL)
         launcher.run(jobs, worker)
         _tell(plan)
 
@@ -219,6 +223,11 @@ def _begun(plan: Plan, *, others: bool = False) -> list[Job]:
         if (name := job_of(trial)) in known
     ]
     return [job for job in jobs if others or job.status() != RUNNING]
+
+
+def _just_begun(plan: Plan) -> bool:
+    """Return whether another process has asked for a trial whose job it has not planned yet."""
+    return any(trial.state == TrialState.RUNNING and job_of(trial) is None for trial in counted(plan.search.study()))
 
 
 def _tell(plan: Plan) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import mean
 
 from rich.console import Console
 from rich.text import Text
@@ -10,14 +11,14 @@ from rich.text import Text
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
 from augment.support.signals import StopSignals
-from augment.support.text import amount
+from augment.support.text import amount, duration
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
 from trainer.run.summary import Summary, read_summary
 from trainer.sweeps.ledger import Job, job_id, unfinished
-from trainer.sweeps.runs import INTERRUPTED, PLANNED, RUNNING
+from trainer.sweeps.runs import FINISHED, INTERRUPTED, PLANNED, RUNNING
 
 NO_FURTHER_JOB = "stopped; no further job was started"
 
@@ -61,6 +62,8 @@ class Worker:
         waited: set[str] = set()
         while left := unfinished(jobs):
             if any(self._try(job, jobs) for job in left):
+                if text := time_left(jobs):
+                    self.console.print(text, highlight=False)
                 continue
             for job in left:
                 if (worker := job.worker()) and job.id not in waited:
@@ -122,3 +125,13 @@ class Worker:
                 "or a default has changed. Allowed: a new sweep."
             )
         return config
+
+
+def time_left(jobs: Sequence[Job], at_a_time: int = 1) -> str:
+    """Return how long the rest of some jobs will take, as far as those before tell; empty if nothing is known."""
+    endings = [read_summary(job.folder) for job in jobs]
+    seconds = [ending.seconds for ending in endings if ending is not None and ending.status == FINISHED]
+    left = len(unfinished(jobs))
+    if not left or not seconds:
+        return ""
+    return f"{amount(left, 'job')} left, about {duration(mean(seconds) * left / at_a_time)}"

@@ -40,6 +40,7 @@ def fit(callback: Wandb, folder: Path | None = None, *others: Any, run: RunDescr
     return learner
 
 
+@pytest.mark.long
 def test_importing_the_trainer_imports_no_tracker() -> None:
     code = (
         "import sys, trainer.run.config, trainer.cli.main; from trainer.callbacks.registry import known_callbacks; "

@@ -148,6 +148,7 @@ def read_overrides(run: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_auto_stays_in_the_folder_that_is_given(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     again = ("hydra.run.dir=run", "fit.resume=auto")
     fail_in(monkeypatch, 0)

@@ -234,6 +234,7 @@ def test_a_killed_run_resumes_within_an_epoch_to_the_same_weights(tmp_path, phot
     assert_same([resumed.model, resumed.optimizer, resumed.random], [whole.model, whole.optimizer, whole.random])
 
 
+@pytest.mark.long
 def test_a_signal_ends_a_sweep_and_no_further_job_starts(tmp_path, photos):
     process = subprocess.Popen(
         command("trainer", "-m", *LEAN, *data(photos), "fit.epochs=500", "seed=0,1,2"),
@@ -325,6 +326,7 @@ def test_mistakes_cost_one_message_and_leave_nothing(arguments, message, tmp_pat
     assert not list(tmp_path.glob("outputs/2*"))
 
 
+@pytest.mark.long
 def test_a_mistake_in_a_process_of_its_own(tmp_path):
     result = run(tmp_path, "fit.epoch=3")
     assert result.returncode == 2

@@ -98,7 +98,11 @@ def timeless(row: dict[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", TARGETS, indirect=True)
+@pytest.mark.parametrize(
+    "data",
+    [task if task == "classify" else pytest.param(task, marks=pytest.mark.long) for task in TARGETS],
+    indirect=True,
+)
 def test_a_run_that_was_interrupted_or_killed_anywhere_equals_one_that_was_not(
     data: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

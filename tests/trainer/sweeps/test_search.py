@@ -43,7 +43,9 @@ def scored(gain: float) -> Callable[[Mapping[str, Any]], float]:
     return score
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    "sampler", [name if name in ("tpe", "grid") else pytest.param(name, marks=pytest.mark.long) for name in SAMPLERS]
+)
 def test_each_sampler_runs_as_many_trials_as_asked(tmp_path: Path, sampler: str) -> None:
     swept = ["++fit.lr=0.1,0.2", SWEPT[1]] if sampler == "grid" else SWEPT
     runs = FakeRuns()

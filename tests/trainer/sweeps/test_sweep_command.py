@@ -142,7 +142,8 @@ def test_a_stranger_s_sweep_names_no_code(call: Call, runs: FakeRuns, tmp_path: 
     ],
 )
 def test_mistakes(call: Call, arguments: list[str], message: str) -> None:
-    call("-m", "seed=0,1", "hydra.sweep.dir=S")
+    Path("S").mkdir()
+    Path("S/sweep.yaml").write_text("command: []\n")
     code, text = call("sweep", *arguments)
     assert code == 2
     assert f"error: {message}" in text

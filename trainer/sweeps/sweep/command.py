@@ -79,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
             if action == "retry":
                 for job in jobs:
-                    job.retry()
+                    if job.trial is None:  # a search makes other trials in place of those that failed
+                        job.retry()
             if is_search(sweeper):
                 return search(request, sweeper, folder, launcher, signals)
             return run(folder, jobs, launcher, Worker(Console(), signals, request.config_name))
