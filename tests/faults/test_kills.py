@@ -178,15 +178,15 @@ def check_kill(number: int, name: str, data: Path, tmp_path: Path) -> None:
         summary = folder / SUMMARY_FILE
         status = json.loads(summary.read_text())["status"] if summary.is_file() else "killed"
         assert status in {"finished", "interrupted", *(["killed", "running"] if send in ("SIGKILL", "twice") else [])}
-        if name == "sweep" and status != "finished" and (folder / LAST).is_file():
-            again, _ = run([sys.executable, "-m", "trainer", f"fit.resume={folder}"], tmp_path, data)
-            assert again.code == 0, again.output
-    if name != "sweep":
-        again, _ = run(command(name, data, "fit.resume=auto"), tmp_path, data)
-        assert again.code == 0, (send, after, again.output)
+    sweeps = list(tmp_path.glob("outputs/*/*-sweep/sweep.yaml"))
+    if sweeps:
+        resumed = [sys.executable, "-m", "trainer", "sweep", "resume", str(sweeps[0].parent)]
+    else:
+        resumed = command(name, data, *(["fit.resume=auto"] if name != "sweep" else []))
+    again, _ = run(resumed, tmp_path, data)
+    assert again.code == 0, (send, after, again.output)
     found = results(tmp_path)
-    assert set(found) <= set(expected)
-    assert name == "sweep" or set(found) == set(expected)
+    assert set(found) == set(expected)
     for lr, (rows, weights) in found.items():
         assert rows == expected[lr][0], (send, after)
         assert all(torch.equal(weight, expected[lr][1][key]) for key, weight in weights.items()), (send, after)
