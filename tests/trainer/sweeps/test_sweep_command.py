@@ -112,6 +112,19 @@ def test_a_search_is_run_and_resumed(call: Call, runs: FakeRuns) -> None:
     assert len({name for name, _ in runs.runs}) == 4
 
 
+def test_a_search_of_an_experiment_is_resumed_as_one(call: Call, runs: FakeRuns) -> None:
+    Path("conf/experiment").mkdir(parents=True)
+    Path("conf/experiment/mine.yaml").write_text(
+        "# @package _global_\n# Mine.\ndefaults:\n  - override /hydra/sweeper: optuna\n"
+        "hydra:\n  sweeper:\n    n_trials: 3\n    finalists: 0\n    params:\n      fit.lr: interval(0.01,0.1)\n"
+    )
+    runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 2 else None
+    assert call("-m", "+experiment=mine", "hydra.sweep.dir=S")[0] == 130
+    code, text = call("sweep", "resume", "S")
+    assert code == 0
+    assert "3 trials, 3 finished, 0 pruned, 0 failed." in text
+
+
 def test_a_stranger_s_sweep_names_no_code(call: Call, runs: FakeRuns, tmp_path: Path) -> None:
     call("-m", "seed=0,1", "hydra.sweep.dir=S")
     runs.runs.clear()

@@ -120,7 +120,8 @@ def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[
         if not (trust or key in named) and ("${" in token or not harmless):
             raise UserError(f"{token}: was asked of the sweep. Allowed: {token} here as well, or {TRUST_FLAG}.")
         saved.append(token)
-    section = Request((), (), (*saved, *Request.of(tokens).hydra)).section()
+    # An experiment may choose them, too.
+    section = replace(request, swept=(), hydra=(*saved, *Request.of(tokens).hydra)).section()
     return parse_launcher(section["launcher"]), section["sweeper"]
 
 
