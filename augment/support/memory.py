@@ -5,6 +5,7 @@ import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from threading import Event, Thread
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's mallopt
 
@@ -26,6 +27,28 @@ def return_freed_memory() -> None:
     """Return freed memory to the system, which glibc keeps otherwise, scattered among what is still in use."""
     with suppress(OSError, AttributeError):  # another libc
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def regularly_returned(seconds: float = 60.0) -> Iterator[None]:
+    """Call `return_freed_memory` every now and then, or a long run grows by what is scattered.
+
+    Args:
+        seconds: time between two calls, which take milliseconds each, in a thread.
+    """
+    ended = Event()
+
+    def work() -> None:
+        while not ended.wait(seconds):
+            return_freed_memory()
+
+    thread = Thread(target=work, name="memory", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

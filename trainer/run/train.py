@@ -15,7 +15,7 @@ from augment.data.sources.notices import replay_notices
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
-from augment.support.memory import keep_freed_memory
+from augment.support.memory import keep_freed_memory, regularly_returned
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.interrupt import Interrupt
@@ -88,13 +88,14 @@ def _train(
     remove_parts(folder)
     if config.fit.resume is not None:
         clean(Path(config.fit.resume))
-    if config.fit.torch_device().type == "cpu":
-        keep_freed_memory()
     learner: Learner | None = None
     loaders: Loaders | None = None
     algorithms = ExitStack()
     try:
         signals.check()
+        if config.fit.torch_device().type == "cpu":
+            keep_freed_memory()
+            algorithms.enter_context(regularly_returned())
         algorithms.enter_context(deterministic(config.fit.deterministic))
         reserve_summary(folder, name, config.run.written_tags)
         # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
