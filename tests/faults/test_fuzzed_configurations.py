@@ -115,6 +115,8 @@ def test_a_command_line_is_accepted_or_refused(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["trainer"])
     monkeypatch.setattr(hydra, "main", lambda **_: lambda job: lambda: None)  # nothing is trained
+    for launch in ("run", "search"):
+        monkeypatch.setattr(f"trainer.sweeps.start.{launch}", lambda *_: 0)
     codes: dict[int, int] = {}
 
     def test(tokens: list[str]) -> None:
