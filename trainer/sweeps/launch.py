@@ -88,7 +88,7 @@ class Local(LocalSettings, Launcher):
                     if process.poll() is not None and (process.returncode != 0 or unfinished(jobs)):
                         restarts += 1
                         if restarts > _RESTARTS + at_a_time:
-                            raise UserError(f"{shown(Path(one.log))}: the processes of the sweep end again and again.")
+                            raise UserError(f"{shown(Path(one.log))}: the worker processes keep dying; see this log.")
                         processes[one] = one.start()
         finally:
             with _undisturbed(worker.signals):

@@ -102,7 +102,7 @@ class Lease:
                     return
             holder = holder_of(self._folder)
         with suppress(OSError):
-            sys.stderr.write(f"{self._folder}: this process was away for long, and {holder} has taken over the job\n")
+            sys.stderr.write(f"{self._folder}: this process was suspended for too long; {holder} took over the job\n")
             sys.stderr.flush()
         os._exit(LOST)
 

@@ -15,6 +15,7 @@ from trainer.callbacks.recorder import METRICS_FILE, read_rows
 from trainer.run.config import CONFIG_FILE, load_config
 from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.folder import LOCK_FILE, user_of
+from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named, task_of
@@ -22,14 +23,13 @@ from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named, task_
 T = TypeVar("T")
 
 JOB_FILE = "job.json"
-HYDRA_OVERRIDES = Path(".hydra") / "overrides.yaml"
 
 PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
 INTERRUPTED, PRUNED = "interrupted", "pruned"
 STATUSES = (PLANNED, RUNNING, FINISHED, FAILED, INTERRUPTED, PRUNED)
 
 # A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
-_MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), HYDRA_OVERRIDES)
+_MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
 
 # Of sweeps: the command, and what Hydra writes.
 _SWEEP_FILES = ("sweep.yaml", "multirun.yaml")
@@ -148,7 +148,7 @@ def read_run(folder: Path) -> Run:
     rows = attempt(METRICS_FILE, _rows, list[MetricsRow]())
     given = job.get("overrides")
     if not isinstance(given, list):
-        given = attempt(HYDRA_OVERRIDES, read_list, list[object]())
+        given = attempt(OVERRIDES_FILE, read_list, list[object]())
     order = job.get("order")
     if not isinstance(order, int):
         order = int(folder.name) if folder.name.isdecimal() and len(folder.name) < 10 else 0

@@ -25,7 +25,7 @@ NO_FURTHER_JOB = "stopped; no further job was started"
 # Seconds between two looks at jobs that other processes work on.
 POLL = 0.5
 
-# Ends of processes in a row, without a word, after which a job counts as failed.
+# Processes in a row that may die without progress on a job before it counts as failed.
 _ATTEMPTS = 5
 
 
@@ -68,7 +68,7 @@ class Worker:
             for job in left:
                 if (worker := job.worker()) and job.id not in waited:
                     waited.add(job.id)
-                    self.console.print(f"waits for job {job.id} ({worker})", highlight=False, markup=False)
+                    self.console.print(f"waiting for job {job.id} ({worker})", highlight=False, markup=False)
             self.signals.check(NO_FURTHER_JOB)
             time.sleep(POLL)
 
@@ -90,7 +90,7 @@ class Worker:
         self.console.rule(Text(title), align="left")
         try:
             if attempts > _ATTEMPTS:
-                raise UserError(f"{amount(attempts - 1, 'process', 'processes')} in a row ended while working on it")
+                raise UserError(f"{amount(attempts - 1, 'process', 'processes')} in a row died while running it")
             config = self._config(job, resumed)
             summary = (self.run or run_job)(
                 config,
@@ -121,14 +121,14 @@ class Worker:
         (config,) = check_jobs([[*job.overrides, *again]], config_name=self.config_name)
         if job_id(config) != job.id:
             raise UserError(
-                f"{shown(job.folder)}: its configuration is another one by now ({job_id(config)}), as a file of conf/ "
-                "or a default has changed. Allowed: a new sweep."
+                f"{shown(job.folder)}: its configuration has changed since the sweep was planned (now "
+                f"{job_id(config)}): a file of conf/ or a default is different. Allowed: a new sweep."
             )
         return config
 
 
 def time_left(jobs: Sequence[Job], at_a_time: int = 1) -> str:
-    """Return how long the rest of some jobs will take, as far as those before tell; empty if nothing is known."""
+    """Return how long the unfinished jobs will take, estimated from the finished ones; empty if there are none."""
     endings = [read_summary(job.folder) for job in jobs]
     seconds = [ending.seconds for ending in endings if ending is not None and ending.status == FINISHED]
     left = len(unfinished(jobs))

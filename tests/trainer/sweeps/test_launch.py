@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_job_resumed(jobs: list[Job]
 def test_workers_that_always_die_end_the_sweep(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Command, "of", staticmethod(lambda jobs, worker: Command(("false",), {}, ".")))
     monkeypatch.chdir(jobs[0].folder)
-    with pytest.raises(UserError, match=r"worker-\d\.log: the processes of the sweep end again and again"):
+    with pytest.raises(UserError, match=r"worker-\d\.log: the worker processes keep dying"):
         Local(n_jobs=2).run(jobs, FakeRuns().worker())
 
 

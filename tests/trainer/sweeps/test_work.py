@@ -81,7 +81,7 @@ def test_a_job_whose_processes_die_again_and_again_has_failed(jobs: list[Job]) -
     assert [job.status() for job in jobs[:2]] == ["failed", "finished"]
     ending = read_summary(jobs[0].folder)
     assert ending is not None
-    assert "5 processes in a row ended while working on it" in ending.error
+    assert "5 processes in a row died while running it" in ending.error
 
 
 def test_a_configuration_that_changed_since_is_not_run(jobs: list[Job]) -> None:
@@ -90,7 +90,7 @@ def test_a_configuration_that_changed_since_is_not_run(jobs: list[Job]) -> None:
     runs.worker().work([other])
     ending = read_summary(other.folder)
     assert ending is not None
-    assert "its configuration is another one by now" in ending.error
+    assert "its configuration has changed since the sweep was planned" in ending.error
     assert runs.runs == []
 
 
