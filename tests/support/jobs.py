@@ -20,6 +20,7 @@ class FakeRuns:
 
     Attributes:
         score: returns the last val_accuracy of a configuration.
+        stopped: returns why the run of a configuration ended early.
         fail: returns what the run of a configuration raises; None: nothing.
         runs: for each run: its folder's name, and whether it was resumed.
     """
@@ -27,6 +28,7 @@ class FakeRuns:
     def __init__(self, score: Callable[[Mapping[str, Any]], float] = lambda config: 0.5) -> None:
         self.score = score
         self.runs: list[tuple[str, bool]] = []
+        self.stopped: Callable[[Mapping[str, Any]], str] = lambda config: ""
         self.fail: Callable[[Mapping[str, Any]], BaseException | None] = lambda config: None
 
     def __call__(
@@ -43,7 +45,7 @@ class FakeRuns:
         if error := self.fail(config.resolved):
             raise error
         row = {"epoch": 0.0, "val_accuracy": self.score(config.resolved)}
-        summary = Summary("finished", folder, 1, row, row, 1.0)
+        summary = Summary("finished", folder, 1, row, row, 1.0, stopped=self.stopped(config.resolved))
         (folder / "config.yaml").write_text(config_text(config))
         (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
         summary.write()

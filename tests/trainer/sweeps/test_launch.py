@@ -84,6 +84,14 @@ def test_workers_that_always_die_end_the_sweep(jobs: list[Job], monkeypatch: pyt
         Local(n_jobs=2).run(jobs, FakeRuns().worker())
 
 
+def test_a_worker_has_a_session_of_its_own(tmp_path: Path) -> None:
+    """Otherwise Ctrl-C would reach it twice, and the second signal ends it at once."""
+    code = "import os; print(os.getsid(0) == os.getpid())"
+    command = Command((sys.executable, "-c", code), {}, str(tmp_path), log=str(tmp_path / "log"))
+    assert command.start().wait() == 0
+    assert (tmp_path / "log").read_text() == "True\n"
+
+
 def test_a_signal_asks_the_workers_to_stop(jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = """
 import os, signal, sys, time

@@ -126,6 +126,14 @@ def test_failed_and_impossible_trials_count(tmp_path: Path) -> None:
     assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.FAIL]
 
 
+def test_pruned_trials_count_but_have_no_score(tmp_path: Path) -> None:
+    runs = FakeRuns()
+    runs.stopped = lambda config: "pruned after 1 epoch" if config["aug"]["train"]["rotate"]["p"] == 0.5 else ""
+    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5"], sampler="grid")
+    assert search(plan, Local(), runs.worker()) == 0
+    assert [trial.state for trial in plan.search.study().trials] == [TrialState.COMPLETE, TrialState.PRUNED]
+
+
 def test_named_configurations_are_tried_first(tmp_path: Path) -> None:
     runs = FakeRuns()
     plan = make(tmp_path, enqueue={"mine": {"fit.lr": 0.25, "aug.train.rotate.p": 0}}, n_trials=2)

@@ -1,0 +1,57 @@
+"""Pruning: a trial that is behind others after as many epochs ends, and the study knows."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainer.loop.callback import CancelFit
+from trainer.run.sweeping import SearchSettings
+from trainer.sweeps.prune import Prune
+from trainer.sweeps.study import Search, ask
+
+EPOCHS = 8
+
+
+def search_in(folder: Path, **settings: Any) -> Search:
+    return Search(SearchSettings(min_epochs=1, reduction=2, **settings), folder, ("val_accuracy",), EPOCHS)
+
+
+def train(search: Search, score: float, first: int = 0) -> Prune:
+    """Return the callback of a new trial after epochs that all have one score, or after the one that ended it."""
+    with search.locked() as study:
+        prune = Prune(search, ask(search, study).number)
+    for epoch in range(first, EPOCHS):
+        rows = [{"val_accuracy": score}]
+        learner: Any = SimpleNamespace(epoch=epoch, epochs=EPOCHS, find=lambda _, rows=rows: SimpleNamespace(rows=rows))
+        try:
+            prune.after_epoch(learner)
+        except CancelFit:
+            break
+    return prune
+
+
+def test_a_trial_that_is_behind_ends_early(tmp_path: Path) -> None:
+    search = search_in(tmp_path)
+    assert [train(search, score).reason for score in (0.5, 0.6, 0.7)] == [""] * 3
+    assert train(search, 0.4).reason == "pruned after 1 of 8 epochs, behind other trials"
+    assert train(search, 0.8).reason == ""
+    values = [trial.intermediate_values for trial in search.study().trials]
+    assert [len(value) for value in values] == [7, 7, 7, 1, 7]  # nothing can be gained by ending the last epoch
+
+
+@pytest.mark.parametrize("score", [float("nan"), 0.4])
+def test_no_trial_ends_where_it_cannot_be_compared(tmp_path: Path, score: float) -> None:
+    search = search_in(tmp_path, prune=score != score)
+    for better in (0.5, 0.6, 0.7):
+        train(search, better)
+    assert train(search, score).reason == ""
+
+
+def test_a_storage_that_is_away_ends_no_trial(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    search = search_in(tmp_path)
+    prune = Prune(search, 99)  # which the study does not have
+    learner: Any = SimpleNamespace(epoch=0, epochs=8, find=lambda _: SimpleNamespace(rows=[{"val_accuracy": 0.1}]))
+    prune.after_epoch(learner)
+    assert "was not reported to the study" in caplog.text
