@@ -34,12 +34,16 @@ class Batch:
             and numbers are (N, K) float32.
         indices: (N,) int64, each sample's position in the split's files.
         views: all views of each sample, each in the form of `images`, which is the first one.
+        share: the part of the samples that all ranks have in batches of this number, in [0, 1]. 0: this rank has none
+            left in the epoch and repeats its last one, so that all make the same number of batches; scores leave it
+            out.
     """
 
     images: Tensor
     targets: Tensor
     indices: Tensor
     views: tuple[Tensor, ...] = ()
+    share: float = 1.0
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -58,7 +62,7 @@ class Loader:
     Args:
         plan: what is done to the images.
         split: the images and their targets.
-        batch_size: samples in a batch; the last one of an epoch may be smaller.
+        batch_size: samples of this rank in a batch; the last one of an epoch may be smaller.
         seed: the run's seed.
         device: where batches are made and handed out.
         classes: number of classes, which a plan that mixes samples needs.
@@ -108,10 +112,8 @@ class Loader:
         self._files = digest_of(split)
         self._bad = BadImages(split)
         # Some loaders need a new pipeline for each pass. DALI keeps drawing new random windows, but validation must see
-        # the same ones each time; and ranks must stay in step even if one was cut short and another, with a smaller
-        # shard, was not. Also, a state that DALI cannot save is restored by running through the epoch so far.
-        again = plan.draws_in_dali if plan.split == "val" else self._shard.world_size > 1
-        self._one_pass = again or not plan.checkpoints
+        # the same ones each time. Also, a state that DALI cannot save is restored by running through the epoch so far.
+        self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._per_epoch = batches_per_epoch(len(split), batch_size, self._shard.world_size)
         self._mixer: Mixer | None = None
         if plan.batch_stages and not raw:
@@ -143,16 +145,15 @@ class Loader:
     @property
     def samples(self) -> int:
         """Number of samples of this rank in an epoch; each rank keeps its shard of every epoch's new order."""
-        rank, world_size, total = self._shard.rank, self._shard.world_size, len(self.split)
-        return (rank + 1) * total // world_size - rank * total // world_size
+        return self._samples_of(self._shard.rank)
 
     def __len__(self) -> int:
-        """Batches of this rank in an epoch."""
-        full, rest = divmod(self.samples, self.batch_size)
+        """Batches in an epoch, the same number on all ranks."""
+        full, rest = divmod(len(self.split), self.batch_size * self._shard.world_size)
         return full + (1 if rest and not (self._drop_last and full) else 0)
 
     def batches_in(self, epoch: int) -> int:
-        """Batches of this rank in an epoch, the same in all."""
+        """Batches in an epoch, the same number in all."""
         return len(self)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -162,18 +163,20 @@ class Loader:
             self._restart(self.next_epoch)
         self._resuming = False
         self._bad.watch.look()
-        batches, samples, epoch = len(self), self.samples, self.epoch
+        batches, epoch = len(self), self.epoch
         for number in range(self.batch, batches):
             outputs = self._next()
             if number == batches - 1:
-                # Consume the rest before the last batch is handed out, so that a consumer who stops there has finished
-                # the epoch: the batch that drop_last leaves out, and the padding of a rank with a smaller shard.
+                # Consume the batch that drop_last leaves out before the last one is handed out, so that a consumer who
+                # stops there has finished the epoch.
                 for _ in range(self._per_epoch - batches):
                     self._next()
             start = number * self.batch_size
-            if samples - start < self.batch_size:
-                outputs = [output[: samples - start] for output in outputs]
-            yield self._batch(outputs, epoch, start)
+            counts = [self._count(rank, start) for rank in range(self._shard.world_size)]
+            own = counts[self._shard.rank]
+            if 0 < own < self.batch_size:
+                outputs = [output[:own] for output in outputs]
+            yield self._batch(outputs, epoch, start, own / sum(counts))
 
     def prepare(self) -> None:
         """Build the pipeline of the next pass in the background, if there is none, so that the pass starts at once.
@@ -196,7 +199,7 @@ class Loader:
         """What determines the batches: only a loader with the same identity can resume from a saved state."""
         return {
             "plan": self.plan.digest,
-            "batch_size": self.batch_size,
+            "batch_size": self.batch_size * self._shard.world_size,
             "seed": self._seed,
             "shard": [self._shard.rank, self._shard.world_size],
             "files": self._files,
@@ -337,7 +340,15 @@ class Loader:
             pipeline.schedule_run()
         return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
 
-    def _batch(self, outputs: list[Tensor], epoch: int, start: int) -> Batch:
+    def _samples_of(self, rank: int) -> int:
+        world_size, total = self._shard.world_size, len(self.split)
+        return (rank + 1) * total // world_size - rank * total // world_size
+
+    def _count(self, rank: int, start: int) -> int:
+        """Return how many samples a rank has in the batch that begins with its sample number `start`."""
+        return min(max(self._samples_of(rank) - start, 0), self.batch_size)
+
+    def _batch(self, outputs: list[Tensor], epoch: int, start: int, share: float) -> Batch:
         *images, index = outputs
         indices = index.flatten().long()
         targets = self._targets.index_select(0, indices)
@@ -345,4 +356,4 @@ class Loader:
         if self._mixer is not None:
             mixed = [self._mixer.mix(view, targets, epoch=epoch, start=start) for view in views]
             views, targets = [view for view, _ in mixed], mixed[0][1]
-        return Batch(views[0], targets, indices, tuple(views))
+        return Batch(views[0], targets, indices, tuple(views), share)

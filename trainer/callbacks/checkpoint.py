@@ -79,19 +79,20 @@ class Checkpoint(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Save within a training pass if it is due, once all callbacks are done with the batch."""
-        if learner.folder is None or not learner.training:
+        if not _saves(learner) or not learner.training:
             return
         if self._writing is not None and self._writing.done:
             self._finish_writing()
         minutes, batches = self.every_minutes, self.every_batches
-        if (minutes is not None and monotonic() - self._saved_at >= 60 * minutes) or (
-            batches is not None and learner.position.batch % batches == 0
-        ):
+        due = minutes is not None and monotonic() - self._saved_at >= 60 * minutes
+        if learner.ranks.size > 1 and minutes is not None:
+            due = learner.ranks.agree("save", due and learner.ranks.is_main)
+        if due or (batches is not None and learner.position.batch % batches == 0):
             learner.after_this_batch(self._save_within)
 
     def after_epoch(self, learner: Learner) -> None:
         """Save the best model if the metric has improved, and last.pt if it is due."""
-        if learner.folder is None:
+        if not _saves(learner):
             return
         self._finish_writing()
         recorder = learner.find(Recorder)
@@ -109,7 +110,8 @@ class Checkpoint(Callback):
                 classes=learner.classes,
                 task=learner.task.name,
             )
-            save(best, learner.folder / BEST)
+            if learner.folder is not None:
+                save(best, learner.folder / BEST)
         if (learner.epoch + 1) % self.every == 0:
             self._save_last(learner)
 
@@ -119,7 +121,7 @@ class Checkpoint(Callback):
             self._finish_writing()
         elif self._writing is not None:
             self._writing.drop()
-        if learner.folder is not None and learner.error is None and learner.position != self._saved:
+        if _saves(learner) and learner.error is None and learner.position != self._saved:
             self._save_last(learner)
 
     def _improves(self, value: float, *, smaller: bool) -> bool:
@@ -128,16 +130,17 @@ class Checkpoint(Callback):
         return value < self.best if smaller else value > self.best
 
     def _save_last(self, learner: Learner) -> None:
-        assert learner.folder is not None
-        save(learner.state(), learner.folder / LAST, keep=self.keep)
+        state = learner.state()
+        if learner.folder is not None:
+            save(state, learner.folder / LAST, keep=self.keep)
         self._saved, self._saved_at = learner.position, monotonic()
 
     def _save_within(self, learner: Learner) -> None:
         """Copy the state to the host, and write it while training continues."""
-        assert learner.folder is not None
         self._finish_writing()
-        write = partial(save, on_host(learner.state()), learner.folder / LAST, keep=self.keep)
-        self._writing = Background(write)
+        state = learner.state()
+        if learner.folder is not None:
+            self._writing = Background(partial(save, on_host(state), learner.folder / LAST, keep=self.keep))
         self._saved, self._saved_at = learner.position, monotonic()
 
     def _finish_writing(self) -> None:
@@ -145,3 +148,8 @@ class Checkpoint(Callback):
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
+
+
+def _saves(learner: Learner) -> bool:
+    """Return whether the fit is saved: into its folder, to which all ranks contribute."""
+    return learner.folder is not None or learner.ranks.size > 1

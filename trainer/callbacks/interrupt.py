@@ -37,8 +37,12 @@ class Interrupt(Callback):
         self._signals.install()
 
     def after_batch(self, learner: Learner) -> None:
-        """End the fit if a signal came."""
+        """End the fit if a signal came; of several ranks, all end it after the same training batch."""
         self.pressed |= self._signals.asked
+        if learner.ranks.size > 1:
+            if not learner.training or not learner.ranks.agree("stop", self.pressed):
+                return
+            self.pressed = True
         if self.pressed:
             raise CancelFit
 

@@ -31,6 +31,7 @@ class NonFinite(Callback):
         interval: seconds between two checks on a GPU.
     """
 
+    main_only = True
     order: ClassVar[int] = -5
     saves = ("skipped",)
 

@@ -34,6 +34,7 @@ class Plots(Callback):
     """
 
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))
+    main_only = True
     order: ClassVar[int] = 60
     _history: Refresher | None = field(default=None, init=False)
     _begun: bool = field(default=False, init=False)

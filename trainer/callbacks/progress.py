@@ -22,6 +22,7 @@ from trainer.tasks.display import Column, MetricsRow
 class ProgressBar(Callback):
     """Shows a bar with running loss, accuracy and img/s, and prints a line for each epoch."""
 
+    main_only = True
     order: ClassVar[int] = 80
     console: Console = field(default_factory=Console, init=False)
     _bar: Progress | None = field(default=None, init=False)
@@ -120,6 +121,7 @@ class PassBar(Callback):
         total: number of batches, if known.
     """
 
+    main_only = True
     order: ClassVar[int] = 80
 
     def __init__(self, description: str = "batches", total: int | None = None) -> None:

@@ -65,6 +65,7 @@ class Recorder(Callback):
     """
 
     order = -10
+    per_rank = True  # the sums of the current pass
 
     def __init__(self, interval: float = 0.5) -> None:
         self.interval = interval
@@ -120,18 +121,21 @@ class Recorder(Callback):
     def after_batch(self, learner: Learner) -> None:
         """Add the batch; read the running values of the training pass if it is due."""
         loss: Tensor | None = getattr(learner, "loss", None)
-        if loss is None or loss is self._measured:
-            return  # the batch was skipped, and this is the loss of the previous one
+        if loss is None or loss is self._measured or not learner.batch.share:
+            return  # the batch was skipped, and this is the loss of the previous one; or it is padding
         self._measured = loss
         meter = self._meter(learner)
         meter.update(loss, learner.output, learner.batch.targets, learner.batch.indices, valid=learner.finite)
-        if learner.training and monotonic() >= self._due:
+        # Of several ranks, the running values are those of the first: none waits for the others.
+        if learner.training and learner.ranks.is_main and monotonic() >= self._due:
             self._read(learner, meter)
 
     def after_train(self, learner: Learner) -> None:
         """Complete the training pass's part of the row."""
         meter = self._meter(learner)
         values = self._read(learner, meter)
+        if learner.ranks.size > 1:
+            values = _merged(learner, meter).compute()
         seconds = monotonic() - self._start
         self._seconds, self._running = self._seconds + seconds, False
         # The rate is that of this process; the seconds are those of the whole epoch, including those before an
@@ -144,7 +148,7 @@ class Recorder(Callback):
             **{f"train_{name}": value for name, value in values.items()},
             "lr": float(learner.optimizer.param_groups[0]["lr"]),
             "seconds": self._seconds,
-            "images_per_second": seen / took if took else 0.0,
+            "images_per_second": learner.ranks.size * seen / took if took else 0.0,
         }
         # The host runs ahead of a GPU, so waiting in the loader does not mean that the loader is slow.
         if learner.device.type == "cpu":
@@ -152,8 +156,9 @@ class Recorder(Callback):
 
     def after_validate(self, learner: Learner) -> None:
         """Complete the validation pass's part of the row."""
-        self.val = {f"val_{name}": value for name, value in self._val.scores().items()}
-        self.samples = self._val.kept()
+        meter = self._val if learner.ranks.size == 1 else _merged(learner, self._val, keep=True)
+        self.val = {f"val_{name}": value for name, value in meter.scores().items()}
+        self.samples = meter.kept()
 
     def after_epoch(self, learner: Learner) -> None:
         """Write the row and the running values."""
@@ -206,7 +211,8 @@ class Recorder(Callback):
     def _read(self, learner: Learner, meter: Meter[Any]) -> MetricsRow:
         values = meter.compute()
         now = monotonic()
-        rate = (meter.samples - self._seen) / (now - self._read_at) if now > self._read_at else 0.0
+        seen = learner.ranks.size * (meter.samples - self._seen)
+        rate = seen / (now - self._read_at) if now > self._read_at else 0.0
         if meter.samples > self._seen:
             self.latest = values | {"images_per_second": rate}
             total = values["loss"] * meter.samples
@@ -217,13 +223,21 @@ class Recorder(Callback):
             self._total = total
         self._read_at, self._seen, self._due = now, meter.samples, now + self.interval
         # `trainer.callbacks.nonfinite` reports skipped batches; the loss is NaN if all were skipped.
-        if meter.samples and not learner.settings.skip_nonfinite and not math.isfinite(values["loss"]):
+        checks = learner.ranks.is_main and not learner.settings.skip_nonfinite
+        if meter.samples and checks and not math.isfinite(values["loss"]):
             raise NonFiniteLossError(
                 f"the training loss is {values['loss']} at step {learner.step + 1} of {learner.total_steps} "
                 f"(epoch {learner.epoch + 1}). A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help; "
                 "fit.skip_nonfinite=10 skips such batches, up to 10, and saves them for a look."
             )
         return values
+
+
+def _merged(learner: Learner, meter: Meter[Any], *, keep: bool = False) -> Meter[Any]:
+    """Return a meter of what all ranks have measured."""
+    whole: Meter[Any] = learner.task.meter(len(learner.classes), learner.device, keep=keep)
+    whole.merge(learner.ranks.gather(meter.parts()))
+    return whole
 
 
 def _write(rows: Iterable[Mapping[str, float]], file: Path) -> None:

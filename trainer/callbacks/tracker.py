@@ -82,6 +82,7 @@ class Tracker(Callback):
         checkpoint: whether best.pt is sent at the end.
     """
 
+    main_only = True
     order = 70
     saves: ClassVar[tuple[str, ...]] = ("_id",)
     tracks = True

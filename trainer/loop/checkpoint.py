@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from copy import copy, deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +37,8 @@ class FitState:
         loader: state of the train loader.
         callbacks: states of the callbacks, by the names from `trainer.loop.callback.named`.
         random: states of the random generators, see `random_state`.
+        others: what ranks 1, 2, ... have of their own: the keys gradients, loader, random, and the callbacks that
+            say so (`trainer.loop.callback.Callback.per_rank`).
     """
 
     position: tuple[int, int]
@@ -46,6 +48,19 @@ class FitState:
     loader: dict[str, Any]
     callbacks: dict[str, dict[str, Any]]
     random: dict[str, Any]
+    others: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that trained."""
+        return 1 + len(self.others)
+
+    def on(self, rank: int) -> "FitState":
+        """Return the state as a rank has it; as rank 0, if there was no such rank."""
+        if not 0 < rank < self.ranks:
+            return self
+        own = self.others[rank - 1]
+        return replace(self, **own | {"callbacks": self.callbacks | own["callbacks"]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +196,8 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
             f"{path}: a checkpoint of {version}, but this version needs format {FORMAT}. "
             "Allowed: the version that wrote it, or a new run."
         )
-    if state.keys() != {field.name for field in fields(kind)}:
+    needed = {part.name for part in fields(kind) if part.default_factory is MISSING}
+    if not needed <= state.keys() <= {part.name for part in fields(kind)}:
         raise UserError(f"{path}: not what a {LAST if kind is FitState else BEST} holds.")
     _check_types(state, path)
     return kind(**state)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainer.loop.ranks import Ranks
+
 
 class Guard:
     """Keeps a batch whose loss or gradients are not finite from changing weights, buffers or the optimizer's state.
@@ -47,6 +49,21 @@ class Guard:
         _restore(buffers, bad)
         self._bad.logical_or_(bad)
         return finite
+
+    @torch.no_grad()
+    def agree(self, finite: Tensor, ranks: Ranks) -> Tensor:
+        """Return whether a batch is finite on all ranks; a batch that is not on one is skipped by all.
+
+        Args:
+            finite: what `judge` returned.
+            ranks: the ranks.
+        """
+        if ranks.size == 1:
+            return finite
+        bad = (~finite).float()
+        ranks.add_up([bad])
+        self._bad.logical_or_(bad > 0)
+        return bad == 0
 
     @torch.no_grad()
     def step(self, optimizer: Optimizer) -> None:

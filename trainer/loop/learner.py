@@ -18,6 +18,7 @@ from trainer.loop.checkpoint import FitState, gradients_of, random_state, set_gr
 from trainer.loop.graphs import Runner, Tensors, make_runner
 from trainer.loop.guard import Guard
 from trainer.loop.protocols import BatchLoader
+from trainer.loop.ranks import current, running_statistics
 from trainer.loop.settings import LoopSettings
 from trainer.loop.stepper import Stepper
 from trainer.tasks.losses import LossFunction
@@ -66,6 +67,9 @@ class Learner:
         task: the task, which measures passes and averages views; None: classification.
         run: the run that the fit is part of, for callbacks.
 
+    Attributes:
+        ranks: the processes that train the model together; see `trainer.loop.ranks`.
+
     Raises:
         UserError: a callback has an unknown event.
     """
@@ -106,7 +110,10 @@ class Learner:
         self._guard = Guard(self.model, self.device) if self.settings.skip_nonfinite else None
         self._stepper = Stepper(self.optimizer, self._runner, self._guard)
         self._waiting: list[Callable[[Learner], None]] = []  # actions for the end of the batch
-        self._share = torch.ones((), device=self.device)  # a batch's share in the loss of its step
+        self._share = torch.ones((), device=self.device)  # the share of a rank's batch in the loss of its step
+        self.ranks = current()
+        self._shares = self.accumulate > 1 or self.ranks.size > 1
+        self.ranks.copy_from_main((*self.model.parameters(), *self.model.buffers()))
 
     # --- the loop ---
 
@@ -114,6 +121,7 @@ class Learner:
         """Train from `start`, by default from the beginning, to the last epoch."""
         self.error: BaseException | None = None
         self._advance(start)
+        self.ranks.forget()
         try:
             self._notify("before_fit")
             self._epochs()
@@ -141,11 +149,12 @@ class Learner:
 
     def _train_batches(self) -> None:
         self._runner.enter("train", self.model)
+        self._statistics = running_statistics(self.model)
         if self.accumulate > 1 and not self.position.batch:
             self._stepper.drop_gradients()  # of the previous epoch's unfinished step
         for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
             self._advance(Position(self.epoch, index + 1))
-            step = (self._step,) if index + 1 == sum(self.group) else ()
+            step = (self._add_up, self._step) if index + 1 == sum(self.group) else ()
             self._batch(batch, self._pass, *step)
             while self._waiting:
                 self._waiting.pop(0)(self)
@@ -159,7 +168,8 @@ class Learner:
     def _validate_batches(self) -> None:
         self._runner.enter("validate", self.model)
         for _, batch in self._fetch(self.val_loader, self.batches(self.val_loader)):
-            self._batch(batch, self._pass)
+            if batch.share:
+                self._batch(batch, self._pass)
 
     def _batch(self, batch: Batch, *bodies: Callable[[], None]) -> None:
         self.batch = batch
@@ -169,10 +179,14 @@ class Learner:
         kind, work = ("train", self._forward_backward) if self.training else ("validate", self._forward)
         if self.training:
             self._stepper.expect_gradients()
-            if self.accumulate > 1:
+            part = self._part_of(self.batch)
+            if self._shares:
                 self._share.fill_(1 / self.group.batches)
+                self._share.mul_(part)
         self.output, self.loss, *rest = self._runner.run(kind, work, self.batch.images, self.batch.targets)
-        self.finite = rest[0] if rest else None  # () bool; None: nothing is skipped
+        if self.training and isinstance(part, Tensor) and self.batch.share:
+            self.loss = self.loss * (part / self.batch.share)  # so that means over samples are those of all ranks
+        self.finite = self._guard.agree(rest[0], self.ranks) if self._guard and rest else None  # () bool; None: any
 
     def _forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # The recording of one pass must not use what autocast cached in another.
@@ -185,9 +199,24 @@ class Learner:
     def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
         buffers = self._guard.buffers() if self._guard else []
         output, loss = self._forward(images, targets)
-        scaled = loss * self._share if self.accumulate > 1 else loss
+        scaled = loss * self._share if self._shares else loss
         self._stepper.backward(scaled)
         return (output, loss, self._guard.judge(loss, buffers)) if self._guard else (output, loss)
+
+    def _part_of(self, batch: Batch) -> Tensor | float:
+        """Return how much this rank's mean loss counts in that of all ranks' batch: as its samples, or their weights."""
+        weights = getattr(self.loss_function, "weight_of", lambda _: None)(batch.targets)
+        if weights is None or self.ranks.size == 1:
+            return batch.share
+        weights = weights if batch.share else torch.zeros_like(weights)
+        total = weights.clone()
+        self.ranks.add_up([total])
+        return weights / total
+
+    def _add_up(self) -> None:
+        """Add up the gradients, and the statistics of batch norms, over the ranks."""
+        if self.ranks.size > 1:
+            self._stepper.add_up(self.ranks, self._statistics, self.batch.share)
 
     def _step(self) -> None:
         self._level("step", self._stepper.step)
@@ -316,19 +345,33 @@ class Learner:
     # --- saving ---
 
     def state(self) -> FitState:
-        """Return everything that a resumed fit needs to continue as if it had never stopped."""
+        """Return everything that a resumed fit needs to continue as if it had never stopped.
+
+        Of several ranks, all have to call it; what it returns is complete on rank 0.
+        """
+        own: dict[str, Any] = {
+            "gradients": gradients_of(self.model) if self._stepper.pending else {},
+            "loader": self.train_loader.state_dict(),
+            "random": random_state(),
+        }
+        callbacks = {name: (callback, callback.state_dict()) for name, callback in named(self.callbacks)}
+        per_rank = {name: state for name, (callback, state) in callbacks.items() if callback.per_rank}
         return FitState(
             position=(self.position.epoch, self.position.batch),
             model=self.model.state_dict(),
             optimizer=self._stepper.state_dict(),
-            gradients=gradients_of(self.model) if self._stepper.pending else {},
-            loader=self.train_loader.state_dict(),
-            callbacks={name: callback.state_dict() for name, callback in named(self.callbacks)},
-            random=random_state(),
+            callbacks={name: state for name, (_, state) in callbacks.items()},
+            others=self.ranks.gather(own | {"callbacks": per_rank})[1:],
+            **own,
         )
 
     def restore(self, state: FitState) -> Position:
-        """Restore what `state` returned; return the position to give to `fit`."""
+        """Restore what `state` returned; return the position to give to `fit`.
+
+        Raises:
+            UserError: the state is from the middle of an epoch, and from another number of ranks.
+        """
+        state = state.on(self.ranks.rank)
         self.model.load_state_dict(state.model)
         self._stepper.load_state_dict(state.optimizer)
         self.train_loader.load_state_dict(state.loader)

@@ -1,5 +1,6 @@
 """Settings of the training loop."""
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,16 @@ class LoopSettings:
             doc="precision of the forward pass; tf32: fp32 with matrix products in TF32 on a GPU; bf16: autocast",
         )
     )
+    gpus: int | None = setting(
+        Count(
+            optional=True,
+            within=(1, 4096),
+            doc="processes that train together, one a GPU, or on the CPU; null: those that torchrun started, or one",
+        )
+    )
+    sync_batchnorm: bool = setting(
+        Flag(default=False, doc="on several GPUs: compute the statistics of batch norms over all of them")
+    )
     graph: bool = setting(
         Flag(default=True, doc="on a GPU: record the work of a batch as CUDA graphs, which takes load off Python")
     )
@@ -83,4 +94,18 @@ class LoopSettings:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UserError("fit.device: cuda, but PyTorch sees no GPU here. Allowed: auto, cpu.")
         cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
+        if cuda and launched() > 1:
+            return torch.device("cuda", local()[0])
         return torch.device("cuda" if cuda else "cpu")
+
+
+def launched() -> int:
+    """Return the number of processes that torchrun, or a launcher like it, started together; 1: it did not."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def local() -> tuple[int, int]:
+    """Return the number of this process among those of its machine, and their count."""
+    if launched() == 1:
+        return 0, 1
+    return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,6 +1,6 @@
 """The optimizer's step: eager, or recorded with the learning rate in a tensor."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from trainer.loop.graphs import Runner, Tensors, capturable
 from trainer.loop.guard import Guard
+from trainer.loop.ranks import Ranks
 from trainer.optim.optimizers import IMPLEMENTATION
 
 
@@ -76,6 +77,19 @@ class Stepper:
                 p.grad = torch.zeros_like(p)
         if pairs:
             torch._foreach_add_([p.grad for p, _ in pairs], [gradient for _, gradient in pairs])
+
+    def add_up(self, ranks: Ranks, statistics: Sequence[Tensor], share: float) -> None:
+        """Replace the gradients by their sums over the ranks, and running statistics by their mean.
+
+        Args:
+            ranks: the ranks.
+            statistics: the running statistics of the model's batch norms.
+            share: the share of this rank in the mean.
+        """
+        if statistics:
+            torch._foreach_mul_(statistics, share)
+        groups = self._optimizer.param_groups
+        ranks.add_up([*(p.grad for group in groups for p in group["params"] if p.grad is not None), *statistics])
 
     def drop_gradients(self) -> None:
         """Discard the gradients of a step that will not be made."""

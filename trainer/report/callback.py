@@ -32,6 +32,7 @@ class Report(Callback):
 
     mistakes: int = setting(Count(default=MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first"))
     # After the callbacks whose files it reads; before Interrupt restores Ctrl-C, so that a second press ends it.
+    main_only = True
     order: ClassVar[int] = 85
     _begun: float = field(default_factory=monotonic, init=False)
     _refresher: Refresher | None = field(default=None, init=False)

@@ -11,18 +11,23 @@ from pathlib import Path
 
 import torch
 from nvidia.dali import backend
+from torch import nn
 
 from augment.data.balance import loss_weights
 from augment.data.dataset import Split
 from augment.data.own.items import end_readers
+from augment.pipeline.build import Shard
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.recipe.plan import Plan, build_plan
+from augment.support.errors import UserError
 from augment.support.memory import return_freed_memory
 from augment.support.secrets import as_written
+from augment.support.seeds import derive_seed
 from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.learner import Learner
+from trainer.loop.ranks import current
 from trainer.loop.resizing import StagedLoader
 from trainer.models.warm_up import warm_up
 from trainer.optim.optimizers import make_optimizer
@@ -47,13 +52,15 @@ def make_loader(
     device = config.fit.torch_device()
     if placement is None:
         placement = place(config.aug, split.files, device, threads=config.fit.cpu_threads(), trial=False)
+    ranks = current()
     return Loader(
         plan,
         split,
-        batch_size=config.fit.batch_size,
+        batch_size=config.fit.batch_size // ranks.size,
         seed=config.seed,
         device=device,
         classes=len(config.dataset.classes) if classes is None else classes,
+        shard=Shard(ranks.rank, ranks.size),
         placement=placement,
         threads=config.fit.cpu_threads(),
         drop_last=config.fit.drop_last and plan.split == "train",
@@ -101,6 +108,7 @@ def make_loaders(config: Config) -> Loaders:
     # A resumed run keeps its decoder. Each trial may choose another one, which would decode to other pixels.
     trial = fresh and not config.fit.deterministic
     placement = place(config.aug, files, config.fit.torch_device(), threads=config.fit.cpu_threads(), trial=trial)
+    placement = current().broadcast(placement)
     loaders = Loaders(
         make_train_loader(config, train, placement),
         make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
@@ -145,6 +153,9 @@ def make_learner(
         weights = torch.tensor(loss_weights(dataset), dtype=torch.float32, device=device)
     loss, val_loss = task.make_losses(fit, network, device, weights)
     stages = fit.full_stages(config.aug.size)
+    ranks = current()
+    if fit.sync_batchnorm and ranks.size > 1:
+        network = synchronize_batchnorm(network, device)
     learner = Learner(
         network,
         loaders.train,
@@ -153,24 +164,40 @@ def make_learner(
         optimizer=partial(make_optimizer, fit),
         loss_function=loss,
         val_loss_function=val_loss,
-        callbacks=callbacks,
-        folder=folder,
+        callbacks=[callback for callback in callbacks if ranks.is_main or not callback.main_only],
+        folder=folder if ranks.is_main else None,
         classes=dataset.classes,
         task=task,
         run=RunDescription(
             as_written(config.resolved), group, stages, name, config.run.written_tags, dataset.val.files
         ),
     )
+    if not ranks.is_main:
+        torch.manual_seed(derive_seed(config.seed, "rank", ranks.rank) % 2**63)  # such as for dropout
     if device.type == "cuda" and not fit.compile:
         # Load the GPU's kernels while the loader makes its first batches.
         warm_up(
             learner.model,
             partial(make_optimizer, fit),
-            batch_size=stages[0].batch_size if stages else fit.batch_size,
+            batch_size=(stages[0].batch_size if stages else fit.batch_size) // ranks.size,
             size=stages[0].size if stages else config.aug.size,
             bf16=fit.bf16,
         )
     return learner
+
+
+def synchronize_batchnorm(network: nn.Module, device: torch.device) -> nn.Module:
+    """Return a network whose batch norms compute their statistics over all ranks.
+
+    Raises:
+        UserError: PyTorch has none for this device.
+    """
+    if device.type != "cuda":
+        raise UserError("fit.sync_batchnorm: PyTorch synchronizes batch norms on GPUs only. Allowed: false.")
+    from timm.layers import convert_sync_batchnorm  # also those that have an activation of their own
+
+    converted: nn.Module = convert_sync_batchnorm(network)
+    return converted
 
 
 @contextmanager

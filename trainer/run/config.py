@@ -27,7 +27,7 @@ from augment.support.secrets import as_written
 from augment.support.yaml_files import read_yaml
 from trainer.callbacks.registry import complete_callbacks, known_callbacks, parse_callbacks
 from trainer.loop.callback import Callback
-from trainer.loop.settings import LoopSettings
+from trainer.loop.settings import LoopSettings, launched, local
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages, plain_stages
 from trainer.models.registry import MODELS, Model, parse_model
 from trainer.optim.settings import ScheduleSettings
@@ -46,7 +46,9 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         stages: the stages that change the size of images and batches; empty: sizes do not change.
     """
 
-    batch_size: int = setting(Count(default=64, within=(1, 10**6), doc="images in a batch"))
+    batch_size: int = setting(
+        Count(default=64, within=(1, 10**6), doc="images in a batch; of several GPUs, all together")
+    )
     drop_last: bool = setting(
         Flag(
             default=False,
@@ -57,7 +59,11 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         )
     )
     threads: int | None = setting(
-        Count(optional=True, within=(1, 1024), doc="CPU threads of each input pipeline; null: one per core, at most 16")
+        Count(
+            optional=True,
+            within=(1, 1024),
+            doc="CPU threads of each input pipeline; null: one per core of the process, at most 16",
+        )
     )
     resume: str | None = setting(
         Text(
@@ -72,7 +78,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
 
     def cpu_threads(self) -> int:
         """Return the CPU threads of a pipeline."""
-        return self.threads or min(16, len(os.sched_getaffinity(0)))
+        return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local()[1]))
 
     def full_stages(self, size: int) -> tuple[FitStage, ...]:
         """Return the stages with all settings filled in; images have `size` px unless a stage sets another size.
@@ -143,7 +149,9 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     if norm := model.normalization():
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
     data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
-    fit.full_stages(aug.size)
+    if launched() > 1:
+        fit = replace(fit, gpus=fit.gpus or launched())
+    _check_ranks(fit, aug.size)
     callbacks = given.get("callbacks") or {}
     run = parse_settings(RunLabels, given.get("run"), "run")
     return Config(
@@ -167,6 +175,22 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "run": _plain(run),
         },
     )
+
+
+def _check_ranks(fit: Fit, size: int) -> None:
+    """Check that the number of ranks is that of the started processes, and divides all batches."""
+    count = launched()
+    if fit.gpus is not None and count > 1 and fit.gpus != count:
+        raise UserError(f"fit.gpus: {fit.gpus}, but torchrun started {count} processes. Allowed: {count}, or null.")
+    ranks = fit.gpus or count
+    stages = [(f"fit.stages.{stage.name}.batch_size", stage.batch_size) for stage in fit.full_stages(size)]
+    for key, batch_size in stages or [("fit.batch_size", fit.batch_size)]:
+        if batch_size % ranks:
+            near = max(batch_size // ranks, 1) * ranks
+            raise UserError(
+                f"{key}: {batch_size} images cannot be shared evenly by {ranks} GPUs. Allowed: multiples of {ranks}, "
+                f"such as {near}."
+            )
 
 
 def inner_keys() -> list[str]:
@@ -204,7 +228,7 @@ def config_text(config: Config) -> str:
 
 
 def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the resolved configuration without what changes no result: `fit.resume`, `run` and trackers.
+    """Return the resolved configuration without what changes no result: `fit.resume`, `fit.gpus`, `run` and trackers.
 
     Two configurations are the same if these values are equal, also as JSON with sorted keys: where the order of keys
     counts, among steps and stages, mappings become lists of pairs.
@@ -218,7 +242,7 @@ def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     def section(name: str) -> dict[str, Any]:
         return dict(plain[name]) if isinstance(plain.get(name), Mapping) else {}
 
-    fit = {name: value for name, value in section("fit").items() if name != "resume"}
+    fit = {name: value for name, value in section("fit").items() if name not in ("resume", "gpus")}
     trackers = {name for name in section("callbacks") if name in known and known[name].tracks}
     return {name: value for name, value in plain.items() if name != "run"} | {
         "aug": {name: _pairs(value) if name in ("train", "val") else value for name, value in section("aug").items()},

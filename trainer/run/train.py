@@ -18,7 +18,7 @@ from augment.support.files import remove_parts, shown, write_atomically, write_j
 from augment.support.memory import keep_freed_memory, regularly_returned
 from augment.support.signals import StopSignals
 from augment.support.text import amount
-from trainer.callbacks.interrupt import Interrupt
+from trainer.callbacks.interrupt import Interrupt, status_of
 from trainer.callbacks.nonfinite import NonFinite
 from trainer.callbacks.pace import Pace
 from trainer.callbacks.prepare import Prepare
@@ -103,9 +103,7 @@ def _train(
         plans = _write_description(config, folder)
         write_left_out(folder, config.dataset)
         loaders = make_loaders(config)
-        guards = [NonFinite()] if config.fit.skip_nonfinite else []
-        configured = (make() for make in config.callbacks)
-        callbacks = (*loop_callbacks(config.fit.schedules()), *guards, *configured, *more)
+        callbacks = (*_callbacks(config), *more)
         learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name)
         console.print(plans, highlight=False)
         _announce(config, learner, loaders, folder, console)
@@ -148,6 +146,35 @@ def _train(
         release_memory()
     log.info("%s", summary)
     return summary
+
+
+def follow(config: Config) -> str:
+    """Train along with rank 0, which trains the same configuration with `train`; write and print nothing.
+
+    Returns:
+        How the fit ended: finished or interrupted.
+
+    Raises:
+        LostRankError: another rank has ended.
+    """
+    with StopSignals() as signals, ExitStack() as ending:
+        signals.hold()
+        if config.fit.torch_device().type == "cpu":
+            keep_freed_memory()
+            ending.enter_context(regularly_returned())
+        ending.enter_context(deterministic(config.fit.deterministic))
+        ending.callback(release_memory)
+        loaders = make_loaders(config)
+        ending.callback(loaders.close)
+        learner = make_learner(config, loaders, callbacks=_callbacks(config))
+        learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
+        return status_of(learner)
+
+
+def _callbacks(config: Config) -> tuple[Callback, ...]:
+    guards = [NonFinite()] if config.fit.skip_nonfinite else []
+    configured = (make() for make in config.callbacks)
+    return (*loop_callbacks(config.fit.schedules()), *guards, *configured)
 
 
 def loop_callbacks(schedules: dict[str, Schedule]) -> tuple[Callback, ...]:

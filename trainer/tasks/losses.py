@@ -35,6 +35,12 @@ class CrossEntropy:
     smoothing: float = 0.0
     weights: Tensor | None = field(default=None, compare=False)
 
+    def weight_of(self, targets: Tensor) -> Tensor | None:
+        """Return the () sum of weights that the mean over a batch divides by; None: the number of its images."""
+        if self.weights is None:
+            return None
+        return (targets @ self.weights if targets.ndim == 2 else self.weights[targets]).sum().float()
+
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss.
 

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -124,6 +125,22 @@ class Meter(ABC, Generic[S]):
         if "left_out" in state:
             self._left_out = state["left_out"].to(self._sums.device, copy=True)
 
+    def parts(self) -> dict[str, Any]:
+        """Return everything measured, on the CPU, for `merge`."""
+        kept = None if self._kept is None else [tuple(map(Tensor.cpu, part)) for part in self._kept]
+        return {"state": {name: _on_cpu(value) for name, value in self.state_dict().items()}, "kept": kept}
+
+    def merge(self, parts: Sequence[dict[str, Any]]) -> None:
+        """Become the meter of everything that several meters of the same kind have measured, in that order."""
+        states = [part["state"] for part in parts]
+        total: dict[str, Any] = {"samples": sum(state["samples"] for state in states)}
+        for name in ("sums", "left_out"):
+            if found := [state[name] for state in states if name in state]:
+                total[name] = torch.stack(found).sum(dim=0)
+        self.load_state_dict(total)
+        if self._kept is not None:
+            self._kept = [batch for part in parts for batch in part["kept"]]
+
     @abstractmethod
     def _measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         """Add a batch to the sums in `self._more`; return what `_keep` needs besides the outputs."""
@@ -139,6 +156,10 @@ class Meter(ABC, Generic[S]):
     def _named(self, means: list[float]) -> dict[str, float]:
         """Return the means of the task's own sums by name."""
         return {}
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
 
 
 class OutputMeter(Meter[OutputSamples]):

@@ -1,0 +1,81 @@
+"""Several processes that train together: start them, and follow rank 0 in all others."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import uuid4
+
+from augment.cli.compose import compose_jobs
+from augment.cli.parser import INTERRUPTED
+from augment.support.errors import UserError
+from trainer.loop.ranks import LostRankError, Ranks, join, leave
+from trainer.loop.settings import launched
+from trainer.run.config import parse_config
+from trainer.run.jobs import check_jobs
+
+T = TypeVar("T")
+
+
+def ranks_to_start(overrides: Sequence[str], config_name: str) -> int:
+    """Return the number of processes that a configuration asks for; 1: this one trains alone, or was started as one."""
+    if launched() > 1:
+        return 1
+    return parse_config(compose_jobs([overrides], config_name=config_name)[0]).fit.gpus or 1
+
+
+def start_ranks(count: int, arguments: Sequence[str]) -> int:
+    """Start processes with the same arguments, as torchrun does; return the exit code once all have ended."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    for name in tuple(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # the ranks say themselves what went wrong
+    config = LaunchConfig(
+        *(1, 1, count),
+        run_id=uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        local_addr="localhost",
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "trainer", *arguments)
+    except ChildFailedError as error:
+        codes = {failure.exitcode for failure in error.failures.values()}
+        # Where rank 0 ends with a code of its own, others only lose it.
+        return next((code for code in (2, INTERRUPTED) if code in codes), 1)
+    except SignalException:
+        return INTERRUPTED
+    return 0
+
+
+def follow_main(train: Callable[..., str]) -> int:
+    """In a rank other than the first: train what rank 0 checked and sent; return the exit code.
+
+    Args:
+        train: trains a configuration along with rank 0 and returns how the fit ended.
+
+    Raises:
+        UserError: something is wrong on this rank.
+    """
+    ranks = join()
+    try:
+        if (sent := ranks.broadcast(None)) is None:
+            return 0
+        overrides, config_name = sent
+        (config,) = check_jobs([overrides], config_name=config_name)
+        status = train(config)
+    except LostRankError:
+        return 1  # rank 0, or the one that failed, says why
+    except UserError as error:
+        raise UserError(f"rank {ranks.rank}: {error}") from error
+    leave()
+    return INTERRUPTED if status == "interrupted" else 0
+
+
+def send(ranks: Ranks, overrides: Sequence[str] | None, config_name: str = "config") -> None:
+    """In rank 0: tell the others what to train; None: nothing."""
+    ranks.broadcast(None if overrides is None else (tuple(overrides), config_name))

@@ -1,0 +1,173 @@
+"""The processes that train one model together: ranks, one a GPU, as torchrun starts them.
+
+Each rank computes the gradients of its share of a batch. They are added up once a step, as one flat tensor, before any
+callback sees them, so that every rank makes the same step. What Python objects and decisions need goes through a second
+group on the CPU, so that nothing waits for a GPU.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from itertools import groupby
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from augment.support.errors import UserError, first_line
+from trainer.loop.settings import launched, local
+
+T = TypeVar("T")
+
+# Another rank may check its images for hours before it says how to go on. One that dies is noticed at once.
+_PATIENCE = timedelta(days=7)
+
+
+class LostRankError(UserError):
+    """Another rank has ended, so that this one cannot go on."""
+
+
+class Ranks:
+    """This process among those that train together; alone, nothing is exchanged.
+
+    Args:
+        control: the group for Python objects and decisions; None: this process trains alone.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of processes.
+    """
+
+    def __init__(self, control: "dist.ProcessGroup | None" = None) -> None:
+        self._control = control
+        self.rank = 0 if control is None else dist.get_rank()
+        self.size = 1 if control is None else dist.get_world_size()
+        self._asked: dict[str, tuple[Any, Tensor]] = {}
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the only one that writes, prints and tracks."""
+        return self.rank == 0
+
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        """Replace tensors by their sums over the ranks: one exchange for each type, which the host does not wait for.
+
+        Raises:
+            LostRankError: another rank has ended.
+        """
+        if self.size == 1:
+            return
+        ordered = sorted(tensors, key=lambda tensor: str(tensor.dtype))
+        for _, same in groupby(ordered, key=lambda tensor: tensor.dtype):
+            values = [_flat(tensor) for tensor in same]
+            flat = torch.cat(values)
+            self._exchange(lambda flat=flat: dist.all_reduce(flat))
+            torch._foreach_copy_(values, list(flat.split([value.numel() for value in values])))
+
+    def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
+        """Replace tensors by those of rank 0."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(_flat(tensor.detach()), src=0)
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in their order.
+
+        Raises:
+            LostRankError: another rank has ended.
+        """
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        self._exchange(lambda: dist.all_gather_object(values, value, group=self._control))
+        return values
+
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0.
+
+        Raises:
+            LostRankError: another rank has ended.
+        """
+        if self.size == 1:
+            return value
+        values = [value]
+        self._exchange(lambda: dist.broadcast_object_list(values, src=0, group=self._control))
+        return values[0]
+
+    def agree(self, name: str, wish: bool) -> bool:
+        """Return whether any rank wished for something when all last asked: the same answer on all ranks.
+
+        The answer is that of the call before, so that no rank waits for the slowest one; alone, it is the wish itself.
+
+        Raises:
+            LostRankError: another rank has ended.
+        """
+        if self.size == 1:
+            return wish
+        before = self._answer(name)
+        asked = torch.tensor([int(wish)], dtype=torch.int32)
+        work = self._exchange(lambda: dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._control, async_op=True))
+        self._asked[name] = work, asked
+        return before
+
+    def forget(self) -> None:
+        """Forget what ranks have wished for."""
+        for name in tuple(self._asked):
+            self._answer(name)
+
+    def _answer(self, name: str) -> bool:
+        work, asked = self._asked.pop(name, (None, None))
+        if work is None:
+            return False
+        self._exchange(work.wait)
+        return bool(asked.item())
+
+    def _exchange(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except RuntimeError as error:
+            raise LostRankError(f"another of {self.size} ranks has ended ({first_line(error)}).") from error
+
+
+_alone, _joined = Ranks(), None
+
+
+def current() -> Ranks:
+    """Return the ranks that this process has joined, here or through PyTorch; before that, it is alone."""
+    global _joined
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return _alone
+    if _joined is None:
+        _joined = Ranks(dist.new_group(backend="gloo", timeout=_PATIENCE))
+    return _joined
+
+
+def join() -> Ranks:
+    """Join the processes that torchrun started with this one; without it, the process is alone."""
+    if launched() > 1 and not dist.is_initialized():
+        gpus = torch.cuda.is_available()
+        if gpus:
+            torch.cuda.set_device(local()[0] % torch.cuda.device_count())
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+    return current()
+
+
+def leave() -> None:
+    """Leave the other ranks at the end of the process, once nothing on the GPU refers to them any more."""
+    global _joined
+    if _joined is not None:
+        _joined.forget()
+        _joined = None
+        dist.destroy_process_group()
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """Return the statistics that batch norms gather in training, which differ between ranks until they are averaged."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
+    found = (value for norm in norms for value in (norm.running_mean, norm.running_var))
+    return [value for value in found if value is not None]
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return a dense tensor as a vector in the order of its memory, which it shares."""
+    return tensor.as_strided((tensor.numel(),), (1,))
