@@ -33,6 +33,22 @@ class Shard:
     rank: int = 0
     world_size: int = 1
 
+    def samples(self, total: int) -> int:
+        """Return how many of `total` samples this process reads."""
+        return (self.rank + 1) * total // self.world_size - self.rank * total // self.world_size
+
+    def part(self, total: int, start: int, batch_size: int) -> tuple[int, float]:
+        """Return how many samples its batch has, and their share of the batches that all processes make together.
+
+        Args:
+            total: number of samples in an epoch.
+            start: position in its shard of the first sample of the batch.
+            batch_size: samples in a full batch.
+        """
+        shards = [Shard(rank, self.world_size).samples(total) for rank in range(self.world_size)]
+        counts = [min(max(count - start, 0), batch_size) for count in shards]
+        return counts[self.rank], counts[self.rank] / sum(counts)
+
 
 def build_pipeline(
     plan: Plan,

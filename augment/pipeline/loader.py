@@ -145,7 +145,7 @@ class Loader:
     @property
     def samples(self) -> int:
         """Number of samples of this rank in an epoch; each rank keeps its shard of every epoch's new order."""
-        return self._samples_of(self._shard.rank)
+        return self._shard.samples(len(self.split))
 
     def __len__(self) -> int:
         """Batches in an epoch, the same number on all ranks."""
@@ -172,11 +172,10 @@ class Loader:
                 for _ in range(self._per_epoch - batches):
                     self._next()
             start = number * self.batch_size
-            counts = [self._count(rank, start) for rank in range(self._shard.world_size)]
-            own = counts[self._shard.rank]
+            own, share = self._shard.part(len(self.split), start, self.batch_size)
             if 0 < own < self.batch_size:
                 outputs = [output[:own] for output in outputs]
-            yield self._batch(outputs, epoch, start, own / sum(counts))
+            yield self._batch(outputs, epoch, start, share)
 
     def prepare(self) -> None:
         """Build the pipeline of the next pass in the background, if there is none, so that the pass starts at once.
@@ -227,6 +226,8 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at the position that `state_dict` returned: the next pass yields the same rest of that epoch.
 
+        The state of another number of ranks will do between two epochs; the order of the samples is then a new one.
+
         Raises:
             UserError: the state comes from a loader with other batches.
         """
@@ -234,6 +235,9 @@ class Loader:
         if self.placement.auto:  # keep the choice made then; it might be another one now
             cache = self.placement.cache if state["decode"] == "mixed" else 0
             self.placement = replace(self.placement, decode=state["decode"], cache=cache)
+        if state["shard"][1] != self._shard.world_size:
+            self._restart(state["built_at"] + state["consumed"] // self._per_epoch)
+            return
         self._restart(state["built_at"])
         self._bad.restore(state.get("stand_ins", {}))
         self._consumed = state["consumed"]
@@ -249,7 +253,13 @@ class Loader:
         Raises:
             UserError: it does not; the message names the key that differs.
         """
-        check_state(state, self.identity)
+        identity = self.identity
+        if (
+            state.get("shard", identity["shard"])[1] != self._shard.world_size
+            and not state["consumed"] % self._per_epoch
+        ):
+            identity = identity | {"shard": state["shard"]}
+        check_state(state, identity)
 
     def close(self) -> None:
         """Free the pipeline's threads and memory; the next pass builds a new one."""
@@ -339,14 +349,6 @@ class Loader:
         else:
             pipeline.schedule_run()
         return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
-
-    def _samples_of(self, rank: int) -> int:
-        world_size, total = self._shard.world_size, len(self.split)
-        return (rank + 1) * total // world_size - rank * total // world_size
-
-    def _count(self, rank: int, start: int) -> int:
-        """Return how many samples a rank has in the batch that begins with its sample number `start`."""
-        return min(max(self._samples_of(rank) - start, 0), self.batch_size)
 
     def _batch(self, outputs: list[Tensor], epoch: int, start: int, share: float) -> Batch:
         *images, index = outputs

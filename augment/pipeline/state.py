@@ -13,7 +13,7 @@ _KEYS = {
     "plan": "aug.train",
     "batch_size": "fit.batch_size",
     "seed": "seed",
-    "shard": "the number of ranks",
+    "shard": "fit.gpus",
     "files": "data",
     "device": "fit.device",
     "decoding": "aug.decode, aug.cache or aug.hw_decoder_load",
@@ -29,6 +29,8 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     for name, key in _KEYS.items():
         if state.get(name) != identity[name]:
             was = f" ({state.get(name)}, not {identity[name]})" if name in ("batch_size", "seed") else ""
+            if name == "shard":
+                was = f" ({state.get(name, [0, 1])[1]}, not {identity[name][1]})"
             raise UserError(
                 f"{key}: not that of the saved run{was}. Allowed: the same, to go on in the middle of an epoch."
             )

@@ -3,7 +3,6 @@
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 from uuid import uuid4
 
 from augment.cli.compose import compose_jobs
@@ -13,8 +12,6 @@ from trainer.loop.ranks import LostRankError, Ranks, join, leave
 from trainer.loop.settings import launched
 from trainer.run.config import parse_config
 from trainer.run.jobs import check_jobs
-
-T = TypeVar("T")
 
 
 def ranks_to_start(overrides: Sequence[str], config_name: str) -> int:
@@ -62,8 +59,9 @@ def follow_main(train: Callable[..., str]) -> int:
         UserError: something is wrong on this rank.
     """
     ranks = join()
+    nothing: tuple[Sequence[str], str] | None = None
     try:
-        if (sent := ranks.broadcast(None)) is None:
+        if (sent := ranks.broadcast(nothing)) is None:
             return 0
         overrides, config_name = sent
         (config,) = check_jobs([overrides], config_name=config_name)

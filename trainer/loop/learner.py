@@ -204,7 +204,7 @@ class Learner:
         return (output, loss, self._guard.judge(loss, buffers)) if self._guard else (output, loss)
 
     def _part_of(self, batch: Batch) -> Tensor | float:
-        """Return how much this rank's mean loss counts in that of all ranks' batch: as its samples, or their weights."""
+        """Return how much this rank's mean loss counts in that of all ranks' batch: by samples or weights."""
         weights = getattr(self.loss_function, "weight_of", lambda _: None)(batch.targets)
         if weights is None or self.ranks.size == 1:
             return batch.share

@@ -7,6 +7,7 @@ group on the CPU, so that nothing waits for a GPU.
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -31,14 +32,14 @@ class Ranks:
     """This process among those that train together; alone, nothing is exchanged.
 
     Args:
-        control: the group for Python objects and decisions; None: this process trains alone.
+        control: PyTorch's group for objects and decisions; None: this process trains alone.
 
     Attributes:
         rank: number of this process, from 0.
         size: number of processes.
     """
 
-    def __init__(self, control: "dist.ProcessGroup | None" = None) -> None:
+    def __init__(self, control: Any = None) -> None:
         self._control = control
         self.rank = 0 if control is None else dist.get_rank()
         self.size = 1 if control is None else dist.get_world_size()
@@ -61,8 +62,8 @@ class Ranks:
         for _, same in groupby(ordered, key=lambda tensor: tensor.dtype):
             values = [_flat(tensor) for tensor in same]
             flat = torch.cat(values)
-            self._exchange(lambda flat=flat: dist.all_reduce(flat))
-            torch._foreach_copy_(values, list(flat.split([value.numel() for value in values])))
+            self._exchange(partial(dist.all_reduce, flat))
+            torch._foreach_copy_(values, list(torch.split(flat, [value.numel() for value in values])))
 
     def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by those of rank 0."""
@@ -116,9 +117,9 @@ class Ranks:
             self._answer(name)
 
     def _answer(self, name: str) -> bool:
-        work, asked = self._asked.pop(name, (None, None))
-        if work is None:
+        if name not in self._asked:
             return False
+        work, asked = self._asked.pop(name)
         self._exchange(work.wait)
         return bool(asked.item())
 

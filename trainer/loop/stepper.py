@@ -87,7 +87,7 @@ class Stepper:
             share: the share of this rank in the mean.
         """
         if statistics:
-            torch._foreach_mul_(statistics, share)
+            torch._foreach_mul_([*statistics], share)
         groups = self._optimizer.param_groups
         ranks.add_up([*(p.grad for group in groups for p in group["params"] if p.grad is not None), *statistics])
 

@@ -62,7 +62,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         Count(
             optional=True,
             within=(1, 1024),
-            doc="CPU threads of each input pipeline; null: one per core of the process, at most 16",
+            doc="CPU threads of each input pipeline; null: one per core, at most 16",
         )
     )
     resume: str | None = setting(

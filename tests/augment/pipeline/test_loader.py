@@ -53,12 +53,15 @@ def test_every_sample_once_an_epoch_over_all_ranks(
         for rank in range(world_size)
     ]
     assert sum(loader.samples for loader in loaders) == samples
+    assert {len(loader) for loader in loaders} == {-(-samples // (batch_size * world_size))}
     for _ in range(3):
-        seen = []
+        seen, shares = [], []
         for loader in loaders:
-            batches = take(loader)
+            whole = list(loader)
+            assert len(whole) == len(loader)
+            shares.append([batch.share for batch in whole])
+            batches = [(batch.images, batch.targets, batch.indices) for batch in whole if batch.share]
             sizes = [len(batch[1]) for batch in batches]
-            assert len(batches) == len(loader)
             assert sum(sizes) == loader.samples
             assert sizes[:-1] == [batch_size] * (len(sizes) - 1)
             assert 1 <= sizes[-1] <= batch_size
@@ -68,6 +71,7 @@ def test_every_sample_once_an_epoch_over_all_ranks(
                 assert torch.equal(images[:, 0, 0, 0].long(), levels)
             seen += indices(batches)
         assert sorted(seen) == list(range(samples))
+        assert [sum(parts) for parts in zip(*shares, strict=True)] == pytest.approx([1] * len(shares[0]))
 
 
 @needs_gpu

@@ -74,22 +74,17 @@ def test_a_pass_that_never_began_counts_for_nothing(grays: Split, device: torch.
     assert_complete(take(loader), 13, epoch=0)
 
 
-def test_ranks_that_stop_after_their_last_batch_stay_together(grays: Split, device: torch.device) -> None:
-    # 9 samples: one batch on rank 0 and two on rank 1. A loop that counts batches never asks for one more.
-    loaders = [make(first(grays, 9), device, shard=Shard(rank, 2)) for rank in (0, 1)]
-    assert [len(loader) for loader in loaders] == [1, 2]
-    for _ in range(3):
-        seen = [index for loader in loaders for index in indices(take(loader, len(loader)))]
-        assert sorted(seen) == list(range(9))
-
-
-def test_ranks_that_are_cut_after_the_same_batch_stay_together(grays: Split, device: torch.device) -> None:
-    # The only batch of rank 0, the first of two on rank 1.
+@pytest.mark.parametrize("after", [1, 2])
+def test_ranks_stay_together(after: int, grays: Split, device: torch.device) -> None:
+    # 9 samples, in batches of 4: the second batch of rank 0 is padding, so that both ranks make as many.
     loaders = [make(first(grays, 9), device, shard=Shard(rank, 2)) for rank in (0, 1)]
     for loader in loaders:
-        take(loader, 1)
+        assert [batch.share for batch, _ in zip(loader, range(after), strict=False)] == [0.5, loader is loaders[1]][
+            :after
+        ]
     for _ in range(2):
-        assert sorted(index for loader in loaders for index in indices(take(loader))) == list(range(9))
+        seen = [batch.indices for loader in loaders for batch in loader if batch.share]
+        assert sorted(torch.cat(seen).tolist()) == list(range(9))
 
 
 @pytest.mark.parametrize("after", [None, 4, 2])

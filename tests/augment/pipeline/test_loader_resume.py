@@ -247,8 +247,8 @@ def test_state_of_another_plan_is_refused(other: dict[str, Any], grays: Split, d
     [
         ({"batch_size": 2}, "fit.batch_size: not that of the saved run (4, not 2)"),
         ({"seed": SEED + 1}, "seed: not that of the saved run (3, not 4)"),
-        ({"shard": Shard(0, 2)}, "the number of ranks: not that of the saved run"),
-        ({"shard": Shard(1, 2)}, "the number of ranks: not that of the saved run"),
+        ({"shard": Shard(0, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
+        ({"shard": Shard(1, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
         ({"files": 11}, "data: not that of the saved run"),
     ],
 )
@@ -267,8 +267,20 @@ def test_state_of_other_batches_is_refused(
 
 def test_state_of_another_rank_is_refused(grays: Split, device: torch.device) -> None:
     state = make(grays, device, shard=Shard(0, 2)).state_dict()
-    with pytest.raises(UserError, match="ranks: not that of the saved run"):
+    with pytest.raises(UserError, match="gpus: not that of the saved run"):
         make(grays, device, shard=Shard(1, 2)).load_state_dict(state)
+
+
+def test_between_epochs_another_number_of_ranks_resumes(grays: Split, device: torch.device) -> None:
+    data = first(grays, 13)
+    loader = make(data, device, batch_size=4)
+    take(loader)
+    ranks = [make(data, device, batch_size=2, shard=Shard(rank, 2)) for rank in (0, 1)]
+    for one in ranks:
+        one.load_state_dict(saved(loader.state_dict()))
+        assert one.epoch == 1
+    seen = [batch.indices for one in ranks for batch in one if batch.share]
+    assert sorted(torch.cat(seen).tolist()) == list(range(13))
 
 
 def test_state_of_other_targets_is_refused(grays: Split, device: torch.device) -> None:
