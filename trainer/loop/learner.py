@@ -18,6 +18,7 @@ from trainer.loop.checkpoint import FitState, gradients_of, random_state, set_gr
 from trainer.loop.graphs import Runner, Tensors, make_runner
 from trainer.loop.guard import Guard
 from trainer.loop.protocols import BatchLoader
+from trainer.loop.scaling import LossScaler
 from trainer.loop.settings import LoopSettings
 from trainer.loop.stepper import Stepper
 from trainer.tasks.losses import LossFunction
@@ -48,8 +49,8 @@ class Group(NamedTuple):
 class Learner:
     """Trains a model. Each attribute is assigned in one method only, so that it is clear where it comes from.
 
-    Where work is recorded (`trainer.loop.graphs`), the next batch overwrites `output`, `loss` and the gradients: a
-    callback that keeps one clones it. `batch` is always the loader's own.
+    Where work is recorded (`trainer.loop.graphs`), the next batch overwrites `output`, `loss` and the gradients; clone
+    what you keep. `batch` is always the loader's own.
 
     Args:
         model: maps (N, 3, size, size) images to (N, classes) outputs; moved to the device, in channels_last memory.
@@ -58,12 +59,12 @@ class Learner:
         settings: settings of the loop; None: the defaults.
         optimizer: makes the optimizer from the model, after the model was moved.
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
-        val_loss_function: the loss function for validation; None: `loss_function`.
+        val_loss_function: that of validation; None: `loss_function`.
         callbacks: see `trainer.loop.callback`.
         runner: how a batch's work is run; None: as `settings` say, see `trainer.loop.graphs.make_runner`.
         folder: where callbacks write; None: nowhere.
-        classes: names of classes, labels or numbers, for images and tables.
-        task: the task, which measures passes and averages views; None: classification.
+        classes: names of classes, labels or numbers.
+        task: measures passes and averages views; None: classification.
         run: the run that the fit is part of, for callbacks.
 
     Raises:
@@ -103,8 +104,9 @@ class Learner:
         self.task = task or task_named(DEFAULT)
         self.run = run or RunDescription()
         self._runner = runner or make_runner(self.device, graph=self.settings.graph)
-        self._guard = Guard(self.model, self.device) if self.settings.skip_nonfinite else None
-        self._stepper = Stepper(self.optimizer, self._runner, self._guard)
+        self.scaler = LossScaler(self.device) if (scaled := self.settings.scaled) else None
+        self._guard = Guard(self.model, self.device, scaled=scaled) if self.settings.skip_nonfinite else None
+        self._stepper = Stepper(self.optimizer, self._runner, self._guard, self.scaler)
         self._waiting: list[Callable[[Learner], None]] = []  # actions for the end of the batch
         self._share = torch.ones((), device=self.device)  # a batch's share in the loss of its step
 
@@ -176,8 +178,7 @@ class Learner:
 
     def _forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # The recording of one pass must not use what autocast cached in another.
-        cache = not self._runner.captures
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.bf16, cache_enabled=cache):
+        with self.settings.autocast(self.device.type, cache=not self._runner.captures):
             output = average(self.model, images, "none" if self.training else self.settings.tta, self.task)
         loss_function = self.loss_function if self.training else self.val_loss_function
         return output, loss_function(output.float(), targets)
@@ -313,6 +314,10 @@ class Learner:
         states = (callback.evaluated_state(self) for callback in self.callbacks)
         return next((state for state in states if state is not None), self.model.state_dict())
 
+    def show_loop(self) -> None:
+        """Print the loop with every callback at its events."""
+        sys.stdout.write(loop_text(self.callbacks) + "\n")
+
     # --- saving ---
 
     def state(self) -> FitState:
@@ -342,9 +347,3 @@ class Learner:
         if not 0 < position.batch < self.batches_in(position.epoch):
             self.train_loader.end_pass()
         return position
-
-    # --- printing ---
-
-    def show_loop(self) -> None:
-        """Print the loop with every callback at its events."""
-        sys.stdout.write(loop_text(self.callbacks) + "\n")

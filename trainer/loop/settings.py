@@ -41,8 +41,11 @@ class LoopSettings:
     precision: str = setting(
         Choice(
             default="fp32",
-            options=("fp32", "tf32", "bf16"),
-            doc="precision of the forward pass; tf32: fp32 with matrix products in TF32 on a GPU; bf16: autocast",
+            options=("fp32", "tf32", "bf16", "fp16"),
+            doc=(
+                "precision of the forward pass; tf32: fp32 with matrix products in TF32 on a GPU; bf16, fp16: "
+                "autocast, fp16 with loss scaling, for GPUs without bf16"
+            ),
         )
     )
     graph: bool = setting(
@@ -68,9 +71,26 @@ class LoopSettings:
     )
 
     @property
-    def bf16(self) -> bool:
-        """Whether the forward pass runs in bfloat16 autocast."""
-        return self.precision == "bf16"
+    def half(self) -> bool:
+        """Whether the forward pass runs in autocast, with numbers of 16 bits."""
+        return self.precision in ("bf16", "fp16")
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the loss is scaled, see `trainer.loop.scaling`."""
+        return self.precision == "fp16"
+
+    def autocast(self, device_type: str, *, cache: bool = True) -> "torch.autocast":
+        """Return the context of the forward pass.
+
+        Args:
+            device_type: "cpu" or "cuda".
+            cache: whether autocast keeps the weights that it converted until the end of the context.
+        """
+        import torch
+
+        kind = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        return torch.autocast(device_type, kind, enabled=self.half, cache_enabled=cache)
 
     def torch_device(self) -> "torch.device":
         """Return the device.

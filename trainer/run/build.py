@@ -57,7 +57,7 @@ def make_loader(
         placement=placement,
         threads=config.fit.cpu_threads(),
         drop_last=config.fit.drop_last and plan.split == "train",
-        half=device.type == "cuda" and config.fit.bf16,
+        half=device.type == "cuda" and config.fit.half,
     )
 
 
@@ -168,7 +168,8 @@ def make_learner(
             partial(make_optimizer, fit),
             batch_size=stages[0].batch_size if stages else fit.batch_size,
             size=stages[0].size if stages else config.aug.size,
-            bf16=fit.bf16,
+            half=fit.half,
+            autocast=fit.autocast,
         )
     return learner
 

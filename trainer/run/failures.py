@@ -86,7 +86,7 @@ def _too_large(error: BaseException, config: Config, *, training: bool = True) -
         )
     if training:
         lower.append(f"a smaller {'fit.stages.*' if stages else 'aug'}.size")
-    if not fit.bf16:
+    if not fit.half:
         lower.append("fit.precision=bf16")
     if config.aug.cache != "off":
         lower.append("aug.cache=off")

@@ -19,6 +19,7 @@ from augment.support.memory import keep_freed_memory, regularly_returned
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.interrupt import Interrupt
+from trainer.callbacks.loss_scale import LossScale
 from trainer.callbacks.nonfinite import NonFinite
 from trainer.callbacks.pace import Pace
 from trainer.callbacks.prepare import Prepare
@@ -103,7 +104,8 @@ def _train(
         plans = _write_description(config, folder)
         write_left_out(folder, config.dataset)
         loaders = make_loaders(config)
-        guards = [NonFinite()] if config.fit.skip_nonfinite else []
+        guards: list[Callback] = [NonFinite()] if config.fit.skip_nonfinite else []
+        guards += [LossScale()] if config.fit.scaled else []
         configured = (make() for make in config.callbacks)
         callbacks = (*loop_callbacks(config.fit.schedules()), *guards, *configured, *more)
         learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name)
@@ -172,7 +174,10 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
         lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))
     if reason := loaders.train.placement.reason:
         lines.append(reason)
-    for note in unused_settings(config.fit, learner.task):
+    notes = [*unused_settings(config.fit, learner.task)]
+    if config.fit.scaled and learner.device.type == "cpu":
+        notes.append("fit.precision=fp16 is emulated on the CPU, and slow there; bf16 is faster")
+    for note in notes:
         log.warning(note)
         lines.append(note)
     if balance := describe_balance(dataset, config.data.balance):
