@@ -14,6 +14,7 @@ from augment.pipeline.build import Shard, batches_per_epoch, build_pipeline, nex
 from augment.pipeline.failures import BadImages, UnreadableError
 from augment.pipeline.graph import Placement
 from augment.pipeline.mixing import Mixer
+from augment.pipeline.placement import gpu_number
 from augment.pipeline.state import check_state, digest_of
 from augment.recipe.plan import Plan
 from augment.support.background import Background
@@ -282,6 +283,7 @@ class Loader:
             self.plan,
             self.split.files,
             placement=self.placement,
+            gpu=gpu_number(self._device) if self._on_gpu else 0,
             checkpoint=checkpoint,
             **self._order,
             **self._options,
@@ -330,7 +332,7 @@ class Loader:
 
     def _run(self, pipeline: Pipeline) -> list[Tensor]:
         # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.
-        stream = torch.cuda.current_stream() if self._on_gpu else None
+        stream = torch.cuda.current_stream(self._device) if self._on_gpu else None
         if self._primed:
             self._primed = False
         else:

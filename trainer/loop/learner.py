@@ -329,7 +329,7 @@ class Learner:
             gradients=gradients_of(self.model) if self._stepper.pending else {},
             loader=self.train_loader.state_dict(),
             callbacks={name: callback.state_dict() for name, callback in named(self.callbacks)},
-            random=random_state(),
+            random=random_state(self.device),
         )
 
     def restore(self, state: FitState) -> Position:
@@ -340,7 +340,7 @@ class Learner:
         for name, callback in named(self.callbacks):
             if name in state.callbacks:  # callbacks that the saved run did not have start without a state
                 callback.load_state_dict(state.callbacks[name])
-        set_random_state(state.random)
+        set_random_state(state.random, self.device)
         set_gradients(self.model, state.gradients)
         self._stepper.pending = bool(state.gradients)
         position = Position(*state.position)

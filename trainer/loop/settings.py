@@ -1,14 +1,36 @@
 """Settings of the training loop."""
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from augment.params import Choice, Count, Flag, setting
-from augment.support.errors import UserError
+from augment.params import Choice, Count, Flag, Param, setting
+from augment.support.errors import UserError, suggest
+from augment.support.text import amount
 from trainer.tasks.settings import VIEWS
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceName(Choice):
+    """A device, or a GPU by its number, as cuda:1."""
+
+    def parse(self, value: object, key: str) -> str | None:
+        """Validate a name as `Choice.parse` does; the error about gpu:1 or 1 suggests cuda:1."""
+        if self._convert(value) is None and isinstance(value, str | int):
+            number = re.fullmatch(r"(?:gpu:?)?(\d{1,3})", str(value))
+            others = {**self.others, **({str(value): f"cuda:{number[1]}"} if number else {})}
+            raise UserError(f"{key}: unknown name '{value}'.{suggest(str(value), (*self.options, 'cuda:N'), others)}")
+        return Param.parse(self, value, key)
+
+    def _convert(self, value: object) -> str | None:
+        is_gpu = isinstance(value, str) and re.fullmatch(r"cuda:(0|[1-9]\d{0,2})", value)
+        return str(value) if is_gpu else super()._convert(value)
+
+    def _allowed(self) -> str:
+        return f"{super()._allowed()}, cuda:N"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +58,12 @@ class LoopSettings:
         Choice(default="none", options=VIEWS, doc="views of an image whose probabilities validation averages")
     )
     device: str = setting(
-        Choice(default="auto", options=("auto", "cpu", "cuda"), others={"gpu": "cuda"}, doc="where to train")
+        DeviceName(
+            default="auto",
+            options=("auto", "cpu", "cuda"),
+            others={"gpu": "cuda"},
+            doc="where to train; cuda:1: on the second GPU",
+        )
     )
     precision: str = setting(
         Choice(
@@ -96,11 +123,19 @@ class LoopSettings:
         """Return the device.
 
         Raises:
-            UserError: device is cuda, but there is no GPU.
+            UserError: device is a GPU that PyTorch does not see.
         """
         import torch  # the import takes seconds, but checking a configuration should be quick
 
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("fit.device: cuda, but PyTorch sees no GPU here. Allowed: auto, cpu.")
-        cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
-        return torch.device("cuda" if cuda else "cpu")
+        available = torch.cuda.is_available()
+        if self.device == "auto":
+            return torch.device("cuda" if available else "cpu")
+        device = torch.device(self.device)
+        if device.type == "cuda" and not available:
+            raise UserError(f"fit.device: {self.device}, but PyTorch sees no GPU here. Allowed: auto, cpu.")
+        if device.index is not None and device.index >= (count := torch.cuda.device_count()):
+            seen = ", ".join(f"cuda:{number}" for number in range(count))
+            raise UserError(
+                f"fit.device: {self.device}, but PyTorch sees {amount(count, 'GPU')} here. Allowed: auto, cpu, {seen}."
+            )
+        return device

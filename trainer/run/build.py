@@ -4,10 +4,11 @@ import gc
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from nvidia.dali import backend
@@ -172,6 +173,11 @@ def make_learner(
             autocast=fit.autocast,
         )
     return learner
+
+
+def using(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU PyTorch's current one, where libraries allocate memory and wait; nothing for the CPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

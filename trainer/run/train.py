@@ -30,7 +30,7 @@ from trainer.loop.checkpoint import LAST
 from trainer.loop.learner import Learner, Position
 from trainer.models.registry import count_parameters
 from trainer.optim.schedule import Schedule
-from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory
+from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
 from trainer.run.config import CONFIG_FILE, Config, config_text, write_left_out
 from trainer.run.environment import ENVIRONMENT_FILE, environment
 from trainer.run.failures import explain
@@ -94,7 +94,9 @@ def _train(
     algorithms = ExitStack()
     try:
         signals.check()
-        if config.fit.torch_device().type == "cpu":
+        device = config.fit.torch_device()
+        algorithms.enter_context(using(device))
+        if device.type == "cpu":
             keep_freed_memory()
             algorithms.enter_context(regularly_returned())
         algorithms.enter_context(deterministic(config.fit.deterministic))

@@ -148,8 +148,8 @@ class Rows:
 
     def _measure_memory(self) -> None:
         if self._device.type == "cuda":
-            free, total = torch.cuda.mem_get_info()
-            peak = torch.cuda.max_memory_allocated()
+            free, total = torch.cuda.mem_get_info(self._device)
+            peak = torch.cuda.max_memory_allocated(self._device)
             self.memory = {"peak": peak // _MIB, "used": (total - free) // _MIB, "total": total // _MIB}
 
 
