@@ -29,6 +29,7 @@ from trainer.loop.learner import Learner
 from trainer.run import build
 from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
+from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.folder import LOCK_FILE
 from trainer.run.summary import summarize
@@ -64,6 +65,11 @@ def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:
     run._announce(config, learner, loaders, folder, QUIET)
     loaders.close()
     return learner
+
+
+def test_top5_cannot_be_monitored_with_few_classes(photos: Path) -> None:
+    with pytest.raises(UserError, match=r"val_top5 is not measured with 2 classes and targets of the kind classify\."):
+        check_config(small_config(photos, "callbacks.checkpoint.monitor=val_top5"))
 
 
 def scheduled(learner: Learner) -> set[str]:
