@@ -30,6 +30,7 @@ from trainer.loop.checkpoint import LAST
 from trainer.loop.learner import Learner, Position
 from trainer.models.registry import count_parameters
 from trainer.optim.schedule import Schedule
+from trainer.run.batch_size import find_batch_size
 from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
 from trainer.run.config import CONFIG_FILE, Config, config_text, write_left_out
 from trainer.run.environment import ENVIRONMENT_FILE, environment
@@ -103,6 +104,10 @@ def _train(
         reserve_summary(folder, name, config.run.written_tags)
         # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
         replay_notices(notices_of(config.data), before=now)
+        notes = []
+        if config.fit.auto_batch_size and config.fit.resume is None:
+            config, note = find_batch_size(config)
+            notes += [note] if note else []
         plans = _write_description(config, folder)
         write_left_out(folder, config.dataset)
         loaders = make_loaders(config)
@@ -112,7 +117,7 @@ def _train(
         callbacks = (*loop_callbacks(config.fit.schedules()), *guards, *configured, *more)
         learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name)
         console.print(plans, highlight=False)
-        _announce(config, learner, loaders, folder, console)
+        _announce(config, learner, loaders, folder, console, notes)
         start = Position() if config.fit.resume is None else resume(learner, loaders, config)
         signals.check()
         signals.hold()  # the fit handles them; the work after it is short and should complete
@@ -168,7 +173,9 @@ def _write_description(config: Config, folder: Path) -> str:
     return plans
 
 
-def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:
+def _announce(
+    config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console, notes: Sequence[str] = ()
+) -> None:
     """Print a description before the first epoch: stages, decoding, settings without effect, data and model."""
     dataset = config.dataset
     lines = []
@@ -176,7 +183,7 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
         lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))
     if reason := loaders.train.placement.reason:
         lines.append(reason)
-    notes = [*unused_settings(config.fit, learner.task)]
+    notes = [*notes, *unused_settings(config.fit, learner.task)]
     if config.fit.scaled and learner.device.type == "cpu":
         notes.append("fit.precision=fp16 is emulated on the CPU, and slow there; bf16 is faster")
     for note in notes:

@@ -70,7 +70,8 @@ class ClassSamples(Samples):
 class ClassMeter(Meter[ClassSamples]):
     """Mean loss and accuracy of a pass over classes.
 
-    If its predictions are kept and there are more than five classes, the top-5 accuracy is measured as well. Of targets that are shares of classes, the class with the largest share counts.
+    If its predictions are kept and there are more than five classes, the top-5 accuracy is measured as well. Of targets
+    that are shares of classes, the class with the largest share counts.
     """
 
     def __init__(self, count: int, device: torch.device, *, keep: bool = False) -> None:
