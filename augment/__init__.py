@@ -34,7 +34,8 @@ if TYPE_CHECKING:
         Texts,
         setting,
     )
-    from augment.pipeline.loader import Batch, Loader
+    from augment.pipeline.batch import Batch
+from augment.pipeline.loader import Loader
     from augment.pipeline.transform import Transform
     from augment.recipe.op import batch, color, crop, geometry, local, numpy_op, policy, torch_op
     from augment.recipe.steps import SplitName

@@ -64,6 +64,7 @@ def build_pipeline(
     raw: bool = False,
     checkpoint: str | None = None,
     stand_ins: Mapping[int, int] = MappingProxyType({}),
+    gpu: int = 0,
 ) -> Pipeline:
     """Build the DALI pipeline of a plan; each run gives one batch, the last one of an epoch padded.
 
@@ -80,6 +81,7 @@ def build_pipeline(
         raw: leave out the normalization: uint8 images, for figures and tests.
         checkpoint: state to resume from, of a pipeline that was built with the same arguments, but for `stand_ins`.
         stand_ins: maps the index of a sample to that of the sample that is read instead.
+        gpu: number of the GPU, if the placement needs one.
 
     Returns:
         A pipeline whose outputs are the images of each view, (batch, size, size, 3), normalized float HWC, and
@@ -89,7 +91,7 @@ def build_pipeline(
     pipeline = Pipeline(
         batch_size=batch_size,
         num_threads=threads,
-        device_id=0 if placement.device == "gpu" else None,
+        device_id=gpu if placement.device == "gpu" else None,
         prefetch_queue_depth=placement.prefetch,
         # The executor whose outputs stay valid for as long as somebody holds them.
         exec_dynamic=True,

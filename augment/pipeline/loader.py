@@ -1,7 +1,7 @@
 """Exact epochs from a DALI pipeline. Only this module builds, drains and restarts the pipeline of a loader."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from augment.data.dataset import Split
+from augment.pipeline.batch import Batch
 from augment.pipeline.build import Shard, batches_per_epoch, build_pipeline, next_indices
 from augment.pipeline.failures import BadImages, UnreadableError
 from augment.pipeline.graph import Placement
 from augment.pipeline.mixing import Mixer
+from augment.pipeline.placement import gpu_number
 from augment.pipeline.state import check_state, digest_of
 from augment.recipe.plan import Plan
 from augment.support.background import Background
@@ -22,35 +24,6 @@ from augment.support.errors import UserError
 T = TypeVar("T")
 
 _SAVED_EVERY = 64  # batches; at most this many are run again when an image turns out bad
-
-
-@dataclass  # not frozen: Lightning moves batches between devices by assigning to their fields
-class Batch:
-    """What the model is fed; unpacks to `images, targets`.
-
-    Attributes:
-        images: (N, 3, size, size) float32 or float16, normalized, in channels_last memory.
-        targets: (N,) int64 class indices; if samples were mixed, (N, classes) float32, the share of each class. Labels
-            and numbers are (N, K) float32.
-        indices: (N,) int64, each sample's position in the split's files.
-        views: all views of each sample, each in the form of `images`, which is the first one.
-        share: the part of the samples that all ranks have in batches of this number, in [0, 1]. 0: this rank has none
-            left in the epoch and repeats its last one, so that all make the same number of batches; scores leave it
-            out.
-    """
-
-    images: Tensor
-    targets: Tensor
-    indices: Tensor
-    views: tuple[Tensor, ...] = ()
-    share: float = 1.0
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        yield self.images
-        yield self.targets
 
 
 class Loader:
@@ -144,7 +117,7 @@ class Loader:
 
     @property
     def samples(self) -> int:
-        """Number of samples of this rank in an epoch; each rank keeps its shard of every epoch's new order."""
+        """Number of samples of this rank in an epoch."""
         return self._shard.samples(len(self.split))
 
     def __len__(self) -> int:
@@ -153,7 +126,7 @@ class Loader:
         return full + (1 if rest and not (self._drop_last and full) else 0)
 
     def batches_in(self, epoch: int) -> int:
-        """Batches in an epoch, the same number in all."""
+        """Batches in an epoch."""
         return len(self)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -295,6 +268,7 @@ class Loader:
             self.plan,
             self.split.files,
             placement=self.placement,
+            gpu=gpu_number(self._device) if self._device.type == "cuda" else 0,
             checkpoint=checkpoint,
             **self._order,
             **self._options,
@@ -337,13 +311,9 @@ class Loader:
                 self._bad.replace(error, next_indices(self.plan, self.split.files, coming, **self._order))
                 self._pipeline = None
 
-    @property
-    def _on_gpu(self) -> bool:
-        return self._device.type == "cuda"
-
     def _run(self, pipeline: Pipeline) -> list[Tensor]:
         # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.
-        stream = torch.cuda.current_stream() if self._on_gpu else None
+        stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         if self._primed:
             self._primed = False
         else:

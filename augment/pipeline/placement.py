@@ -1,5 +1,6 @@
 """Choose where images are decoded and how many decoded ones are cached, from `aug.decode` and `aug.cache`."""
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -15,6 +16,7 @@ from augment.pipeline.graph import GraphImage, Placement
 from augment.pipeline.image_feed import ImageFeed
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
+from augment.support.text import amount
 
 _MIB = 2**20
 _PROBED = 500  # images whose headers are read to know how much memory all of them would take, decoded
@@ -27,12 +29,14 @@ def torch_device(name: torch.device | str) -> torch.device:
     """Return the device of that name.
 
     Raises:
-        UserError: neither a GPU nor the CPU, or a GPU where there is none.
+        UserError: neither a GPU nor the CPU, or a GPU that PyTorch does not see.
     """
-    device = torch.device(name) if str(name).split(":")[0] in ("cpu", "cuda") else None
-    if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
-        why = "is not allowed" if device is None else "PyTorch sees no GPU here"
-        raise UserError(f"device={name}: {why}. Allowed: cpu{', cuda' if device is None else ''}.")
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):
+        raise UserError(f"device={name}: is not allowed. Allowed: cpu, cuda, cuda:N.")
+    device, seen = torch.device(name), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= seen:
+        count, gpus = (amount(seen, "GPU") if seen else "no GPU"), (f", cuda:{number}" for number in range(seen))
+        raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: cpu{''.join(gpus)}.")
     return device
 
 
@@ -56,9 +60,9 @@ def place(
     decode: Literal["cpu", "mixed"] = "cpu" if aug.decode == "cpu" else "mixed"
     reasons = []
     if aug.decode == "auto" and trial:
-        decode, reason = _try_both(aug, files, threads)
+        decode, reason = _try_both(aug, files, threads, gpu_number(device))
         reasons.append(reason)
-    cache = cache_size(aug.cache, files) if decode == "mixed" and are_paths(files) else 0
+    cache = cache_size(aug.cache, files, device) if decode == "mixed" and are_paths(files) else 0
     if aug.cache != "off" and not are_paths(files):
         reasons.append("cache: off, for it knows images by paths in UTF-8, and these have none")
     if cache:
@@ -69,18 +73,24 @@ def place(
     return Placement("gpu", decode, cache, aug.prefetch, aug.hw_decoder_load, aug.decode == "auto", "\n".join(reasons))
 
 
-def cache_size(cache: int | str, files: Sequence[dataset.ImageRef]) -> int:
+def gpu_number(device: torch.device) -> int:
+    """Return the number of a GPU; "cuda" alone is PyTorch's current one."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def cache_size(cache: int | str, files: Sequence[dataset.ImageRef], device: torch.device | None = None) -> int:
     """Return the MiB of GPU memory for decoded images.
 
     Args:
         cache: "off", "gpu" or MiB.
         files: the images that are to be kept.
+        device: the GPU; None: PyTorch's current one.
     """
     if isinstance(cache, int):
         return cache
     if cache == "off":
         return 0
-    free, _ = torch.cuda.mem_get_info()
+    free, _ = torch.cuda.mem_get_info(device)
     return min(free // 2, decoded_bytes(files)) // _MIB + 1
 
 
@@ -94,11 +104,13 @@ def decoded_bytes(files: Sequence[dataset.ImageRef]) -> int:
     return int(1.1 * total / len(some) * len(files))
 
 
-def _try_both(aug: Aug, files: Sequence[dataset.ImageRef], threads: int) -> tuple[Literal["cpu", "mixed"], str]:
+def _try_both(
+    aug: Aug, files: Sequence[dataset.ImageRef], threads: int, gpu: int
+) -> tuple[Literal["cpu", "mixed"], str]:
     """Decode some images in both ways; return the faster one, and what was measured."""
     ways: tuple[Literal["cpu", "mixed"], ...] = ("mixed", "cpu")
     speeds = {
-        way: _decoding_speed(Placement("gpu", way, 0, aug.prefetch, aug.hw_decoder_load), files, threads)
+        way: _decoding_speed(Placement("gpu", way, 0, aug.prefetch, aug.hw_decoder_load), files, threads, gpu)
         for way in ways
     }
     faster = max(ways, key=lambda way: speeds[way])
@@ -106,8 +118,8 @@ def _try_both(aug: Aug, files: Sequence[dataset.ImageRef], threads: int) -> tupl
     return faster, f"decode: {faster}, for a trial of decoding alone gave {shown}"
 
 
-def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef], threads: int) -> float:
-    device_id = 0 if placement.device == "gpu" else None
+def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef], threads: int, gpu: int = 0) -> float:
+    device_id = gpu if placement.device == "gpu" else None
     pipeline = Pipeline(
         batch_size=_TRIAL_BATCH, num_threads=threads, device_id=device_id, exec_dynamic=True, prefetch_queue_depth=2
     )
@@ -117,14 +129,14 @@ def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef], thr
         else:
             encoded = feed_images(ImageFeed(files, batch_size=_TRIAL_BATCH, batches=-(-len(files) // _TRIAL_BATCH)))
         pipeline.set_outputs(GraphImage(encoded, placement, seed=0).decode())
-    _run(pipeline, _WARM, placement)
+    _run(pipeline, _WARM, device_id)
     start = time.perf_counter()
-    _run(pipeline, _TIMED, placement)
+    _run(pipeline, _TIMED, device_id)
     return _TIMED * _TRIAL_BATCH / (time.perf_counter() - start)
 
 
-def _run(pipeline: Pipeline, batches: int, placement: Placement) -> None:
+def _run(pipeline: Pipeline, batches: int, gpu: int | None) -> None:
     for _ in range(batches):
         pipeline.run()
-    if placement.device == "gpu":
-        torch.cuda.synchronize()
+    if gpu is not None:
+        torch.cuda.synchronize(gpu)

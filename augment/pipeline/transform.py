@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
+from augment.pipeline.batch import Batch
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
 from augment.pipeline.images import Images, check_encoded, read_images
-from augment.pipeline.loader import Batch
 from augment.pipeline.mixing import Mixer
-from augment.pipeline.placement import torch_device
+from augment.pipeline.placement import gpu_number, torch_device
 from augment.pipeline.windows import COLUMNS, random_windows
 from augment.recipe.op import Array
 from augment.recipe.plan import Plan, build_plan
@@ -169,14 +169,14 @@ class _Graph:
     ) -> None:
         self.batch_size = batch_size
         self._plan = plan
-        self._cuda = device.type == "cuda"
+        self._device, self._cuda = device, device.type == "cuda"
         self._samplers = [Sampler(plan, seed, rank, view) for view in range(plan.views.count)]
         self._crops: list[_FedImage] = []
         self._drawn: dict[tuple[int, int, int], dict[str, Values]] = {}  # of the next call, as `_draw` returns it
         self._pipeline = Pipeline(
             batch_size=batch_size,
             num_threads=threads,
-            device_id=(device.index or 0) if self._cuda else None,
+            device_id=gpu_number(device) if self._cuda else None,
             prefetch_queue_depth=1,
             exec_dynamic=True,
             concurrency=OperatorConcurrency.FULL,
@@ -203,7 +203,7 @@ class _Graph:
 
     def run(self, images: Images, call: int) -> list[Tensor]:
         """Return each view, (N, 3, size, size), with the draws of a call."""
-        stream = torch.cuda.current_stream() if self._cuda else None
+        stream = torch.cuda.current_stream(self._device) if self._cuda else None
         where = (call, 0, len(images))
         for view, crop in enumerate(self._crops):
             if crop.draw is not None:

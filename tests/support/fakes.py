@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from augment.params import settings
-from augment.pipeline.loader import Batch
+from augment.pipeline.batch import Batch
 from trainer.loop.callback import EVENTS, Callback
 from trainer.loop.learner import Learner
 from trainer.loop.settings import LoopSettings

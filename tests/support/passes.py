@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from augment.data.dataset import Split
-from augment.pipeline.loader import Batch, Loader
+from augment.pipeline.batch import Batch
+from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName, parse_aug

@@ -11,7 +11,8 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, BestModel, mend, on_host, save
-from trainer.loop.learner import Learner, Position
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better
 from trainer.tasks.task import AUTO

@@ -14,7 +14,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
-from trainer.tasks.display import Column, MetricsRow
+from trainer.tasks.display import PACE, Column, MetricsRow
 
 
 @configurable
@@ -88,7 +88,8 @@ class ProgressBar(Callback):
 
 
 def _columns(learner: Learner) -> list[Column]:
-    return [column for column in learner.task.columns if column.line]
+    shown = (*learner.task.measured(max(1, len(learner.classes))), *PACE)
+    return [column for column in shown if column.line]
 
 
 def _width(column: Column) -> int:

@@ -229,6 +229,7 @@ class Recorder(Callback):
                 f"the training loss is {values['loss']} at step {learner.step + 1} of {learner.total_steps} "
                 f"(epoch {learner.epoch + 1}). A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help; "
                 "fit.skip_nonfinite=10 skips such batches, up to 10, and saves them for a look."
+                f"{' fit.precision=bf16 has the range of fp32.' if learner.settings.scaled else ''}"
             )
         return values
 

@@ -90,6 +90,9 @@ def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:
 
 def _is_same(config: Config, run: Path) -> bool:
     try:
-        return identity(load_config(run)) == identity(config)
+        one, other = identity(load_config(run)), identity(config)
+        if one["fit"].get("auto_batch_size") and other["fit"]["auto_batch_size"]:
+            one["fit"]["batch_size"] = other["fit"]["batch_size"]  # the run has the one that it found
+        return one == other
     except UserError:  # not a configuration that can be read
         return False

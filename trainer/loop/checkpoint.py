@@ -224,19 +224,18 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
         raise UserError(f"{path}: holds a tensor that is larger than its file.")
 
 
-def random_state() -> dict[str, Any]:
-    """Return the states of PyTorch's generators."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Return the states of PyTorch's generators: that of the CPU, and that of the device if it is a GPU."""
+    cuda = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
 
-def set_random_state(state: dict[str, Any]) -> None:
-    """Restore what `random_state` returned."""
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Restore what `random_state` returned, also for a GPU with another number."""
     # Generators take their states from the host, wherever the checkpoint's tensors were put.
     torch.set_rng_state(state["cpu"].cpu())
-    # A run that is resumed on a machine with a different number of GPUs cannot reproduce their dropout masks.
-    if len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([value.cpu() for value in state["cuda"]])
+    if state["cuda"] and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"][0].cpu(), device)
 
 
 def on_host(state: FitState) -> FitState:

@@ -1,10 +1,10 @@
-"""Skip batches whose loss or gradients are not finite; this is decided on the device, so the host never waits."""
+"""Skip batches and steps that are not finite; this is decided on the device, so the host does not wait."""
 
 import math
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from trainer.loop.ranks import Ranks
 
@@ -12,18 +12,22 @@ from trainer.loop.ranks import Ranks
 class Guard:
     """Keeps a batch whose loss or gradients are not finite from changing weights, buffers or the optimizer's state.
 
-    The batch's whole step is skipped, including the other batches' part of it if gradients are accumulated. This works
-    by selecting between old and new values on the device, which can be recorded and supports any optimizer. Step counts
-    that an optimizer keeps on the CPU still advance.
+    The batch's whole step is skipped, including the other batches' part of it if gradients are accumulated.
 
     Args:
         model: the model, already on its device.
         device: the model's device.
+        scaled: whether the loss is scaled: gradients that are not finite are then part of finding the scale, and only
+            the loss counts.
+
+    Attributes:
+        bad: () bool, whether the current step has a bad batch.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, *, scaled: bool = False) -> None:
         self._model = model
-        self._bad = torch.zeros((), dtype=torch.bool, device=device)  # whether the current step has a bad batch
+        self._scaled = scaled
+        self.bad = torch.zeros((), dtype=torch.bool, device=device)
 
     def buffers(self) -> list[tuple[Tensor, Tensor]]:
         """Return the buffers that a pass may change, such as running statistics, with copies of them."""
@@ -38,16 +42,16 @@ class Guard:
             buffers: what `buffers` returned before the pass.
 
         Returns:
-            () bool, on the device: whether loss and gradients are finite.
+            () bool, on the device: whether the batch is finite.
         """
-        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None and not self._scaled]
         largest = [value.float() for value in torch._foreach_norm(gradients, math.inf)] if gradients else []
         finite = torch.stack([loss.detach().float(), *largest]).isfinite().all()
         bad = ~finite
         for gradient in gradients:
             gradient.masked_fill_(bad, 0)
         _restore(buffers, bad)
-        self._bad.logical_or_(bad)
+        self.bad.logical_or_(bad)
         return finite
 
     @torch.no_grad()
@@ -62,30 +66,46 @@ class Guard:
             return finite
         bad = (~finite).float()
         ranks.add_up([bad])
-        self._bad.logical_or_(bad > 0)
+        self.bad.logical_or_(bad > 0)
         return bad == 0
 
-    @torch.no_grad()
-    def step(self, optimizer: Optimizer) -> None:
-        """Make a step, and undo it if one of its batches is not finite."""
-        trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        values = [value for p in trained for value in optimizer.state.get(p, {}).values() if isinstance(value, Tensor)]
-        mine = [value for value in (*trained, *values) if value.device == self._bad.device]
-        floats = [value for value in mine if value.is_floating_point()]
-        counts = [(value, value.clone()) for value in mine if not value.is_floating_point()]
-        before = [torch.empty_like(value) for value in floats]
-        torch._foreach_copy_(before, floats)
-        optimizer.step()
-        # The gradients were zeroed, so everything is finite and products with 0 and 1 select: three launches in all.
-        torch._foreach_mul_(floats, (~self._bad).float())
-        torch._foreach_mul_(before, self._bad.float())
-        torch._foreach_add_(floats, before)
-        _restore(counts, self._bad)
-        self._bad.zero_()
-
     def drop(self) -> None:
-        """Forget the batches of a step that will not be made."""
-        self._bad.zero_()
+        """Forget the batches of a step that was made, skipped or given up."""
+        self.bad.zero_()
+
+
+@torch.no_grad()
+def step_unless(skip: Tensor, optimizer: Optimizer) -> None:
+    """Make an optimizer's step, or leave weights and state as they are; the device decides.
+
+    PyTorch's fused kernels can skip a step. For any other optimizer, the step is made without gradients, and the old
+    values are selected afterwards; step counts that an optimizer keeps in Python or on the CPU still advance. All state
+    must exist before, as what the step creates cannot be undone.
+
+    Args:
+        skip: () bool, on the device: whether to skip the step.
+        optimizer: the optimizer.
+    """
+    if type(optimizer) in (SGD, Adam, AdamW) and all(group.get("fused") for group in optimizer.param_groups):
+        optimizer.found_inf = skip.float()  # type: ignore[attr-defined]  # as GradScaler does
+        optimizer.step()
+        del optimizer.found_inf  # type: ignore[attr-defined]
+        return
+    trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    values = [value for p in trained for value in optimizer.state.get(p, {}).values() if isinstance(value, Tensor)]
+    mine = [value for value in (*trained, *values) if value.device == skip.device]
+    floats = [value for value in mine if value.is_floating_point()]
+    counts = [(value, value.clone()) for value in mine if not value.is_floating_point()]
+    before = [torch.empty_like(value) for value in floats]
+    torch._foreach_copy_(before, floats)
+    for p in trained:
+        p.grad.masked_fill_(skip, 0)
+    optimizer.step()
+    # Everything is finite, so products with 0 and 1 select: three launches in all.
+    torch._foreach_mul_(floats, (~skip).float())
+    torch._foreach_mul_(before, skip.float())
+    torch._foreach_add_(floats, before)
+    _restore(counts, skip)
 
 
 def _restore(kept: list[tuple[Tensor, Tensor]], where: Tensor) -> None:

@@ -2,23 +2,23 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from augment.pipeline.loader import Batch
+from augment.pipeline.batch import Batch
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
 from trainer.loop.checkpoint import FitState, gradients_of, random_state, set_gradients, set_random_state
+from trainer.loop.counts import Counts, Position
 from trainer.loop.graphs import Runner, Tensors, make_runner
 from trainer.loop.guard import Guard
 from trainer.loop.protocols import BatchLoader
 from trainer.loop.ranks import current, running_statistics
+from trainer.loop.scaling import LossScaler
 from trainer.loop.settings import LoopSettings
 from trainer.loop.stepper import Stepper
 from trainer.tasks.losses import LossFunction
@@ -29,28 +29,14 @@ from trainer.tasks.tta import average
 C = TypeVar("C", bound=Callback)
 
 
-class Position(NamedTuple):
-    """Progress of a fit: the epoch, and how many of its training batches have been fetched."""
-
-    epoch: int = 0
-    batch: int = 0
-
-
 _START = Position()
 
 
-class Group(NamedTuple):
-    """The batches whose gradients make one step: the number of the first one in the epoch, from 0, and their count."""
-
-    first: int
-    batches: int
-
-
-class Learner:
+class Learner(Counts):
     """Trains a model. Each attribute is assigned in one method only, so that it is clear where it comes from.
 
-    Where work is recorded (`trainer.loop.graphs`), the next batch overwrites `output`, `loss` and the gradients: a
-    callback that keeps one clones it. `batch` is always the loader's own.
+    Where work is recorded (`trainer.loop.graphs`), the next batch overwrites `output`, `loss` and the gradients; clone
+    what you keep. `batch` is always the loader's own.
 
     Args:
         model: maps (N, 3, size, size) images to (N, classes) outputs; moved to the device, in channels_last memory.
@@ -59,12 +45,12 @@ class Learner:
         settings: settings of the loop; None: the defaults.
         optimizer: makes the optimizer from the model, after the model was moved.
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
-        val_loss_function: the loss function for validation; None: `loss_function`.
+        val_loss_function: that of validation; None: `loss_function`.
         callbacks: see `trainer.loop.callback`.
         runner: how a batch's work is run; None: as `settings` say, see `trainer.loop.graphs.make_runner`.
         folder: where callbacks write; None: nowhere.
-        classes: names of classes, labels or numbers, for images and tables.
-        task: the task, which measures passes and averages views; None: classification.
+        classes: names of classes, labels or numbers.
+        task: measures passes and averages views; None: classification.
         run: the run that the fit is part of, for callbacks.
 
     Attributes:
@@ -107,11 +93,12 @@ class Learner:
         self.task = task or task_named(DEFAULT)
         self.run = run or RunDescription()
         self._runner = runner or make_runner(self.device, graph=self.settings.graph)
-        self._guard = Guard(self.model, self.device) if self.settings.skip_nonfinite else None
-        self._stepper = Stepper(self.optimizer, self._runner, self._guard)
+        self.ranks = current()
+        self.scaler = LossScaler(self.device) if (scaled := self.settings.scaled) else None
+        self._guard = Guard(self.model, self.device, scaled=scaled) if self.settings.skip_nonfinite else None
+        self._stepper = Stepper(self.optimizer, self._runner, self._guard, self.scaler)
         self._waiting: list[Callable[[Learner], None]] = []  # actions for the end of the batch
         self._share = torch.ones((), device=self.device)  # the share of a rank's batch in the loss of its step
-        self.ranks = current()
         self._shares = self.accumulate > 1 or self.ranks.size > 1
         self.ranks.copy_from_main((*self.model.parameters(), *self.model.buffers()))
 
@@ -190,8 +177,7 @@ class Learner:
 
     def _forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # The recording of one pass must not use what autocast cached in another.
-        cache = not self._runner.captures
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.bf16, cache_enabled=cache):
+        with self.settings.autocast(self.device.type, cache=not self._runner.captures):
             output = average(self.model, images, "none" if self.training else self.settings.tta, self.task)
         loss_function = self.loss_function if self.training else self.val_loss_function
         return output, loss_function(output.float(), targets)
@@ -268,50 +254,6 @@ class Learner:
 
     # --- for callbacks ---
 
-    def batches(self, loader: BatchLoader) -> int:
-        """Return the number of batches in a pass over the loader, subject to the limit."""
-        return self._limited(len(loader))
-
-    def batches_in(self, epoch: int) -> int:
-        """Return the number of training batches in an epoch, subject to the limit."""
-        return self._limited(self.train_loader.batches_in(epoch))
-
-    @property
-    def epochs(self) -> int:
-        """Number of epochs of the whole fit."""
-        return self.settings.epochs
-
-    @property
-    def accumulate(self) -> int:
-        """Number of batches whose mean gradient makes one step; an epoch's last step may have fewer."""
-        return self.settings.accumulate
-
-    @property
-    def total_steps(self) -> int:
-        """Number of training batches in the whole fit."""
-        return self._steps_before[self.epochs]
-
-    @property
-    def step(self) -> int:
-        """Number of the current training batch in the whole fit, from 0."""
-        epoch, batch = self.position
-        return self._steps_before[epoch] + batch - 1
-
-    @cached_property
-    def _steps_before(self) -> tuple[int, ...]:
-        """Number of training batches before each epoch, and finally of the whole fit."""
-        return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
-
-    def _limited(self, batches: int) -> int:
-        limit = self.settings.limit_batches
-        return batches if limit is None else min(limit, batches)
-
-    @property
-    def group(self) -> Group:
-        """The batches that make one step with the current training batch."""
-        first = (self.position.batch - 1) // self.accumulate * self.accumulate
-        return Group(first, min(self.accumulate, self.batches_in(self.position.epoch) - first))
-
     def recapture(self) -> None:
         """Discard recorded work after the model was changed within a pass: layers, trained parameters, modes.
 
@@ -342,6 +284,10 @@ class Learner:
         states = (callback.evaluated_state(self) for callback in self.callbacks)
         return next((state for state in states if state is not None), self.model.state_dict())
 
+    def show_loop(self) -> None:
+        """Print the loop with every callback at its events."""
+        sys.stdout.write(loop_text(self.callbacks) + "\n")
+
     # --- saving ---
 
     def state(self) -> FitState:
@@ -352,7 +298,7 @@ class Learner:
         own: dict[str, Any] = {
             "gradients": gradients_of(self.model) if self._stepper.pending else {},
             "loader": self.train_loader.state_dict(),
-            "random": random_state(),
+            "random": random_state(self.device),
         }
         callbacks = {name: (callback, callback.state_dict()) for name, callback in named(self.callbacks)}
         per_rank = {name: state for name, (callback, state) in callbacks.items() if callback.per_rank}
@@ -378,16 +324,10 @@ class Learner:
         for name, callback in named(self.callbacks):
             if name in state.callbacks:  # callbacks that the saved run did not have start without a state
                 callback.load_state_dict(state.callbacks[name])
-        set_random_state(state.random)
+        set_random_state(state.random, self.device)
         set_gradients(self.model, state.gradients)
         self._stepper.pending = bool(state.gradients)
         position = Position(*state.position)
         if not 0 < position.batch < self.batches_in(position.epoch):
             self.train_loader.end_pass()
         return position
-
-    # --- printing ---
-
-    def show_loop(self) -> None:
-        """Print the loop with every callback at its events."""
-        sys.stdout.write(loop_text(self.callbacks) + "\n")

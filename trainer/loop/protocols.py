@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from augment.pipeline.loader import Batch
+from augment.pipeline.batch import Batch
 from augment.recipe.plan import Plan
 
 

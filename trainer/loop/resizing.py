@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from augment.pipeline.batch import Batch
 from augment.pipeline.graph import Placement
-from augment.pipeline.loader import Batch, Loader
+from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan
 from augment.support.errors import UserError
 from trainer.loop.stages import FitStage

@@ -1,15 +1,37 @@
 """Settings of the training loop."""
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from augment.params import Choice, Count, Flag, setting
-from augment.support.errors import UserError
+from augment.params import Choice, Count, Flag, Param, setting
+from augment.support.errors import UserError, suggest
+from augment.support.text import amount
 from trainer.tasks.settings import VIEWS
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceName(Choice):
+    """A device, or a GPU by its number, as cuda:1."""
+
+    def parse(self, value: object, key: str) -> str | None:
+        """Validate a name as `Choice.parse` does; the error about gpu:1 or 1 suggests cuda:1."""
+        if self._convert(value) is None and isinstance(value, str | int):
+            number = re.fullmatch(r"(?:gpu:?)?(\d{1,3})", str(value))
+            others = {**self.others, **({str(value): f"cuda:{number[1]}"} if number else {})}
+            raise UserError(f"{key}: unknown name '{value}'.{suggest(str(value), (*self.options, 'cuda:N'), others)}")
+        return Param.parse(self, value, key)
+
+    def _convert(self, value: object) -> str | None:
+        is_gpu = isinstance(value, str) and re.fullmatch(r"cuda:(0|[1-9]\d{0,2})", value)
+        return str(value) if is_gpu else super()._convert(value)
+
+    def _allowed(self) -> str:
+        return f"{super()._allowed()}, cuda:N"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +59,21 @@ class LoopSettings:
         Choice(default="none", options=VIEWS, doc="views of an image whose probabilities validation averages")
     )
     device: str = setting(
-        Choice(default="auto", options=("auto", "cpu", "cuda"), others={"gpu": "cuda"}, doc="where to train")
+        DeviceName(
+            default="auto",
+            options=("auto", "cpu", "cuda"),
+            others={"gpu": "cuda"},
+            doc="where to train; cuda:1: on the second GPU",
+        )
     )
     precision: str = setting(
         Choice(
             default="fp32",
-            options=("fp32", "tf32", "bf16"),
-            doc="precision of the forward pass; tf32: fp32 with matrix products in TF32 on a GPU; bf16: autocast",
+            options=("fp32", "tf32", "bf16", "fp16"),
+            doc=(
+                "precision of the forward pass; tf32: fp32 with matrix products in TF32 on a GPU; bf16, fp16: "
+                "autocast, fp16 with loss scaling, for GPUs without bf16"
+            ),
         )
     )
     gpus: int | None = setting(
@@ -79,24 +109,52 @@ class LoopSettings:
     )
 
     @property
-    def bf16(self) -> bool:
-        """Whether the forward pass runs in bfloat16 autocast."""
-        return self.precision == "bf16"
+    def half(self) -> bool:
+        """Whether the forward pass runs in autocast, with numbers of 16 bits."""
+        return self.precision in ("bf16", "fp16")
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the loss is scaled, see `trainer.loop.scaling`."""
+        return self.precision == "fp16"
+
+    def autocast(self, device_type: str, *, cache: bool = True) -> "torch.autocast":
+        """Return the context of the forward pass.
+
+        Args:
+            device_type: "cpu" or "cuda".
+            cache: whether autocast keeps the weights that it converted until the end of the context.
+        """
+        import torch
+
+        kind = torch.float16 if self.precision == "fp16" else torch.bfloat16
+        return torch.autocast(device_type, kind, enabled=self.half, cache_enabled=cache)
 
     def torch_device(self) -> "torch.device":
         """Return the device.
 
         Raises:
-            UserError: device is cuda, but there is no GPU.
+            UserError: device is a GPU that PyTorch does not see.
         """
         import torch  # the import takes seconds, but checking a configuration should be quick
 
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("fit.device: cuda, but PyTorch sees no GPU here. Allowed: auto, cpu.")
-        cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
-        if cuda and launched() > 1:
-            return torch.device("cuda", local()[0])
-        return torch.device("cuda" if cuda else "cpu")
+        available = torch.cuda.is_available()
+        device = torch.device(("cuda" if available else "cpu") if self.device == "auto" else self.device)
+        if device.type == "cuda" and not available:
+            raise UserError(f"fit.device: {self.device}, but PyTorch sees no GPU here. Allowed: auto, cpu.")
+        count = torch.cuda.device_count() if available else 0
+        index: int | None = device.index
+        if launched() > 1 and device.type == "cuda":
+            if index is not None:
+                raise UserError(f"fit.device: {self.device}, but every rank has a GPU of its own. Allowed: auto, cpu.")
+            index = local()[0]
+        if index is None:
+            return device
+        if index >= count:
+            seen = ", ".join(f"cuda:{number}" for number in range(count))
+            given = f"fit.device: {self.device}" if device.index is not None else f"fit.gpus: {local()[1]} on a machine"
+            raise UserError(f"{given}, but PyTorch sees {amount(count, 'GPU')} here. Allowed: auto, cpu, {seen}.")
+        return torch.device("cuda", index)
 
 
 def launched() -> int:

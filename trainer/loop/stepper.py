@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from trainer.loop.graphs import Runner, Tensors, capturable
-from trainer.loop.guard import Guard
+from trainer.loop.guard import Guard, step_unless
 from trainer.loop.ranks import Ranks
+from trainer.loop.scaling import LossScaler
 from trainer.optim.optimizers import IMPLEMENTATION
 
 
@@ -23,15 +24,20 @@ class Stepper:
     Args:
         optimizer: the optimizer that makes the steps.
         runner: the runner that runs them.
-        guard: undoes the steps of batches that are not finite; None: no step is undone.
+        guard: finds batches that are not finite, whose steps are skipped; None: nobody does.
+        scaler: scales the loss, and finds steps to skip; None: the loss is not scaled.
 
     Attributes:
         pending: whether there are gradients that no step has used yet.
     """
 
-    def __init__(self, optimizer: Optimizer, runner: Runner, guard: Guard | None = None) -> None:
+    def __init__(
+        self, optimizer: Optimizer, runner: Runner, guard: Guard | None = None, scaler: LossScaler | None = None
+    ) -> None:
         self._optimizer = optimizer
         self._guard = guard
+        self._scaler = scaler
+        self._begun: list[int] = []  # what was trained when a step was last made on the host's decision
         self._runner = runner
         self._captures = runner.captures and capturable(optimizer)
         # The original options, so that saved states load anywhere.
@@ -49,6 +55,7 @@ class Stepper:
         self.pending = False
         if not self._runner.captures:
             self._optimize()
+            self._settle()
             self._optimizer.zero_grad()
         elif not self._captures:
             self._step_and_zero()
@@ -58,7 +65,10 @@ class Stepper:
             if settings != self._settings:
                 self._settings = settings
                 self._runner.forget("step")
-            self._runner.run("step", self._step_and_zero)
+            if self._begins():
+                self._step_and_zero()
+            else:
+                self._runner.run("step", self._step_and_zero)
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of a loss to the current ones.
@@ -66,17 +76,21 @@ class Stepper:
         Where work is recorded, a few launches add all of them; autograd itself needs one for each parameter, which is a
         tenth of the step for a small batch.
         """
-        if not self._runner.captures:
+        if not self._runner.captures and self._scaler is None:
             loss.backward()  # type: ignore[no-untyped-call]
             return
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        scaled = loss if self._scaler is None else loss * self._scaler.scale
+        found = torch.autograd.grad(scaled, parameters, allow_unused=True)
         pairs = [(p, gradient) for p, gradient in zip(parameters, found, strict=True) if gradient is not None]
         for p, _ in pairs:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
         if pairs:
-            torch._foreach_add_([p.grad for p, _ in pairs], [gradient for _, gradient in pairs])
+            gradients = [gradient for _, gradient in pairs]
+            if self._scaler is not None:
+                gradients = self._scaler.unscale(gradients)
+            torch._foreach_add_([p.grad for p, _ in pairs], gradients)
 
     def add_up(self, ranks: Ranks, statistics: Sequence[Tensor], share: float) -> None:
         """Replace the gradients by their sums over the ranks, and running statistics by their mean.
@@ -89,14 +103,19 @@ class Stepper:
         if statistics:
             torch._foreach_mul_([*statistics], share)
         groups = self._optimizer.param_groups
-        ranks.add_up([*(p.grad for group in groups for p in group["params"] if p.grad is not None), *statistics])
+        gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+        overflow = [] if self._scaler is None else [self._scaler.overflow]
+        ranks.add_up([*gradients, *statistics, *overflow])
+        for value in overflow:
+            value.clamp_(max=1)
 
     def drop_gradients(self) -> None:
         """Discard the gradients of a step that will not be made."""
         self.pending = False
         self._optimizer.zero_grad(set_to_none=not self._runner.captures)
-        if self._guard is not None:
-            self._guard.drop()
+        for part in (self._guard, self._scaler):
+            if part is not None:
+                part.drop()
 
     def expect_gradients(self) -> None:
         """Prepare for a batch's gradients, which a replay adds without a call of `backward`.
@@ -113,8 +132,15 @@ class Stepper:
         self._first = gradient
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state with plain rates and the original options, so that it loads on any device."""
+        """Return the optimizer's state with plain rates and the original options, so that it loads on any device.
+
+        With it come the state of the loss scaling, as "scaler", and whether an unfinished step has a bad batch, "bad".
+        """
         state = self._optimizer.state_dict()
+        if self._scaler is not None:
+            state["scaler"] = self._scaler.state_dict()
+        if self._guard is not None:
+            state["bad"] = self._guard.bad.clone()
         if not self._captures:
             return state
         groups = [{**group, **self._how, "lr": float(group["lr"])} for group in state["param_groups"]]
@@ -122,7 +148,12 @@ class Stepper:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, from whatever device."""
-        self._optimizer.load_state_dict(state)
+        # The saved run may have had another precision, or no guard.
+        if self._scaler is not None and "scaler" in state:
+            self._scaler.load_state_dict(state["scaler"])
+        if self._guard is not None and "bad" in state:
+            self._guard.bad.copy_(state["bad"])
+        self._optimizer.load_state_dict({name: state[name] for name in state if name not in ("scaler", "bad")})
         if not self._runner.captures:
             _move_step_counts(self._optimizer, on_device=False)
 
@@ -151,15 +182,44 @@ class Stepper:
                 group["lr"] = rate
 
     def _optimize(self) -> None:
-        if self._guard is None:
+        skip = self._skip()
+        if skip is None:
             self._optimizer.step()
+        elif self._begins() or not (self._runner.captures or skip.is_cuda):
+            if not skip:
+                self._optimizer.step()
+                self._begun = self._trained()
         else:
-            self._guard.step(self._optimizer)
+            step_unless(skip, self._optimizer)
+
+    def _settle(self) -> None:
+        """Prepare for the batches of the next step."""
+        if self._guard is not None:
+            self._guard.drop()
+        if self._scaler is not None:
+            self._scaler.update()
+
+    def _skip(self) -> Tensor | None:
+        """Return whether to skip the step, () bool on the device; None: no step is skipped."""
+        flags = [] if self._guard is None else [self._guard.bad]
+        flags += [] if self._scaler is None else [self._scaler.overflow > 0]
+        return torch.stack(flags).any() if flags else None
+
+    def _begins(self) -> bool:
+        """Return whether the step may create state of the optimizer, and may have to be skipped.
+
+        The device cannot undo that, so the host waits for it to decide; for a step or a few, where training begins.
+        """
+        return not (self._guard is None and self._scaler is None) and self._begun != self._trained()
+
+    def _trained(self) -> list[int]:
+        return [id(p) for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
 
     def _step_and_zero(self) -> Tensors:
         if self._captures and type(self._optimizer) is SGD:
             _complete_momentum(self._optimizer)
         self._optimize()
+        self._settle()
         gradients = [p.grad for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
         if gradients:
             torch._foreach_zero_(gradients)  # one launch for all

@@ -5,6 +5,8 @@ So a copy of the model makes a step while the first images are being prepared.
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +19,8 @@ def warm_up(
     *,
     batch_size: int,
     size: int,
-    bf16: bool,
+    half: bool,
+    autocast: Callable[[str], AbstractContextManager[Any]],
 ) -> None:
     """Make one training step on a batch of blank images, with a copy of the model, and discard it.
 
@@ -26,16 +29,17 @@ def warm_up(
         optimizer: makes the optimizer.
         batch_size: images in a batch.
         size: side of the images, in pixels.
-        bf16: run the forward pass in bfloat16 autocast, on float16 images.
+        half: whether the images are float16.
+        autocast: makes the context of the forward pass, from the type of the device.
     """
     device = next(model.parameters()).device
-    dtype = torch.float16 if bf16 else torch.float32
+    dtype = torch.float16 if half else torch.float32
     # Leave the run's random numbers as they are.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         twin = copy.deepcopy(model).train()
         # At least two, on which any batch norm can train: in a run of single images they are frozen.
         images = torch.zeros(max(2, batch_size), 3, size, size, dtype=dtype, device=device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        with autocast(device.type):
             output = twin(images.contiguous(memory_format=torch.channels_last))
         output.float().logsumexp(dim=1).mean().backward()
         optimizer(twin).step()

@@ -111,6 +111,10 @@ def _headline(record: Record) -> dict[str, Any]:
     if record.best:
         of = f" of {record.epochs}" if record.epochs else ""
         tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}{_last(record)}"))
+    for column in record.task.metrics:
+        if column.above and column.key in record.best:
+            value = column.page.format(record.best[column.key])
+            tiles.append((column.title.replace("val ", "validation "), value, "of the best epoch"))
     if isfinite(record.ending.seconds):
         notes = ["since resuming"] if record.config is not None and record.config.fit.resume else []
         notes += [] if record.left is None else [f"about {duration(record.left)} left"]

@@ -100,8 +100,9 @@ class Record:
     @property
     def gpu(self) -> str:
         """The GPU that the model was trained on; empty: the CPU, or unknown."""
-        gpus = self.environment.get("gpus")
-        return str(gpus[0]) if gpus and (self.config is None or self.config.fit.device != "cpu") else ""
+        device = "auto" if self.config is None else self.config.fit.device
+        gpus, number = self.environment.get("gpus") or [], int(device.partition(":")[2] or 0)
+        return str(gpus[number]) if device != "cpu" and number < len(gpus) else ""
 
     @property
     def batches_before(self) -> NDArray[np.int64] | None:

@@ -4,10 +4,11 @@ import gc
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from nvidia.dali import backend
@@ -64,7 +65,7 @@ def make_loader(
         placement=placement,
         threads=config.fit.cpu_threads(),
         drop_last=config.fit.drop_last and plan.split == "train",
-        half=device.type == "cuda" and config.fit.bf16,
+        half=device.type == "cuda" and config.fit.half,
     )
 
 
@@ -181,7 +182,8 @@ def make_learner(
             partial(make_optimizer, fit),
             batch_size=(stages[0].batch_size if stages else fit.batch_size) // ranks.size,
             size=stages[0].size if stages else config.aug.size,
-            bf16=fit.bf16,
+            half=fit.half,
+            autocast=fit.autocast,
         )
     return learner
 
@@ -198,6 +200,11 @@ def synchronize_batchnorm(network: nn.Module, device: torch.device) -> nn.Module
 
     converted: nn.Module = convert_sync_batchnorm(network)
     return converted
+
+
+def using(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU PyTorch's current one, where libraries allocate memory and wait; nothing for the CPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

@@ -29,13 +29,15 @@ def check_config(config: Config) -> None:
         )
     dataset = config.dataset
     classes = dataset.classes
-    allowed = (AUTO, *task_named(dataset.task).monitored)
+    task = task_named(dataset.task)
+    measured = {metric.key for metric in task.measured(len(classes))}
+    allowed = (AUTO, *(key for key in task.monitored if key in measured))
     for name, values in config.resolved["callbacks"].items():
         monitor = values.get("monitor")
         if monitor in ALL_MONITORED and monitor not in allowed:
             raise UserError(
-                f"callbacks.{name}.monitor: {monitor} is not measured with targets of the kind {dataset.task}. "
-                f"Allowed: {', '.join(allowed)}."
+                f"callbacks.{name}.monitor: {monitor} is not measured with {task.count(len(classes))} and targets of "
+                f"the kind {dataset.task}. Allowed: {', '.join(allowed)}."
             )
     size = config.aug.size
     network = check_model(config.model, len(classes), size)

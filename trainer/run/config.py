@@ -49,6 +49,9 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     batch_size: int = setting(
         Count(default=64, within=(1, 10**6), doc="images in a batch; of several GPUs, all together")
     )
+    auto_batch_size: bool = setting(
+        Flag(default=False, doc="halve batch_size until a batch fits in memory; lr stays as it is")
+    )
     drop_last: bool = setting(
         Flag(
             default=False,
@@ -148,7 +151,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     aug = parse_aug(given.get("aug"))
     if norm := model.normalization():
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
-    data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
+    data, fit = parse_data(given.get("data")), _with_found_size(parse_fit(given.get("fit")))
     if launched() > 1:
         fit = replace(fit, gpus=fit.gpus or launched())
     _check_ranks(fit, aug.size)
@@ -213,6 +216,29 @@ def parse_fit(given: object, key: str = "fit") -> Fit:
             raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), known)}")
     fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, key)
     return replace(fit, stages=parse_stages(given.get("stages"), f"{key}.stages"))
+
+
+def with_batch_size(config: Config, size: int) -> Config:
+    """Return the configuration with another batch size."""
+    resolved = {**config.resolved, "fit": {**config.resolved["fit"], "batch_size": size}}
+    return replace(config, fit=replace(config.fit, batch_size=size), resolved=resolved)
+
+
+def _with_found_size(fit: Fit) -> Fit:
+    """Return the settings with the batch size that the run to resume found.
+
+    Raises:
+        UserError: stages have batch sizes of their own.
+    """
+    if fit.auto_batch_size and fit.stages:
+        raise UserError(
+            "fit.auto_batch_size: true, but fit.stages set sizes of their own. Allowed: false, or no stages."
+        )
+    if not fit.auto_batch_size or fit.resume is None or not (Path(fit.resume) / CONFIG_FILE).is_file():
+        return fit
+    found = load_config(Path(fit.resume)).get("fit")
+    size = found.get("batch_size") if isinstance(found, dict) else None
+    return replace(fit, batch_size=int(settings(Fit)["batch_size"].parse(size, f"{fit.resume}: fit.batch_size") or 0))
 
 
 def new_folder(kind: str = "") -> Path:

@@ -1,6 +1,7 @@
-"""Failures of a run that its user can fix: a problem with the folder, the GPU's memory or a setting."""
+"""Failures of a run that its user can fix: a problem with the folder, with memory or with a setting."""
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from trainer.run.config import Config
 # Write errors that do not name the file.
 _OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
-# Parts of the messages of DALI, cuDNN and cuBLAS, which have no error class for it.
+# Parts of messages, as there is no error class for it: of DALI, cuDNN and cuBLAS; of PyTorch and DALI on the CPU.
 _OUT_OF_MEMORY = ("out of memory", "cudaErrorMemoryAllocation", "ALLOC_FAILED", "Can't allocate")
+_OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
 
 
 def explain(error: BaseException, config: Config, folder: Path) -> UserError | None:
@@ -28,8 +30,8 @@ def explain(error: BaseException, config: Config, folder: Path) -> UserError | N
     """
     if isinstance(error, OSError):
         return folder_error(error, folder)
-    if _fills_gpu(error, config):
-        return _too_large(error, config)
+    if is_out_of_memory(error):
+        return too_large(error, config)
     if config.fit.deterministic and "deterministic" in str(error):
         return UserError(
             f"fit.deterministic=true: {first_line(error)} Allowed: false, or a model or a loss without that operation."
@@ -39,16 +41,16 @@ def explain(error: BaseException, config: Config, folder: Path) -> UserError | N
 
 @contextmanager
 def explain_memory(config: Config, *, training: bool) -> Iterator[None]:
-    """If a training or validation pass runs out of GPU memory, raise an error that says which settings to reduce.
+    """If a training or validation pass runs out of memory, raise an error that says which settings to reduce.
 
     Raises:
         UserError: raised in place of the error of the library that reports it.
     """
     try:
         yield
-    except RuntimeError as error:
-        if _fills_gpu(error, config):
-            raise _too_large(error, config, training=training) from error
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise too_large(error, config, training=training) from error
         raise
 
 
@@ -64,19 +66,31 @@ def folder_error(error: OSError, folder: Path) -> UserError | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error, from whichever library, means that the GPU ran out of memory."""
-    if isinstance(error, torch.cuda.OutOfMemoryError):
+    """Return whether an error, from whichever library, means that the GPU or the host ran out of memory."""
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(
+        text in str(error) for text in (*_OUT_OF_MEMORY, *_OUT_OF_HOST_MEMORY)
+    )
 
 
-def _fills_gpu(error: BaseException, config: Config) -> bool:
-    return is_out_of_memory(error) and config.fit.torch_device().type == "cuda"
+def too_large(error: BaseException, config: Config, *, training: bool = True) -> UserError:
+    """Return an error that says what did not fit, and which settings to reduce.
 
-
-def _too_large(error: BaseException, config: Config, *, training: bool = True) -> UserError:
+    Args:
+        error: that of the library, for which `is_out_of_memory` holds.
+        config: the configuration.
+        training: whether the pass was one of training.
+    """
     fit, device = config.fit, config.fit.torch_device()
-    gpu = torch.cuda.get_device_properties(device)
+    on_host = device.type == "cpu" or isinstance(error, MemoryError)
+    on_host |= any(text in str(error) for text in _OUT_OF_HOST_MEMORY)
+    if on_host:
+        pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        where, other = f"the host ({pages / 2**30:.0f} GiB)", "a machine with more memory"
+    else:
+        gpu = torch.cuda.get_device_properties(device)
+        where, other = f"the GPU ({gpu.name}, {gpu.total_memory / 2**30:.0f} GiB)", "a GPU that nothing else uses"
     stages = fit.full_stages(config.aug.size) if training else ()
     fed = [(stage.batch_size, stage.size) for stage in stages] or [(fit.batch_size, config.aug.size)]
     lower = [f"a smaller {'fit.stages.*' if stages else 'fit'}.batch_size"]
@@ -84,15 +98,26 @@ def _too_large(error: BaseException, config: Config, *, training: bool = True) -
         lower[0] += (
             f" (fit.batch_size={fit.batch_size // 2} fit.accumulate={2 * fit.accumulate} makes steps of as many images)"
         )
+    if training and not stages and not fit.auto_batch_size:
+        lower.append("fit.auto_batch_size=true, which finds one that fits")
     if training:
         lower.append(f"a smaller {'fit.stages.*' if stages else 'aug'}.size")
-    if not fit.bf16:
+    if not fit.half:
         lower.append("fit.precision=bf16")
     if config.aug.cache != "off":
         lower.append("aug.cache=off")
-    lower.append("a smaller model" if training else "fit.device=cpu")
+    if training or not on_host:
+        lower.append("a smaller model" if training else "fit.device=cpu")
     return UserError(
-        f"out of memory on the GPU ({gpu.name}, {gpu.total_memory / 2**30:.0f} GiB) with {config.model_name}, "
+        f"out of memory on {where} with {config.model_name}, "
         f"{' and '.join(f'batches of {n} images at {size} px' for n, size in fed)}, fit.precision={fit.precision}: "
-        f"{first_line(error)} Allowed: {', '.join(lower)}, or a GPU that nothing else uses."
+        f"{_reason(error)} Allowed: {', '.join(lower)}, or {other}."
     )
+
+
+def _reason(error: BaseException) -> str:
+    """Return the line of an error that speaks of memory, as DALI's come after pages of context."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    texts = (*_OUT_OF_MEMORY, *_OUT_OF_HOST_MEMORY)
+    line = next((line for line in lines if any(text in line for text in texts)), first_line(error))
+    return line if line.endswith(".") else f"{line}."

@@ -15,7 +15,8 @@ from augment.support.files import write_atomically
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.loop.checkpoint import BEST, LAST, FitState, load
-from trainer.loop.learner import Learner, Position
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.build import Loaders, make_train_loader
 from trainer.run.config import Config, load_config

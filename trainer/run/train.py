@@ -19,6 +19,7 @@ from augment.support.memory import keep_freed_memory, regularly_returned
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.interrupt import Interrupt, status_of
+from trainer.callbacks.loss_scale import LossScale
 from trainer.callbacks.nonfinite import NonFinite
 from trainer.callbacks.pace import Pace
 from trainer.callbacks.prepare import Prepare
@@ -26,10 +27,12 @@ from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
-from trainer.loop.learner import Learner, Position
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
 from trainer.models.registry import count_parameters
 from trainer.optim.schedule import Schedule
-from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory
+from trainer.run.batch_size import find_batch_size
+from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
 from trainer.run.config import CONFIG_FILE, Config, config_text, write_left_out
 from trainer.run.environment import ENVIRONMENT_FILE, environment
 from trainer.run.failures import explain
@@ -93,20 +96,26 @@ def _train(
     algorithms = ExitStack()
     try:
         signals.check()
-        if config.fit.torch_device().type == "cpu":
+        device = config.fit.torch_device()
+        algorithms.enter_context(using(device))
+        if device.type == "cpu":
             keep_freed_memory()
             algorithms.enter_context(regularly_returned())
         algorithms.enter_context(deterministic(config.fit.deterministic))
         reserve_summary(folder, name, config.run.written_tags)
         # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
         replay_notices(notices_of(config.data), before=now)
+        notes = []
+        if config.fit.auto_batch_size and config.fit.resume is None:
+            config, note = find_batch_size(config)
+            notes += [note] if note else []
         plans = _write_description(config, folder)
         write_left_out(folder, config.dataset)
         loaders = make_loaders(config)
         callbacks = (*_callbacks(config), *more)
         learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name)
         console.print(plans, highlight=False)
-        _announce(config, learner, loaders, folder, console)
+        _announce(config, learner, loaders, folder, console, notes)
         start = Position() if config.fit.resume is None else resume(learner, loaders, config)
         signals.check()
         signals.hold()  # the fit handles them; the work after it is short and should complete
@@ -172,7 +181,8 @@ def follow(config: Config) -> str:
 
 
 def _callbacks(config: Config) -> tuple[Callback, ...]:
-    guards = [NonFinite()] if config.fit.skip_nonfinite else []
+    guards: list[Callback] = [NonFinite()] if config.fit.skip_nonfinite else []
+    guards += [LossScale()] if config.fit.scaled else []
     configured = (make() for make in config.callbacks)
     return (*loop_callbacks(config.fit.schedules()), *guards, *configured)
 
@@ -191,7 +201,9 @@ def _write_description(config: Config, folder: Path) -> str:
     return plans
 
 
-def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:
+def _announce(
+    config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console, notes: Sequence[str] = ()
+) -> None:
     """Print a description before the first epoch: stages, decoding, settings without effect, data and model."""
     dataset = config.dataset
     lines = []
@@ -199,7 +211,10 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
         lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))
     if reason := loaders.train.placement.reason:
         lines.append(reason)
-    for note in unused_settings(config.fit, learner.task):
+    notes = [*notes, *unused_settings(config.fit, learner.task)]
+    if config.fit.scaled and learner.device.type == "cpu":
+        notes.append("fit.precision=fp16 is emulated on the CPU, and slow there; bf16 is faster")
+    for note in notes:
         log.warning(note)
         lines.append(note)
     if balance := describe_balance(dataset, config.data.balance):

@@ -18,7 +18,7 @@ from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.learner import Learner
 from trainer.loop.settings import LoopSettings
 from trainer.optim.optimizers import make_optimizer
-from trainer.run.build import make_loader
+from trainer.run.build import make_loader, using
 from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import explain_memory
 from trainer.tasks.registry import task_named
@@ -55,7 +55,7 @@ class Trained:
         fit, device = self.config.fit, self.config.fit.torch_device()
         _, loss = self.task.make_losses(fit, self.network, device)
         loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=len(self.classes))
-        with explain_memory(self.config, training=False), PassBar(description, len(loader)) as bar:
+        with using(device), explain_memory(self.config, training=False), PassBar(description, len(loader)) as bar:
             learner = Learner(
                 self.network,
                 loader,

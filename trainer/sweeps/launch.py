@@ -1,7 +1,7 @@
 """Launchers: how many jobs of a sweep run at a time, and where."""
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.signals import StopSignals
 from augment.support.text import amount
+from trainer.run.config import Config
 from trainer.run.sweeping import LocalSettings, RaySettings, SlurmSettings
 from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.processes import Command, watch
@@ -49,6 +50,13 @@ class Launcher:
     def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
         """Run jobs of which none has ended; see `run`."""
         raise NotImplementedError
+
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that jobs can run where they would be run.
+
+        Raises:
+            UserError: one cannot.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +105,15 @@ class Local(LocalSettings, Launcher):
                         process.send_signal(signal.SIGTERM)  # save the job and end
                 for process in processes.values():
                     process.wait()
+
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that no job names its GPU by a number if each worker sees a single one."""
+        for device in {config.fit.device for config in configs}:
+            if ":" in device and device != "cuda:0" and self._gpus():
+                raise UserError(
+                    f"fit.device={device}: with hydra.launcher.gpus={self.gpus} each job sees only the GPU that it is "
+                    "given. Allowed: fit.device=cuda, or no hydra.launcher.gpus."
+                )
 
     def _gpus(self) -> list[str]:
         names = [name.strip() for name in (self.gpus or "").split(",") if name.strip()]

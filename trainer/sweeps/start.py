@@ -77,6 +77,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*_params(section["sweeper"], request), *request.fixed, *request.swept])
     configs = check_jobs(overrides, config_name=request.config_name)
+    launcher.check(configs)
     signals.check()
     signals.hold()  # from here on there are folders, whose runs handle them
     with _writing(folder):
@@ -113,6 +114,7 @@ def search(request: Request, sweeper: Mapping[str, Any], folder: Path, launcher:
     from trainer.sweeps import search as searching  # Optuna takes a while to import
 
     planned = searching.Plan.of(sweeper, request.fixed, request.swept, folder, request.config_name)
+    launcher.check([planned.base])
     signals.check()
     signals.hold()
     with _writing(folder):

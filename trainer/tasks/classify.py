@@ -42,6 +42,8 @@ _BESIDE, _TABLE, _PAIRS = 12, 20, 20
 
 _SHOWN = 60  # classes in a table on the terminal
 
+_TOP = 5  # predictions among which the top-5 accuracy looks for the target
+
 
 @dataclass(frozen=True, eq=False)
 class ClassSamples(Samples):
@@ -68,16 +70,21 @@ class ClassSamples(Samples):
 class ClassMeter(Meter[ClassSamples]):
     """Mean loss and accuracy of a pass over classes.
 
-    Of targets that are shares of classes, the class with the largest share counts.
+    If its predictions are kept and there are more than five classes, the top-5 accuracy is measured as well. Of targets
+    that are shares of classes, the class with the largest share counts.
     """
 
-    sums = 1
+    def __init__(self, count: int, device: torch.device, *, keep: bool = False) -> None:
+        self.sums = 2 if keep and count > _TOP else 1
+        super().__init__(count, device, keep=keep)
 
     def _measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         if targets.ndim == 2:
             targets = targets.argmax(dim=1)
         predictions = outputs.argmax(dim=1)
         self._more[0].add_((predictions == targets).sum())
+        if self.sums > 1:
+            self._more[1].add_((outputs.topk(_TOP).indices == targets[:, None]).sum())
         return targets, predictions
 
     def _keep(self, outputs: Tensor, *measured: Tensor) -> tuple[Tensor, ...]:
@@ -87,7 +94,7 @@ class ClassMeter(Meter[ClassSamples]):
         return targets.clone(), predictions, confidence, target_confidence
 
     def _named(self, means: list[float]) -> dict[str, float]:
-        return {"accuracy": means[0]}
+        return dict(zip(("accuracy", "top5"), means, strict=False))
 
     def _nothing(self) -> ClassSamples:
         whole, share = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
@@ -132,6 +139,7 @@ class Classify(Task[ClassSamples]):
         Column("train_accuracy", "train acc", page="{:.2%}", within=SHARE),
         VAL_LOSS,
         Column("val_accuracy", "val acc", page="{:.2%}", within=SHARE),
+        Column("val_top5", "val top-5", page="{:.2%}", within=SHARE, above=_TOP),
     )
     meter, samples = ClassMeter, ClassSamples
     loss_settings = ("label_smoothing",)
@@ -180,15 +188,18 @@ class Classify(Task[ClassSamples]):
             title = f"the {len(rows)} of {len(names):,} classes with the lowest recall"
         recalls = [r / t for r, t in zip(right, total, strict=True) if t]
         low, high = wilson_interval(sum(right), sum(total))
+        top = {"val_top5": values["val_top5"]} if "val_top5" in values else {}
         scores = {
             "val_loss": values["val_loss"],
             "val_accuracy": values["val_accuracy"],
+            **top,
             "balanced_accuracy": sum(recalls) / len(recalls),
             "calibration_error": calibration_error(samples),
             "interval": [low, high],
         }
         sentence = (
             f"val_accuracy {scores['val_accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f}, {sum(total)} images), "
+            f"{''.join(f'{key} {value:.4f}, ' for key, value in top.items())}"
             f"balanced accuracy {scores['balanced_accuracy']:.4f}, val_loss {scores['val_loss']:.4f}, "
             f"calibration error {scores['calibration_error']:.4f}"
         )

@@ -22,6 +22,7 @@ class Column(NamedTuple):
         page: how the report formats it; empty: as the progress line.
         smaller: whether a smaller value is better.
         within: the lowest and the highest possible value.
+        above: it is measured where there are more classes, labels or numbers than this.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Column(NamedTuple):
     page: str = ""
     smaller: bool = False
     within: tuple[float, float] = (-inf, inf)
+    above: int = 0
 
 
 # Ranges of values.

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ class Meter(ABC, Generic[S]):
         samples: number of samples so far.
     """
 
-    sums: ClassVar[int] = 0
+    sums: int = 0
 
     def __init__(self, count: int, device: torch.device, *, keep: bool = False) -> None:
         self._count = count

@@ -169,6 +169,10 @@ class Task(ABC, Generic[S]):
         """The keys of a metrics row that a callback may monitor, those of validation first."""
         return tuple(sorted((metric.key for metric in self.metrics), key=lambda key: key.startswith("train_")))
 
+    def measured(self, number: int) -> tuple[Column, ...]:
+        """Return what is measured with a number of classes, labels or numbers."""
+        return tuple(metric for metric in self.metrics if number > metric.above)
+
     def count(self, number: int) -> str:
         """Return "1 class" or "10 classes"."""
         return amount(number, self.unit, self.units)

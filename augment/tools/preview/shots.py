@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from augment.data.dataset import ImageRef, Split
-from augment.pipeline.loader import Batch, Loader
+from augment.pipeline.batch import Batch
+from augment.pipeline.loader import Loader
 from augment.recipe.captions import applied_steps
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from augment.data.check import Problem
 from augment.data.dataset import ImageRef, Split
+from augment.pipeline.batch import Batch
 from augment.pipeline.failures import find_bad
-from augment.pipeline.loader import Batch, Loader
+from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError

@@ -11,8 +11,9 @@ from passes import RECIPE, assert_complete, assert_drawn, content, first, indice
 
 import augment.pipeline.loader
 from augment.data.dataset import Split
+from augment.pipeline.batch import Batch
 from augment.pipeline.build import Shard
-from augment.pipeline.loader import Batch, Loader
+from augment.pipeline.loader import Loader
 from augment.recipe.steps import SplitName
 
 # --- passes that are cut short ---

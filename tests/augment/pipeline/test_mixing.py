@@ -21,7 +21,8 @@ from scipy.stats import beta, kstest
 from torch import Tensor
 
 from augment.data.dataset import Split
-from augment.pipeline.loader import Batch, Loader
+from augment.pipeline.batch import Batch
+from augment.pipeline.loader import Loader
 from augment.pipeline.mixing import Mixer
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import augment.pipeline.build
 import augment.pipeline.placement
 from augment.data.dataset import Split
 from augment.pipeline.graph import Placement
@@ -25,7 +26,8 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A trial that finds the CPU faster, without one; the ways that were tried."""
     tried: list[str] = []
 
-    def speed(placement: Placement, files: tuple[Path, ...], threads: int) -> float:
+    def speed(placement: Placement, files: tuple[Path, ...], threads: int, gpu: int) -> float:
+        assert gpu == 1
         tried.append(placement.decode)
         return {"mixed": 1000.0, "cpu": 2000.0}[placement.decode]
 
@@ -52,7 +54,7 @@ def test_what_is_asked_for(decode: str, expected: str, photos: tuple[Path, ...],
 
 
 def test_auto_takes_the_faster_way_and_says_why(photos: tuple[Path, ...], trials: list[str]) -> None:
-    placement = place(aug_of(decode="auto"), photos, CUDA, threads=1)
+    placement = place(aug_of(decode="auto"), photos, torch.device("cuda:1"), threads=1)
     assert placement.decode == "cpu"
     assert sorted(trials) == ["cpu", "mixed"]
     expected = "decode: cpu, for a trial of decoding alone gave mixed 1,000 img/s, cpu 2,000 img/s"
@@ -70,7 +72,7 @@ def test_size_of_the_cache(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyP
     assert decoded_bytes(photos) == int(1.1 * 6 * 64 * 64 * 3)
     assert cache_size("off", photos) == 0
     assert cache_size(700, photos) == 700
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (20 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 * GIB, 80 * GIB))
     assert cache_size("gpu", photos) == 1
     monkeypatch.setattr(augment.pipeline.placement, "decoded_bytes", lambda files: 100 * GIB)
     assert cache_size("gpu", photos) == 10 * 1024 + 1, "half of what is free"
@@ -94,6 +96,28 @@ def test_a_run_that_continues_decodes_as_it_did(image_files: Split) -> None:
     after = loader(Placement("cpu", decode="mixed", cache=9, auto=True), image_files)
     after.load_state_dict(before.state_dict())
     assert after.placement == Placement("cpu", decode="cpu", auto=True)
+
+
+def test_pipelines_run_on_the_gpu_of_the_loader(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[object] = []
+
+    def pipeline(**options: object) -> None:
+        chosen.append(options["device_id"])
+        raise LookupError
+
+    for module in (augment.pipeline.build, augment.pipeline.placement):
+        monkeypatch.setattr(module, "Pipeline", pipeline)
+    made = loader(Placement("gpu"), image_files)
+    made._device = torch.device("cuda:1")
+    with pytest.raises(LookupError):
+        next(iter(made))
+    with pytest.raises(LookupError):
+        place(aug_of(decode="auto"), image_files.files, made._device, threads=1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    made._device = CUDA
+    with pytest.raises(LookupError):
+        next(iter(made))
+    assert chosen == [1, 1, 2]
 
 
 MIXED = Placement("gpu")

@@ -20,7 +20,7 @@ from fakes import (
 )
 
 import trainer.loop.learner
-from augment.pipeline.loader import Batch
+from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
 from augment.support.files import json_line
 from trainer.callbacks import recorder

@@ -16,7 +16,8 @@ from torch import nn
 from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import Callback, CancelFit
-from trainer.loop.learner import Learner, Position
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
 from trainer.optim.schedule import constant, lin, one_cycle
 
 # --- ParamScheduler ---

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import CancelFit, CancelTrain
-from trainer.loop.learner import Group, Learner
+from trainer.loop.counts import Group
+from trainer.loop.learner import Learner
 from trainer.optim.schedule import Schedule, constant, lin
 
 

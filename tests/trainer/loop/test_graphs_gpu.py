@@ -34,7 +34,7 @@ from graphed import (
 )
 from torch import Tensor, nn
 
-from augment.pipeline.loader import Batch
+from augment.pipeline.batch import Batch
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.recorder import Recorder

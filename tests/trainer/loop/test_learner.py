@@ -24,7 +24,7 @@ from fakes import (
 from torch import Tensor, nn
 
 import trainer.loop.learner
-from augment.pipeline.loader import Batch
+from augment.pipeline.batch import Batch
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.recorder import Recorder
@@ -33,7 +33,8 @@ from trainer.loop.callback import (
     Callback,
     CancelStep,
 )
-from trainer.loop.learner import Learner, Position
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
 
 # --- one place for each attribute ---
 

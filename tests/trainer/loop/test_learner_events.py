@@ -27,7 +27,8 @@ from trainer.loop.callback import (
     CancelTrain,
     CancelValidate,
 )
-from trainer.loop.learner import Learner, Position
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
 
 TRAIN_BATCH = ["before_batch", "before_step", "after_step", "after_batch"]
 VAL_BATCH = ["before_batch", "after_batch"]

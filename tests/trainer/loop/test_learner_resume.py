@@ -27,7 +27,8 @@ from trainer.loop.callback import (
     CancelStep,
 )
 from trainer.loop.checkpoint import LAST, FitState, load
-from trainer.loop.learner import Learner, Position
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
 from trainer.optim.schedule import one_cycle
 
 EPOCHS = 3

@@ -19,8 +19,8 @@ from rich.console import Console
 import augment.pipeline.loader
 from augment.cli.compose import compose
 from augment.data.dataset import Dataset, Split
+from augment.pipeline.batch import Batch
 from augment.pipeline.graph import Placement
-from augment.pipeline.loader import Batch
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from trainer.callbacks.prepare import Prepare
@@ -28,7 +28,8 @@ from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import Callback, CancelFit, RunDescription
-from trainer.loop.learner import Learner, Position
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
 from trainer.loop.resizing import StagedLoader
 from trainer.optim.schedule import lin
 from trainer.run import train as run

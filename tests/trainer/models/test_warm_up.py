@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from trainer.loop.settings import LoopSettings
 from trainer.models.warm_up import warm_up
 
 
@@ -43,7 +44,7 @@ def test_it_makes_a_step_and_leaves_the_model_and_the_random_numbers_alone() -> 
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    warm_up(model, optimizer, batch_size=5, size=16, bf16=False)
+    warm_up(model, optimizer, batch_size=5, size=16, half=False, autocast=LoopSettings().autocast)
     assert torch.equal(torch.rand(3), expected)
     assert Counting.shapes == [(5, 3, 16, 16)]
     assert len(steps) == 1
@@ -55,5 +56,12 @@ def test_it_makes_a_step_and_leaves_the_model_and_the_random_numbers_alone() -> 
 
 def test_a_run_of_single_images_whose_norms_are_frozen_is_warmed_up_too() -> None:
     Counting.shapes.clear()
-    warm_up(Counting(), lambda twin: torch.optim.SGD(twin.parameters(), 0.1), batch_size=1, size=3, bf16=False)
+    warm_up(
+        Counting(),
+        lambda twin: torch.optim.SGD(twin.parameters(), 0.1),
+        batch_size=1,
+        size=3,
+        half=False,
+        autocast=LoopSettings().autocast,
+    )
     assert Counting.shapes == [(2, 3, 3, 3)]

@@ -142,15 +142,27 @@ def test_a_value_of_the_wrong_type_or_out_of_range(key: str, value: object) -> N
     ("key", "given", "message"),
     [
         ("fit.schedule", "onecycle", "unknown name 'onecycle'. Did you mean 'one_cycle'?"),
-        ("fit.device", "gpu", "unknown name 'gpu'. Did you mean 'cuda'? Allowed: auto, cpu, cuda."),
-        ("fit.precision", "fp16", "unknown name 'fp16'. Did you mean"),
+        ("fit.device", "gpu", "unknown name 'gpu'. Did you mean 'cuda'? Allowed: auto, cpu, cuda, cuda:N."),
+        ("fit.device", "gpu:1", "unknown name 'gpu:1'. Did you mean 'cuda:1'?"),
+        ("fit.device", 1, "unknown name '1'. Did you mean 'cuda:1'?"),
+        ("fit.device", "cuda:01", "unknown name 'cuda:01'."),
+        ("fit.precision", "fp8", "unknown name 'fp8'. Did you mean"),
         ("data.source", "foldr", "unknown source 'foldr'. Did you mean 'folder'?"),
         ("model.kind", "cn", "unknown kind 'cn'. Did you mean 'cnn'?"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest(key: str, given: str, message: str) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest(key: str, given: object, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(f'{key}: {message}')}"):
         parse_config(at(key, given))
+
+
+def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert parse_config(at("fit.device", "cuda:1")).fit.torch_device() == torch.device("cuda:1")
+    message = r"^fit\.device: cuda:2, but PyTorch sees 2 GPUs here\. Allowed: auto, cpu, cuda:0, cuda:1\.$"
+    with pytest.raises(UserError, match=message):
+        parse_config(at("fit.device", "cuda:2")).fit.torch_device()
 
 
 @pytest.mark.parametrize(

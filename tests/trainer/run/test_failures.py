@@ -119,6 +119,8 @@ def test_other_errors_are_left_alone(config: Config, tmp_path: Path) -> None:
         (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
         (RuntimeError("CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory"), True),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("Critical error in pipeline:\nencountered:\n\nstd::bad_alloc\n"), True),
+        (MemoryError("Unable to allocate 5 GiB"), True),
         (RuntimeError("shape mismatch"), False),
         (UserError("out of memory"), False),
     ],
@@ -141,8 +143,36 @@ def test_out_of_memory_says_what_was_tried_and_what_to_lower(on_gpu: Config, tmp
     assert str(error) == (
         "out of memory on the GPU (NVIDIA H100, 80 GiB) with cnn, batches of 4 images at 16 px, fit.precision=fp32: "
         "CUDA out of memory. Tried to allocate 2 GiB. Allowed: a smaller fit.batch_size (fit.batch_size=2 "
-        "fit.accumulate=2 makes steps of as many images), a smaller aug.size, fit.precision=bf16, a smaller model, "
-        "or a GPU that nothing else uses."
+        "fit.accumulate=2 makes steps of as many images), fit.auto_batch_size=true, which finds one that fits, a "
+        "smaller aug.size, fit.precision=bf16, a smaller model, or a GPU that nothing else uses."
+    )
+
+
+TOO_MUCH = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "513802240 bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+@pytest.mark.parametrize("error", [RuntimeError(TOO_MUCH), MemoryError()])
+def test_a_batch_too_large_for_the_cpu_is_a_sentence_with_a_way_out(
+    error: Exception, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = os.sysconf
+    monkeypatch.setattr(
+        "os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**22}.get(name) or known(name)
+    )
+
+    def fill() -> None:
+        raise error
+
+    message = failing(config, "before_batch", 1, fill)
+    what = TOO_MUCH if error.args else "MemoryError"
+    assert message == (
+        "out of memory on the host (16 GiB) with cnn, batches of 4 images at 16 px, fit.precision=fp32: "
+        f"{what}. Allowed: a smaller fit.batch_size (fit.batch_size=2 fit.accumulate=2 makes steps of as many images), "
+        "fit.auto_batch_size=true, which finds one that fits, a smaller aug.size, fit.precision=bf16, a smaller model, "
+        "or a machine with more memory. fit.resume=run continues from its last checkpoint."
     )
 
 
@@ -163,8 +193,7 @@ def test_tools_that_find_too_little_memory_end_in_one_sentence(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainer.run.failures._fills_gpu", lambda *_: True)
-    monkeypatch.setattr("trainer.run.failures._too_large", lambda *_, **__: UserError("too little."))
+    monkeypatch.setattr("trainer.run.failures.too_large", lambda *_, **__: UserError("too little."))
     monkeypatch.setattr(Learner, "validate" if tool is evaluate else "fit", no_memory)
     own = ["data=folder", "data.root=data", "fit.device=cpu"]
     with pytest.raises(SystemExit) as stopped:

@@ -29,6 +29,7 @@ from trainer.loop.learner import Learner
 from trainer.run import build
 from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
+from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.folder import LOCK_FILE
 from trainer.run.summary import summarize
@@ -66,6 +67,11 @@ def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:
     return learner
 
 
+def test_top5_cannot_be_monitored_with_few_classes(photos: Path) -> None:
+    with pytest.raises(UserError, match=r"val_top5 is not measured with 2 classes and targets of the kind classify\."):
+        check_config(small_config(photos, "callbacks.checkpoint.monitor=val_top5"))
+
+
 def scheduled(learner: Learner) -> set[str]:
     return set(learner.find(ParamScheduler).schedules)
 
@@ -78,7 +84,8 @@ def scheduled(learner: Learner) -> set[str]:
         ("fit.tta=flip", lambda learner: learner.settings.tta, "flip"),
         ("fit.limit_batches=1", lambda learner: learner.batches(learner.val_loader), 1),
         ("fit.epochs=7", lambda learner: learner.epochs, 7),
-        ("fit.precision=bf16", lambda learner: learner.settings.bf16, True),
+        ("fit.precision=bf16", lambda learner: (learner.settings.half, learner.scaler), (True, None)),
+        ("fit.precision=fp16", lambda learner: learner.scaler is None, False),
         ("fit.label_smoothing=0.2", lambda learner: learner.loss_function, CrossEntropy(0.2)),
         ("fit.label_smoothing=0.1", lambda learner: learner.val_loss_function, CrossEntropy(0.0)),
         ("fit.momentum_low=0.8", scheduled, {"lr", "momentum"}),
@@ -327,8 +334,26 @@ def test_a_failed_run_says_how_to_resume_where_that_helps(
 
 
 @needs_gpu
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.float16)])
-def test_a_gpu_gets_images_of_half_the_size_for_bf16(
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("graph", ["true", "false"])
+def test_a_run_on_the_second_gpu_uses_nothing_of_the_first(
+    graph: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = torch.cuda.memory_stats(0)["allocated_bytes.all.allocated"]
+    given = ["fit.device=cuda:1", "fit.precision=fp16", "aug.cache=gpu", "fit.epochs=3", f"fit.graph={graph}"]
+    summary = run.train(small_config(photos, *given), tmp_path / "run", console=QUIET)
+    assert summary.status == "finished"
+    assert torch.cuda.memory_stats(0)["allocated_bytes.all.allocated"] == before
+    assert torch.cuda.current_device() == 0
+    assert evaluate(tmp_path / "run").images == 6
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.float16), ("fp16", torch.float16)]
+)
+def test_a_gpu_gets_images_of_half_the_size_for_16_bits(
     precision: str, dtype: torch.dtype, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

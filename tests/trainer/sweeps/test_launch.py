@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from jobs import FakeRuns
 
+from augment.cli.compose import compose
 from augment.support.errors import UserError
+from trainer.run.config import parse_config
 from trainer.sweeps.launch import LAUNCHERS, Local, parse_launcher
 from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.processes import Command
@@ -177,6 +179,17 @@ def test_mistakes(given: dict[str, Any], message: str, jobs: list[Job]) -> None:
 def test_gpus_can_be_given_in_any_way(gpus: object) -> None:
     launcher = parse_launcher({"kind": "local", "gpus": gpus})
     assert launcher.at_a_time == {None: 1, 0: 1}.get(gpus if not isinstance(gpus, list) else "many", 2)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cuda:1", "0,1"), ("cuda:1", None), ("cuda", "0,1"), ("cuda:0", 3)])
+def test_a_job_that_sees_one_gpu_does_not_name_another(device: str, gpus: object) -> None:
+    launcher = parse_launcher({"kind": "local", "gpus": gpus})
+    configs = [parse_config(compose(["fit.device=cpu"])), parse_config(compose([f"fit.device={device}"]))]
+    if device == "cuda:1" and gpus:
+        with pytest.raises(UserError, match=r"^fit\.device=cuda:1: .* Allowed: fit\.device=cuda, or no hydra"):
+            launcher.check(configs)
+    else:
+        launcher.check(configs)
 
 
 def test_a_missing_extra_is_named(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:

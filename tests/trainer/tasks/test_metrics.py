@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import CPU, assert_same
+from fakes import CPU, Logits, assert_same, frozen, logits_loader, make_learner
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_confusion_matrix
 
+from trainer.callbacks.progress import ProgressBar
+from trainer.callbacks.recorder import Recorder
 from trainer.tasks.classify import ClassMeter
+from trainer.tasks.registry import task_named
 
 
 def batches(sizes: list[int], classes: int = 4) -> list[tuple[Tensor, Tensor]]:
@@ -42,17 +45,42 @@ def test_the_loss_is_the_mean_over_samples_not_over_batches(inference: bool) -> 
 
 
 @pytest.mark.parametrize("sizes", [[1], [8], [3, 3, 1], [1, 7, 2]])
-def test_against_all_samples_at_once(sizes: list[int]) -> None:
-    given = batches(sizes)
+@pytest.mark.parametrize("classes", [4, 5, 6, 9])
+def test_against_all_samples_at_once(sizes: list[int], classes: int) -> None:
+    given = batches(sizes, classes)
     outputs, targets = (torch.cat(parts) for parts in zip(*given, strict=True))
-    meter = fill(ClassMeter(4, CPU, keep=True), given)
-    assert meter.compute() == pytest.approx(
-        {
-            "loss": nn.functional.cross_entropy(outputs, targets).item(),
-            "accuracy": multiclass_accuracy(outputs, targets, 4, average="micro").item(),
-        }
+    meter = fill(ClassMeter(classes, CPU, keep=True), given)
+    expected = {
+        "loss": nn.functional.cross_entropy(outputs, targets).item(),
+        "accuracy": multiclass_accuracy(outputs, targets, classes, average="micro").item(),
+    }
+    if classes > 5:
+        expected["top5"] = multiclass_accuracy(outputs, targets, classes, average="micro", top_k=5).item()
+    assert meter.compute() == pytest.approx(expected)
+    assert meter.kept().confusion(classes).tolist() == multiclass_confusion_matrix(outputs, targets, classes).tolist()
+
+
+def test_top5_is_a_score_of_validation_where_there_are_more_than_five_classes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    classes = tuple("abcdef")
+    ranked = [[0.0, 1, 2, 3, 4, 5]] * 4  # the first class is the last guess
+    loader = logits_loader(ranked, [0, 1, 5, 5])
+    bar = ProgressBar()
+    learner = make_learner(
+        *(Recorder(), bar), model=Logits(), train=loader, val=loader, classes=classes, epochs=1, optimizer=frozen
     )
-    assert meter.kept().confusion(4).tolist() == multiclass_confusion_matrix(outputs, targets, 4).tolist()
+    learner.fit()
+    row = learner.find(Recorder).rows[0]
+    assert (row["val_accuracy"], row["val_top5"]) == (0.5, 0.75)
+    assert "train_top5" not in row
+    assert "val top-5" in capsys.readouterr().out
+    recorder, task = learner.find(Recorder), task_named("classify")
+    assert recorder.samples is not None
+    scores = task.evaluate(recorder.val, recorder.samples, classes)
+    assert scores.values["val_top5"] == 0.75
+    assert ", val_top5 0.7500, " in scores.sentence
+    assert [c.key for c in task.measured(5)] == ["train_loss", "train_accuracy", "val_loss", "val_accuracy"]
 
 
 def test_confusion_by_hand_has_targets_in_rows() -> None:

@@ -38,7 +38,10 @@ def test_each_task_measures_what_it_monitors() -> None:
         assert set(task.monitored) < set(ALL_MONITORED)
     assert [monitored("auto", task) for task in TASKS] == ["val_accuracy", "val_map", "val_loss"]
     assert monitored("train_loss", task_named("multilabel")) == "train_loss"
-    assert task_named("classify").monitored == ("val_loss", "val_accuracy", "train_loss", "train_accuracy")
+    assert task_named("classify").monitored == (
+        *("val_loss", "val_accuracy", "val_top5"),
+        *("train_loss", "train_accuracy"),
+    )
 
 
 def test_an_unknown_task_is_named() -> None:
@@ -55,6 +58,7 @@ def test_the_best_row() -> None:
         "auto",
         "train_accuracy",
         "val_accuracy",
+        "val_top5",
         "val_map",
         "val_r2",
     ]

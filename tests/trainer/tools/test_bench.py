@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import Tensor
 
 from augment.cli.benchmark import BenchReport
-from augment.pipeline.loader import Batch
+from augment.pipeline.batch import Batch
 from augment.support import timing
 from augment.support.timing import Result
 from trainer.loop.graphs import WARM_UP, UncapturableError

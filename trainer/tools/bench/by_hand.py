@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from augment.pipeline.loader import Batch
+from augment.pipeline.batch import Batch
 from trainer.loop.graphs import WARM_UP, Backend, CudaBackend, Tensors, UncapturableError, capturable
 from trainer.loop.stepper import recording_options
 from trainer.optim.optimizers import make_optimizer
@@ -16,7 +16,8 @@ from trainer.tasks.losses import LossFunction
 class ByHand:
     """Train a model in a bare loop with learning rate 0; with `fit.graph`, a whole step is one CUDA graph.
 
-    An optimizer step that cannot be recorded runs outside the graph. All batches must have the same shape.
+    An optimizer step that cannot be recorded runs outside the graph. All batches must have the same shape. In float16,
+    the loss is not scaled.
 
     Args:
         fit: precision, graph, compile and optimizer.
@@ -30,7 +31,7 @@ class ByHand:
         if fit.compile:
             self._model.compile(dynamic=False)
         self._model.train()
-        self._device, self._bf16 = device, fit.bf16
+        self._device, self._fit = device, fit
         self._loss_function = loss_function
         self._optimizer = make_optimizer(fit, self._model)
         self._backend: Backend | None = CudaBackend(device) if fit.graph and device.type == "cuda" else None
@@ -61,7 +62,7 @@ class ByHand:
 
     def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
         cache = self._backend is None  # autocast's cache must not outlive a recording
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=cache):
+        with self._fit.autocast(self._device.type, cache=cache):
             outputs = self._model(images)
         self._loss_function(outputs.float(), targets).backward()  # type: ignore[no-untyped-call]
         return ()

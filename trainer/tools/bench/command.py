@@ -18,7 +18,7 @@ from augment.support.files import installed_version
 from augment.support.memory import keep_freed_memory
 from augment.support.secrets import as_written, masked
 from augment.support.timing import hardware, take_turns
-from trainer.run.build import release_memory
+from trainer.run.build import release_memory, using
 from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.tools.bench.report import make_report
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A pass is as long as a window, of images of one size, and nothing is resumed.
         config = replace(config, fit=replace(config.fit, limit_batches=None, resume=None, epochs=1, stages=()))
         try:
-            report = _run(config, flags, overrides)
+            with using(config.fit.torch_device()):
+                report = _run(config, flags, overrides)
         finally:
             release_memory()
         report.finish(flags.out)

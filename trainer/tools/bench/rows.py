@@ -10,8 +10,9 @@ import torch
 from augment.data.dataset import Split
 from augment.data.selection import whole_batches
 from augment.data.sources import load_dataset
+from augment.pipeline.batch import Batch
 from augment.pipeline.graph import Placement
-from augment.pipeline.loader import Batch, Loader
+from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.recipe.plan import build_plan
 from augment.support.timing import Result, Timer
@@ -148,8 +149,8 @@ class Rows:
 
     def _measure_memory(self) -> None:
         if self._device.type == "cuda":
-            free, total = torch.cuda.mem_get_info()
-            peak = torch.cuda.max_memory_allocated()
+            free, total = torch.cuda.mem_get_info(self._device)
+            peak = torch.cuda.max_memory_allocated(self._device)
             self.memory = {"peak": peak // _MIB, "used": (total - free) // _MIB, "total": total // _MIB}
 
 

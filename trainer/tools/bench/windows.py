@@ -6,7 +6,7 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from augment.pipeline.loader import Batch
+from augment.pipeline.batch import Batch
 from augment.support.timing import Timing, stopwatch, synchronize
 
 

@@ -23,7 +23,7 @@ from trainer.loop.callback import Callback, CancelFit, CancelValidate
 from trainer.loop.learner import Learner
 from trainer.optim.optimizers import set_value
 from trainer.optim.schedule import exp
-from trainer.run.build import make_learner, make_loaders, release_memory
+from trainer.run.build import make_learner, make_loaders, release_memory, using
 from trainer.run.check import check_config
 from trainer.run.config import Config, new_folder, parse_config
 from trainer.run.failures import explain_memory
@@ -123,14 +123,19 @@ def find_lr(config: Config, *, start: float = START, end: float = END, steps: in
         raise UserError(f"--from {start:g} --to {end:g}: not allowed. Allowed: numbers above 0, the second the larger.")
     if steps < MIN_STEPS:
         raise UserError(f"--steps {steps}: not allowed. Allowed: a whole number of at least {MIN_STEPS}.")
-    if config.fit.torch_device().type == "cpu":
+    device = config.fit.torch_device()
+    if device.type == "cpu":
         keep_freed_memory()
     # As many epochs as could be needed: the finder ends the fit. Stages are ignored, as sizes change the best rate.
     fit = replace(config.fit, epochs=steps, stages=())
     config = replace(config, fit=fit)
     finder = LRFinder(start, end, steps)
     try:
-        with explain_memory(config, training=True), PassBar("learning rates", steps * fit.accumulate) as bar:
+        with (
+            using(device),
+            explain_memory(config, training=True),
+            PassBar("learning rates", steps * fit.accumulate) as bar,
+        ):
             make_learner(config, make_loaders(config), callbacks=(finder, bar)).fit()
         return finder.curve()
     finally:

@@ -1,0 +1,176 @@
+"""Fits in float16 do what a loop with PyTorch's GradScaler does, recorded or not."""
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fakes import CPU, assert_same, make_learner, needs_gpu, noise_loader, on, refuse_waiting, tiny_model
+from graphed import CUDA, FakeBackend, Make, adamw, lamb, rmsprop, sgd
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+
+from trainer.callbacks.grad_clip import GradClip
+from trainer.callbacks.loss_scale import LossScale
+from trainer.callbacks.nonfinite import NonFinite
+from trainer.callbacks.recorder import NonFiniteLossError
+from trainer.loop import scaling
+from trainer.loop.callback import CancelFit
+from trainer.loop.graphs import Graphs, Runner
+from trainer.loop.learner import Learner
+
+OVERFLOWS = (0, 1, 5, 11)  # batches of the fit whose gradients are too large for float16
+EPOCHS, BATCHES, CLIP = 4, 4, 0.05
+
+
+class Own(torch.optim.SGD):
+    """May be recorded, and has no kernel of its own that skips a step."""
+
+    capturable = True
+
+
+def own(model: nn.Module) -> torch.optim.Optimizer:
+    return Own(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+
+
+EAGER, RECORDED = (lambda: None), (lambda: Graphs(FakeBackend(), 1))
+
+
+@pytest.fixture(autouse=True)
+def _quick_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "_INTERVAL", 3)
+
+
+def learner_of(*more: Any, overflows: tuple[int, ...] = OVERFLOWS, **options: Any) -> Learner:
+    """Return a learner whose gradients overflow in some batches."""
+    model, device = tiny_model(), torch.device(options.get("device", CPU))
+    count = [-1]
+
+    def count_batch(learner: Learner) -> None:
+        count[0] = learner.step if learner.training else -1
+
+    def overflow(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * math.inf if count[0] in overflows else gradient
+
+    model[0].weight.register_hook(overflow)
+    train = noise_loader(7, device=device)
+    return make_learner(
+        *(GradClip(CLIP), on("before_batch", count_batch), *more),
+        train=train, val=noise_loader(2, device=device), model=model, epochs=EPOCHS, precision="fp16", **options,
+    )  # fmt: skip
+
+
+def by_hand(optimizer: Make, accumulate: int) -> tuple[nn.Module, torch.optim.Optimizer, GradScaler]:
+    """Train with PyTorch's own scaler, as its documentation does."""
+    model = tiny_model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    made, scaler = optimizer(model), GradScaler("cpu", growth_interval=3)
+    train, step = noise_loader(7), 0
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(train):
+            with torch.autocast("cpu", torch.float16):
+                output = model(batch.images)
+            first = number // accumulate * accumulate
+            loss = nn.functional.cross_entropy(output.float(), batch.targets) / min(accumulate, BATCHES - first)
+            scaler.scale(loss).backward()
+            if step in OVERFLOWS:
+                model[0].weight.grad.fill_(math.inf)
+            step += 1
+            if (number + 1) % accumulate == 0 or number + 1 == BATCHES:
+                scaler.unscale_(made)
+                nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+                scaler.step(made)
+                scaler.update()
+                made.zero_grad()
+    return model, made, scaler
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("optimizer", [sgd, adamw, lamb, own])
+@pytest.mark.parametrize("runner", [EAGER, RECORDED], ids=["eager", "recorded"])
+def test_a_fit_is_what_torchs_scaler_makes_of_it(
+    runner: Callable[[], Runner | None], optimizer: Make, accumulate: int
+) -> None:
+    if optimizer is lamb and runner is RECORDED:
+        pytest.skip("counts its steps in Python, as `step_unless` says")
+    learner = learner_of(optimizer=optimizer, accumulate=accumulate, runner=runner())
+    learner.fit()
+    model, reference, scaler = by_hand(optimizer, accumulate)
+    tolerance = {"rtol": 1e-5, "atol": 1e-7} if runner is RECORDED else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(dict(learner.model.named_parameters()), dict(model.named_parameters()), **tolerance)
+    ours, theirs = (made.state_dict()["state"] for made in (learner.optimizer, reference))
+    torch.testing.assert_close(ours, theirs, **tolerance)
+    assert learner.scaler is not None
+    assert learner.scaler.scale == scaler.get_scale() != 2.0**16
+    assert learner.scaler.skipped == (4 if accumulate == 1 else 3)
+
+
+@pytest.mark.parametrize("stop", range(1, 8))
+def test_a_resumed_fit_has_the_same_scale_also_in_the_middle_of_a_step(stop: int) -> None:
+    options: dict[str, Any] = {"optimizer": adamw, "accumulate": 3}
+    whole, first = learner_of(**options), learner_of(on("after_batch", cancel_at(stop), 10), **options)
+    whole.fit()
+    first.fit()
+    second = learner_of(**options)
+    second.fit(second.restore(first.state()))
+    assert_same(second.state().model, whole.state().model)
+    assert_same(second.state().optimizer, whole.state().optimizer)
+
+
+def cancel_at(stop: int) -> Callable[[Learner], None]:
+    def cancel(learner: Learner) -> None:
+        if learner.training and learner.step == stop:
+            raise CancelFit
+
+    return cancel
+
+
+@pytest.mark.parametrize("runner", [EAGER, RECORDED], ids=["eager", "recorded"])
+def test_a_skipped_step_is_no_batch_that_is_not_finite(runner: Callable[[], Runner | None]) -> None:
+    learner = learner_of(NonFinite(), skip_nonfinite=10, optimizer=sgd, runner=runner())
+    learner.train_loader.images[6] = math.inf  # type: ignore[attr-defined]
+    learner.fit()
+    assert learner.find(NonFinite).skipped == EPOCHS
+    assert learner.scaler is not None
+    assert learner.scaler.skipped == len(OVERFLOWS) + EPOCHS - 1  # one batch is both
+    assert all(value.isfinite().all() for value in learner.model.state_dict().values())
+
+
+def test_the_scale_is_logged_and_a_fit_that_finds_none_ends(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        learner_of(LossScale(0)).fit()
+    assert "fit.precision=fp16: loss scale 16384 after epoch 1, 2 steps skipped so far" in caplog.messages
+    broken = learner_of(LossScale(0), overflows=tuple(range(EPOCHS * BATCHES)))
+    assert broken.scaler is not None
+    broken.scaler.scale.fill_(2.0)
+    with pytest.raises(NonFiniteLossError, match=r"not finite at any scale of the loss, by step 16 of 16"):
+        broken.fit()
+
+
+@needs_gpu
+@pytest.mark.parametrize("optimizer", [sgd, adamw, rmsprop])
+def test_a_recorded_fit_on_a_gpu_is_the_eager_one_and_waits_for_nothing(optimizer: Make) -> None:
+    learners = []
+    for graph in (False, True):
+        learner = learner_of(optimizer=optimizer, device="cuda", graph=graph, overflows=OVERFLOWS[:2])
+        learner.fit()
+        learners.append(learner)
+    for ours, theirs in zip(learners[1].model.parameters(), learners[0].model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
+    recorded = learners[1]
+    assert recorded.scaler is not None
+    assert recorded.scaler.skipped == 2
+    recorded._mode(training=True)
+    batch = next(iter(noise_loader(7, device=CUDA)))
+    before = recorded.scaler.skipped.clone()
+    with refuse_waiting():
+        recorded._batch(batch, recorded._pass, recorded._step)
+    # A replay does not run the hook that makes gradients overflow; a scale that no gradient survives does.
+    recorded.scaler.scale.fill_(2.0**120)
+    weights = [parameter.clone() for parameter in recorded.model.parameters()]
+    with refuse_waiting():
+        recorded._batch(batch, recorded._pass, recorded._step)
+    assert recorded.scaler.skipped == before + 1
+    assert recorded.scaler.scale == 2.0**119
+    assert_same(list(recorded.model.parameters()), weights)

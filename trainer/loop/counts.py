@@ -1,0 +1,80 @@
+"""Where a fit is, and how many batches and steps it has."""
+
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+from trainer.loop.protocols import BatchLoader
+from trainer.loop.settings import LoopSettings
+
+
+class Position(NamedTuple):
+    """Progress of a fit: the epoch, and how many of its training batches have been fetched."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+class Group(NamedTuple):
+    """The batches whose gradients make one step: the number of the first one in the epoch, from 0, and their count."""
+
+    first: int
+    batches: int
+
+
+class Counts:
+    """The counts of a fit, the same on all ranks.
+
+    Attributes:
+        settings: the settings of the loop.
+        train_loader: training batches.
+        position: where the fit is.
+    """
+
+    settings: LoopSettings
+    train_loader: BatchLoader
+    position: Position
+
+    def batches(self, loader: BatchLoader) -> int:
+        """Return the number of batches in a pass over the loader, subject to the limit."""
+        return self._limited(len(loader))
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the number of training batches in an epoch, subject to the limit."""
+        return self._limited(self.train_loader.batches_in(epoch))
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs of the whole fit."""
+        return self.settings.epochs
+
+    @property
+    def accumulate(self) -> int:
+        """Number of batches whose mean gradient makes one step; an epoch's last step may have fewer."""
+        return self.settings.accumulate
+
+    @property
+    def total_steps(self) -> int:
+        """Number of training batches in the whole fit."""
+        return self._steps_before[self.epochs]
+
+    @property
+    def step(self) -> int:
+        """Number of the current training batch in the whole fit, from 0."""
+        epoch, batch = self.position
+        return self._steps_before[epoch] + batch - 1
+
+    @cached_property
+    def _steps_before(self) -> tuple[int, ...]:
+        """Number of training batches before each epoch, and finally of the whole fit."""
+        return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
+
+    def _limited(self, batches: int) -> int:
+        limit = self.settings.limit_batches
+        return batches if limit is None else min(limit, batches)
+
+    @property
+    def group(self) -> Group:
+        """The batches that make one step with the current training batch."""
+        first = (self.position.batch - 1) // self.accumulate * self.accumulate
+        return Group(first, min(self.accumulate, self.batches_in(self.position.epoch) - first))
