@@ -11,6 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 from augment.cli.compose import compose
+from augment.cli.overrides import normalize
 from augment.support.errors import UserError
 from trainer.cli.auto import resume_auto
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
@@ -70,7 +71,7 @@ def test_a_run_finds_what_fits_and_trains_and_resumes_as_if_it_had_been_asked_fo
     assert "do not fit" not in said
     assert load_config(further)["fit"]["batch_size"] == 2
     assert load(further / LAST, FitState).position == (2, 0)
-    _, done = resume_auto(["data=folder", "data.root=photos", *AUTO], found)
+    _, done = resume_auto(normalize(["data=folder", "data.root=photos", *AUTO]), found)
     assert done is not None
 
 
