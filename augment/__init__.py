@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         setting,
     )
     from augment.pipeline.batch import Batch
-from augment.pipeline.loader import Loader
+    from augment.pipeline.loader import Loader
     from augment.pipeline.transform import Transform
     from augment.recipe.op import batch, color, crop, geometry, local, numpy_op, policy, torch_op
     from augment.recipe.steps import SplitName
@@ -83,7 +83,8 @@ _MODULES = {
     "augment.params": (
         *("Channels", "Choice", "Count", "Flag", "Number", "OptionMap", "Param", "Range", "Text", "Texts", "setting"),
     ),
-    "augment.pipeline.loader": ("Batch", "Loader"),
+    "augment.pipeline.batch": ("Batch",),
+    "augment.pipeline.loader": ("Loader",),
     "augment.pipeline.transform": ("Transform",),
     "augment.recipe.op": ("batch", "color", "crop", "geometry", "local", "numpy_op", "policy", "torch_op"),
     "augment.support.errors": ("UserError",),
