@@ -1,6 +1,7 @@
 """Training from Python, with the overrides of the command line."""
 
 from pathlib import Path
+from typing import Any, cast
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -9,6 +10,8 @@ from augment.cli.overrides import normalize, refuse_sweeps, refuse_words
 from augment.cli.trust import TRUST_FLAG
 from augment.support.errors import UserError
 from trainer.cli.auto import is_auto, resume_auto
+from trainer.cli.ranks import follow_main, send
+from trainer.loop.ranks import Ranks, join
 from trainer.run.config import new_folder
 from trainer.run.jobs import check_jobs, run_job
 from trainer.run.overrides import with_resumed
@@ -17,6 +20,8 @@ from trainer.run.summary import Summary
 
 def train(*overrides: str, folder: Path | str | None = None, trust: bool = False) -> Summary:
     """Train as `python -m trainer` does: `train("+aug=imagenette", "fit.epochs=2")`.
+
+    In a program that torchrun started, all ranks call it; they train together, as rank 0's overrides say.
 
     Args:
         overrides: overrides as on the command line, without flags and sweeps.
@@ -29,6 +34,9 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     Raises:
         UserError: a mistake in the overrides, found before anything is written, or one that ends the run.
     """
+    ranks = join()
+    if not ranks.is_main:
+        return _follow(ranks)
     try:
         refuse_words(overrides)
         tokens = normalize(with_resumed([*overrides, *([TRUST_FLAG] if trust else [])]))
@@ -36,8 +44,16 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         if is_auto(tokens):
             tokens, done = resume_auto(tokens, None if folder is None else Path(folder))
             if done is not None:
-                return done
+                send(None)
+                return ranks.broadcast(done)
         (config,) = check_jobs([tokens])
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error).strip()) from error
-    return run_job(config, tokens, new_folder() if folder is None else Path(folder))
+    send(tokens)
+    return ranks.broadcast(run_job(config, tokens, new_folder() if folder is None else Path(folder)))
+
+
+def _follow(ranks: Ranks) -> Summary:
+    follow_main(leaves=False)
+    summary: Any = None
+    return cast(Summary, ranks.broadcast(summary))

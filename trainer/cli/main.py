@@ -26,13 +26,13 @@ from augment.support.signals import StopSignals
 from trainer.cli import NOTHING_TO_RESUME, folders
 from trainer.cli.auto import is_auto, resume_auto
 from trainer.cli.ranks import follow_main, ranks_to_start, send, start_ranks
-from trainer.loop.ranks import current, join, leave
+from trainer.loop.ranks import join, leave
 from trainer.loop.settings import launched
 from trainer.run.config import inner_keys, parse_config
 from trainer.run.folder import owned, release
 from trainer.run.jobs import check_jobs
 from trainer.run.overrides import flags_first, with_resumed
-from trainer.run.train import follow, train
+from trainer.run.train import train
 from trainer.sweeps.start import Request, sweep
 from trainer.tools.reference import help_text
 
@@ -74,7 +74,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {allowed}.")
     refuse_words(args.overrides)
     if launched() > 1 and not join().is_main:
-        return follow_main(follow)
+        return follow_main()
     only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun
     if not only_shows and not args.config_path:
         if not args.multirun:
@@ -90,7 +90,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             given, done = resume_auto(args.overrides, config_name=args.config_name or "config")
             if done is not None:
                 sys.stdout.write(f"already finished, nothing to resume: {done}\n")
-                send(current(), None)
+                send(None)
                 return 0
             tokens = [*(token for token in tokens if token not in args.overrides), *given]
             args.overrides = given
@@ -99,7 +99,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
                 raise UserError("--multirun: each job trains on one GPU. Allowed: without torchrun.")
             return sweep(Request.of(args.overrides, args.config_name or "config"), signals)
         check_jobs([args.overrides], config_name=args.config_name or "config")
-        send(current(), args.overrides, args.config_name or "config")
+        send(args.overrides, args.config_name or "config")
     if args.multirun and args.config_path:
         raise UserError("--config-path: not for sweeps. Allowed: --config-dir DIR, which adds a folder.")
     signals.check()

@@ -2,16 +2,15 @@
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from uuid import uuid4
 
 from augment.cli.compose import compose_jobs
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError
-from trainer.loop.ranks import LostRankError, Ranks, join, leave
+from trainer.loop.ranks import LostRankError, current, join, leave
 from trainer.loop.settings import launched
 from trainer.run.config import parse_config
-from trainer.run.jobs import check_jobs
 
 
 def ranks_to_start(overrides: Sequence[str], config_name: str) -> int:
@@ -49,15 +48,18 @@ def start_ranks(count: int, arguments: Sequence[str]) -> int:
     return 0
 
 
-def follow_main(train: Callable[..., str]) -> int:
+def follow_main(*, leaves: bool = True) -> int:
     """In a rank other than the first: train what rank 0 checked and sent; return the exit code.
 
     Args:
-        train: trains a configuration along with rank 0 and returns how the fit ended.
+        leaves: whether the process ends now, and so leaves the other ranks.
 
     Raises:
-        UserError: something is wrong on this rank.
+        UserError: something is wrong on this rank, or, if it does not leave, another one has ended.
     """
+    from trainer.run.jobs import check_jobs
+    from trainer.run.train import follow
+
     ranks = join()
     nothing: tuple[Sequence[str], str] | None = None
     try:
@@ -65,15 +67,18 @@ def follow_main(train: Callable[..., str]) -> int:
             return 0
         overrides, config_name = sent
         (config,) = check_jobs([overrides], config_name=config_name)
-        status = train(config)
+        status = follow(config)
     except LostRankError:
-        return 1  # rank 0, or the one that failed, says why
+        if not leaves:
+            raise
+        return 1  # the one that failed says why
     except UserError as error:
         raise UserError(f"rank {ranks.rank}: {error}") from error
-    leave()
+    if leaves:
+        leave()
     return INTERRUPTED if status == "interrupted" else 0
 
 
-def send(ranks: Ranks, overrides: Sequence[str] | None, config_name: str = "config") -> None:
+def send(overrides: Sequence[str] | None, config_name: str = "config") -> None:
     """In rank 0: tell the others what to train; None: nothing."""
-    ranks.broadcast(None if overrides is None else (tuple(overrides), config_name))
+    current().broadcast(None if overrides is None else (tuple(overrides), config_name))

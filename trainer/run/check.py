@@ -70,13 +70,20 @@ def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, f
         UserError: there is one; the message says how to avoid it.
     """
     fed = [(f"fit.stages.{stage.name}.batch_size", stage.batch_size, stage.size) for stage in fit.full_stages(size)]
+    ranks = fit.gpus or 1
     for key, batch_size, side in fed or [("fit.batch_size", fit.batch_size, size)]:
         full, rest = divmod(samples, batch_size)
         reached = fit.limit_batches is None or fit.limit_batches > full
-        last = rest == 1 and reached and not (fit.drop_last and full)
-        if not (last or batch_size == 1) or trains_on_single(network, side, frozen):
+        last = 1 <= rest < 2 * ranks and reached and not (fit.drop_last and full)
+        if not (last or batch_size == ranks) or trains_on_single(network, side, frozen):
             continue
         why = f"a single image, on which the model's batch norm cannot train at {side} px"
+        if ranks > 1:
+            what = "every batch" if batch_size == ranks else f"the last of {samples:,} samples"
+            raise UserError(
+                f"{key}={batch_size}: of {what}, one of {ranks} GPUs gets {why}. Allowed: another batch size, of at "
+                f"least {2 * ranks}; or fit.drop_last=true, which leaves out an epoch's last few samples."
+            )
         if samples == 1:
             raise UserError(f"data: train holds {why}. Allowed: at least two.")
         if batch_size == 1:

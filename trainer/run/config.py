@@ -186,6 +186,8 @@ def _check_ranks(fit: Fit, size: int) -> None:
     if fit.gpus is not None and count > 1 and fit.gpus != count:
         raise UserError(f"fit.gpus: {fit.gpus}, but torchrun started {count} processes. Allowed: {count}, or null.")
     ranks = fit.gpus or count
+    if ranks > 1 and fit.auto_batch_size:
+        raise UserError("fit.auto_batch_size: true, with several GPUs. Allowed: false, or fit.gpus=1.")
     stages = [(f"fit.stages.{stage.name}.batch_size", stage.batch_size) for stage in fit.full_stages(size)]
     for key, batch_size in stages or [("fit.batch_size", fit.batch_size)]:
         if batch_size % ranks:

@@ -17,6 +17,7 @@ from augment.support.text import amount
 from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
+from trainer.loop.ranks import current
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.build import Loaders, make_train_loader
 from trainer.run.config import Config, load_config
@@ -37,7 +38,7 @@ def check_resume(config: Config) -> None:
     if config.fit.resume is None:
         return
     run = Path(config.fit.resume)
-    state, saved = load(run / LAST, FitState), load_config(run)
+    state, saved = load(run / LAST, FitState).on(current().rank), load_config(run)
     epoch, ending = state.position[0], read_summary(run)
     # After the last epoch, figures, the report and the summary may still have to be written.
     ended = ending is not None and ending.status == "finished"

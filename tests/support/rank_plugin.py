@@ -1,0 +1,46 @@
+"""A plugin for the tests of ranks: a model without batch norm, and a callback that stops or kills one rank."""
+
+import os
+import signal
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from augment import Choice, Count, setting
+from trainer import Callback, Model, configurable, model
+from trainer.callbacks.interrupt import Interrupt
+from trainer.loop.learner import Learner
+
+
+@model("flat")
+@dataclass(frozen=True, kw_only=True)
+class Flat(Model):
+    """A linear layer, after a dropout that draws from each rank's own generator."""
+
+    dropout: int = setting(Count(default=0, within=(0, 1), doc="whether to drop some of the pixels"))
+
+    def build(self, classes: int, size: int) -> nn.Module:
+        """Build the network."""
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.2 * self.dropout), nn.Linear(3 * size * size, classes))
+
+
+@configurable
+@dataclass(eq=False)
+class Trouble(Callback):
+    """Stops, kills or fails one rank after a step of the fit."""
+
+    kind: str = setting(Choice(default="stop", options=("stop", "kill", "fail"), doc="what happens"))
+    rank: int = setting(Count(default=1, within=(0, 100), doc="on which rank"))
+    step: int = setting(Count(default=1, within=(0, 10**6), doc="after which step, from 0"))
+
+    def after_batch(self, learner: Learner) -> None:
+        """Make trouble."""
+        if not learner.training or (learner.ranks.rank, learner.step) != (self.rank, self.step):
+            return
+        if self.kind == "stop":
+            learner.find(Interrupt).pressed = True
+        elif self.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            torch.zeros(1).view(2)
