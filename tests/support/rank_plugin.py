@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from augment import Choice, Count, setting
+from augment import Count, Text, setting
 from trainer import Callback, Model, configurable, model
 from trainer.callbacks.interrupt import Interrupt
 from trainer.loop.learner import Learner
@@ -28,19 +28,18 @@ class Flat(Model):
 @configurable
 @dataclass(eq=False)
 class Trouble(Callback):
-    """Stops, kills or fails one rank after a step of the fit."""
+    """Stops, kills or fails one rank after a training batch, as the environment variable TROUBLE says if it is set."""
 
-    kind: str = setting(Choice(default="stop", options=("stop", "kill", "fail"), doc="what happens"))
-    rank: int = setting(Count(default=1, within=(0, 100), doc="on which rank"))
-    step: int = setting(Count(default=1, within=(0, 10**6), doc="after which step, from 0"))
+    when: str = setting(Text(default="never", doc="what happens, on which rank, after which batch, as stop/1/3"))
 
     def after_batch(self, learner: Learner) -> None:
         """Make trouble."""
-        if not learner.training or (learner.ranks.rank, learner.step) != (self.rank, self.step):
+        kind, who, step = (os.environ.get("TROUBLE", self.when) + "//").split("/")[:3]
+        if not learner.training or who not in ("*", str(learner.ranks.rank)) or step != str(learner.step):
             return
-        if self.kind == "stop":
+        if kind == "stop":
             learner.find(Interrupt).pressed = True
-        elif self.kind == "kill":
+        elif kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         else:
             torch.zeros(1).view(2)

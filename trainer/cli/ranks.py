@@ -1,6 +1,7 @@
 """Several processes that train together: start them, and follow rank 0 in all others."""
 
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 from uuid import uuid4
@@ -40,9 +41,12 @@ def start_ranks(count: int, arguments: Sequence[str]) -> int:
     try:
         elastic_launch(config, sys.executable)("-m", "trainer", *arguments)
     except ChildFailedError as error:
-        codes = {failure.exitcode for failure in error.failures.values()}
-        # Where rank 0 ends with a code of its own, others only lose it.
-        return next((code for code in (2, INTERRUPTED) if code in codes), 1)
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        killed = {rank: signal.Signals(-code).name for rank, code in codes.items() if code < 0}
+        for rank, name in killed.items():
+            sys.stderr.write(f"rank {rank}: ended by {name}\n")
+        # Of several, some only lost the one that failed.
+        return 1 if killed else next((code for code in (2, INTERRUPTED) if code in codes.values()), 1)
     except SignalException:
         return INTERRUPTED
     return 0

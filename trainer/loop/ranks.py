@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError
 from trainer.loop.settings import launched, local
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Ranks:
         try:
             return work()
         except RuntimeError as error:
-            raise LostRankError(f"another of {self.size} ranks has ended ({first_line(error)}).") from error
+            raise LostRankError(f"another of the {self.size} processes that train together has ended.") from error
 
 
 _alone, _joined = Ranks(), None

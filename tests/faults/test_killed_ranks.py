@@ -1,0 +1,38 @@
+"""Ranks that are killed at random moments: the others end, and the resumed run is that of ranks that never were."""
+
+import random
+from pathlib import Path
+
+import pytest
+from fakes import assert_same
+from rank_runs import command, draw_images, rows_of, state_of
+
+pytestmark = pytest.mark.faults
+
+# A rank, or all, and the training batch after which it is killed; 4 batches make an epoch.
+MOMENTS = [(who, random.Random(number).randrange(8)) for number, who in enumerate("0101010*11")]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_images(tmp_path_factory.mktemp("ranks") / "images")
+
+
+@pytest.fixture(scope="module")
+def straight(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("straight")
+    ended = command(folder, images, "hydra.run.dir=run")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return folder / "run"
+
+
+@pytest.mark.parametrize(("who", "batch"), MOMENTS)
+def test_killed_ranks_resume_exactly(who: str, batch: int, images: Path, straight: Path, tmp_path: Path) -> None:
+    killed = command(tmp_path, images, "hydra.run.dir=run", "fit.resume=auto", trouble=f"kill/{who}/{batch}")
+    assert killed.returncode == 1
+    assert "Traceback" not in killed.stdout + killed.stderr
+    assert "ended by SIGKILL" in killed.stderr
+    resumed = command(tmp_path, images, "hydra.run.dir=run", "fit.resume=auto")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert rows_of(tmp_path / "run") == rows_of(straight)
+    assert_same(state_of(tmp_path / "run").model, state_of(straight).model)
