@@ -93,7 +93,7 @@ def _columns(learner: Learner) -> list[Column]:
 
 
 def _width(column: Column) -> int:
-    return max(len(column.title), 8) + 1
+    return max(len(column.title), 7) + 1  # so that a line of classification has 80 characters
 
 
 def _running(learner: Learner) -> str:

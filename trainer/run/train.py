@@ -98,9 +98,6 @@ def _train(
         signals.check()
         device = config.fit.torch_device()
         algorithms.enter_context(using(device))
-        if device.type == "cpu":
-            keep_freed_memory()
-            algorithms.enter_context(regularly_returned())
         algorithms.enter_context(deterministic(config.fit.deterministic))
         reserve_summary(folder, name, config.run.written_tags)
         # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
@@ -109,6 +106,9 @@ def _train(
         if config.fit.auto_batch_size and config.fit.resume is None:
             config, note = find_batch_size(config)
             notes += [note] if note else []
+        if device.type == "cpu":  # after trials whose memory has to be returned
+            keep_freed_memory()
+            algorithms.enter_context(regularly_returned())
         plans = _write_description(config, folder)
         write_left_out(folder, config.dataset)
         loaders = make_loaders(config)
