@@ -1,9 +1,12 @@
 """The callback that saves last.pt and best.pt."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Number, setting
 from augment.support.background import Background
@@ -11,10 +14,12 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, BestModel, mend, on_host, save
-from trainer.loop.learner import Learner, Position
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner, Position
 
 
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:

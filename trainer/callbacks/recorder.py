@@ -1,5 +1,7 @@
 """The recorder: measures every pass and writes a row of metrics for each epoch."""
 
+from __future__ import annotations
+
 import errno
 import json
 import math
@@ -7,17 +9,18 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import fence, json_line, write_atomically
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.metrics import Meter, Samples
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainer.loop.learner import Learner
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 
@@ -157,6 +160,8 @@ class Recorder(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """Write the row and the running values."""
+        import torch
+
         memory = {}
         if learner.device.type == "cuda":
             memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}

@@ -29,9 +29,6 @@ from trainer.run.config import inner_keys, parse_config
 from trainer.run.folder import owned, release
 from trainer.run.jobs import check_jobs
 from trainer.run.overrides import flags_first, with_resumed
-from trainer.run.train import train
-from trainer.sweeps.start import Request, sweep
-from trainer.tools.reference import help_text
 
 # Two runs that start in the same second must not share a folder.
 OmegaConf.register_new_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
@@ -61,6 +58,8 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         raise UserError(f"{arguments[0]}: unknown tool. Did you mean '{near[0]}'? Allowed: {', '.join(tools)}.")
     set_config_dir(get_args_parser().parse_known_args(flags_first(arguments))[0].config_dir)
     if "--help" in arguments or "-h" in arguments:
+        from trainer.tools.reference import help_text
+
         _load_given_plugins(arguments)
         sys.stdout.write(help_text(group_names()))
         return 0
@@ -87,6 +86,8 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             tokens = [*(token for token in tokens if token not in args.overrides), *given]
             args.overrides = given
         if args.multirun:
+            from trainer.sweeps.start import Request, sweep
+
             return sweep(Request.of(args.overrides, args.config_name or "config"), signals)
         check_jobs([args.overrides], config_name=args.config_name or "config")
     if args.multirun and args.config_path:
@@ -141,6 +142,8 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
         console = Console()
         try:
             config = parse_config(plain_values(composed))
+            from trainer.run.train import train
+
             with owned(folder, config.fit.resume):
                 summary = train(config, folder, console=console)
         except Exception as error:

@@ -1,11 +1,13 @@
 """The callback that writes the report of a run: in the background during its fit, and completely after it."""
 
+from __future__ import annotations
+
 import logging
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from augment.params import Count, setting
 from augment.support.background import Refresher
@@ -16,11 +18,13 @@ from trainer.callbacks.pace import Pace
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
 from trainer.models.registry import count_parameters
 from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record
 from trainer.run.summary import RUNNING, Summary, summarize
 from trainer.tasks.display import MetricsRow
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,10 @@ from rich.console import Console
 from augment.cli.compose import compose_jobs
 from augment.support.files import write_atomically
 from trainer.loop.callback import Callback
-from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.folder import owned, reserve
 from trainer.run.overrides import OVERRIDES_FILE
-from trainer.run.resume import check_resume
 from trainer.run.summary import Summary
-from trainer.run.train import train
 
 LOG_FILE = "trainer.log"
 
@@ -28,12 +25,14 @@ def check_jobs(jobs: Iterable[Sequence[str]], *, config_name: str = "config") ->
     Raises:
         UserError: the first mistake.
     """
-    configs = []
-    for composed in compose_jobs(jobs, config_name=config_name):
-        config = parse_config(composed)
+    configs = [parse_config(composed) for composed in compose_jobs(jobs, config_name=config_name)]
+    # PyTorch takes seconds to import, but a misspelled key is reported at once.
+    from trainer.run.check import check_config
+    from trainer.run.resume import check_resume
+
+    for config in configs:
         check_config(config)
         check_resume(config)
-        configs.append(config)
     return configs
 
 
@@ -63,6 +62,8 @@ def run_job(
     Raises:
         UserError: the folder is not free, or something ended the run.
     """
+    from trainer.run.train import train
+
     reserve(folder, config.fit.resume, again=again)
     with owned(folder, config.fit.resume):
         write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)))

@@ -1,10 +1,12 @@
 """How a run ended."""
 
+from __future__ import annotations
+
 import json
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from augment.support.errors import describe_error
 from augment.support.files import json_line, shown, write_atomically, write_json
@@ -13,9 +15,11 @@ from trainer.callbacks.early_stopping import reason_of
 from trainer.callbacks.interrupt import status_of
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.checkpoint import LAST
-from trainer.loop.learner import Learner
 from trainer.run.labels import labels_in
 from trainer.tasks.registry import task_of
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 SUMMARY_FILE = "summary.json"
 

@@ -30,7 +30,7 @@ from trainer.loop.learner import Learner, Position
 from trainer.models.registry import count_parameters
 from trainer.optim.schedule import Schedule
 from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory
-from trainer.run.config import CONFIG_FILE, Config, config_text, write_left_out
+from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, write_left_out
 from trainer.run.environment import ENVIRONMENT_FILE, environment
 from trainer.run.failures import explain
 from trainer.run.folder import clean
@@ -38,8 +38,6 @@ from trainer.run.labels import run_name
 from trainer.run.resume import resume
 from trainer.run.summary import Summary, reserve_summary, summarize
 from trainer.tasks.registry import unused_settings
-
-PLAN_FILE = "plan.txt"
 
 log = logging.getLogger(__name__)
 
