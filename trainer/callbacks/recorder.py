@@ -64,6 +64,7 @@ class Recorder(Callback):
         latest: the running values when last read, with the key "images_per_second".
         val: the values of the last validation pass.
         samples: its predictions for each sample; None before the first validation of an epoch.
+        first_at: when the first training batch of this process was done, on the clock of `time.monotonic`.
         steps: running values of the training passes, the oldest first; not all of them for a long run.
     """
 
@@ -75,6 +76,7 @@ class Recorder(Callback):
         self.latest: MetricsRow = {}
         self.val: MetricsRow = {}
         self.samples: Samples | None = None
+        self.first_at: float | None = None
         self.steps: list[StepRow] = []
         self._train: Meter[Any] | None = None
         self._measured: Tensor | None = None
@@ -211,6 +213,8 @@ class Recorder(Callback):
     def _read(self, learner: Learner, meter: Meter[Any]) -> MetricsRow:
         values = meter.compute()
         now = monotonic()
+        if self.first_at is None:
+            self.first_at = now
         rate = (meter.samples - self._seen) / (now - self._read_at) if now > self._read_at else 0.0
         if meter.samples > self._seen:
             self.latest = values | {"images_per_second": rate}

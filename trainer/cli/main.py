@@ -22,9 +22,11 @@ from augment.cli.parser import INTERRUPTED, readable_errors
 from augment.cli.tools import find_tools
 from augment.recipe.op import load_plugins
 from augment.support.errors import UserError
+from augment.support.process import BEGAN
 from augment.support.signals import StopSignals
-from trainer.cli import NOTHING_TO_RESUME, folders
+from trainer.cli import folders
 from trainer.cli.auto import is_auto, resume_auto
+from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import inner_keys, parse_config
 from trainer.run.folder import owned, release
 from trainer.run.jobs import check_jobs
@@ -89,7 +91,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             from trainer.sweeps.start import Request, sweep
 
             return sweep(Request.of(args.overrides, args.config_name or "config"), signals)
-        check_jobs([args.overrides], config_name=args.config_name or "config")
+        check_jobs([args.overrides], config_name=args.config_name or "config", signals=signals)
     if args.multirun and args.config_path:
         raise UserError("--config-path: not for sweeps. Allowed: --config-dir DIR, which adds a folder.")
     signals.check()
@@ -145,7 +147,7 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
             from trainer.run.train import train
 
             with owned(folder, config.fit.resume):
-                summary = train(config, folder, console=console)
+                summary = train(config, folder, console=console, began=BEGAN)
         except Exception as error:
             errors.append(error)
             return

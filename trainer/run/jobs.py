@@ -2,15 +2,20 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Thread
 
 from omegaconf import OmegaConf
 from rich.console import Console
 
 from augment.cli.compose import compose_jobs
+from augment.support.errors import UserError
 from augment.support.files import write_atomically
+from augment.support.memory import freeze_imports
+from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
+from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import Config, parse_config
 from trainer.run.folder import owned, reserve
 from trainer.run.overrides import OVERRIDES_FILE
@@ -19,21 +24,45 @@ from trainer.run.summary import Summary
 LOG_FILE = "trainer.log"
 
 
-def check_jobs(jobs: Iterable[Sequence[str]], *, config_name: str = "config") -> list[Config]:
+def check_jobs(
+    jobs: Iterable[Sequence[str]], *, config_name: str = "config", signals: StopSignals | None = None
+) -> list[Config]:
     """Compose and check jobs, each from its normalized overrides; see `augment.cli.compose.compose_jobs`.
+
+    What is wrong without a look at data and model, such as a misspelled key, is found before PyTorch is imported.
+
+    Args:
+        jobs: the overrides of each.
+        config_name: file of conf/ to start from.
+        signals: those of the command line, which end the process at once while modules are imported.
 
     Raises:
         UserError: the first mistake.
     """
     configs = [parse_config(composed) for composed in compose_jobs(jobs, config_name=config_name)]
-    # PyTorch takes seconds to import, but a misspelled key is reported at once.
-    from trainer.run.check import check_config
-    from trainer.run.resume import check_resume
+    with freeze_imports(), signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
+        import torch  # noqa: F401
+
+        if len(configs) == 1 and signals:
+            Thread(target=_wake, args=(configs[0],)).start()
+        import trainer.run.train  # noqa: F401  (all that a run needs)
+        from trainer.run.check import check_config
+        from trainer.run.resume import check_resume
 
     for config in configs:
         check_config(config)
         check_resume(config)
     return configs
+
+
+def _wake(config: Config) -> None:
+    """Let PyTorch initialize the GPU, if there is one, which takes as long as importing DALI."""
+    import torch
+
+    with suppress(UserError, RuntimeError):  # the run will raise it
+        device = config.fit.torch_device()
+        if device.type != "cpu":
+            torch.zeros(1, device=device)
 
 
 def run_job(

@@ -50,6 +50,7 @@ def train(
     group: str | None = None,
     varied: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    began: float | None = None,
 ) -> Summary:
     """Train as configured.
 
@@ -60,6 +61,7 @@ def train(
         group: name of the sweep that the run is part of, for dashboards.
         varied: the overrides by which the run differs from others of its sweep, which name it by default.
         callbacks: callbacks in addition to those of the configuration.
+        began: when the run began, on the clock of `time.monotonic`; None: now.
 
     Returns:
         How the run ended, as recorded in the folder's summary.json. A failure is recorded there, too, and raised
@@ -68,7 +70,7 @@ def train(
     """
     with StopSignals() as signals:
         name = run_name(config.run, folder, varied)
-        return _train(config, folder, console, group, signals, name, tuple(callbacks))
+        return _train(config, folder, console, group, signals, name, tuple(callbacks), began)
 
 
 def _train(
@@ -79,8 +81,9 @@ def _train(
     signals: StopSignals,
     name: str,
     more: tuple[Callback, ...],
+    began: float | None,
 ) -> Summary:
-    begun, now = monotonic(), time()
+    begun, now = began or monotonic(), time()
     console = console or Console()
     folder.mkdir(parents=True, exist_ok=True)
     remove_parts(folder)
