@@ -6,11 +6,12 @@ import logging
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar
 
 from augment.params import Count, setting
-from augment.support.background import Refresher
+from augment.support.background import Background, Refresher
 from augment.support.errors import UserError, first_line
 from augment.support.text import printable
 from trainer.callbacks.checkpoint import best_of
@@ -39,6 +40,7 @@ class Report(Callback):
     order: ClassVar[int] = 85
     _begun: float = field(default_factory=monotonic, init=False)
     _refresher: Refresher | None = field(default=None, init=False)
+    _importing: Background[object] | None = field(default=None, init=False)
     _parameters: int = field(default=0, init=False)
     _read: Record | None = field(default=None, init=False)  # what does not change, once the background has read it
 
@@ -49,6 +51,8 @@ class Report(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Write the report of the run so far in the background, if the last one is old."""
+        if self._importing is None:  # Matplotlib and Jinja2 take a while
+            self._importing = Background(partial(import_module, "trainer.report.page"))
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
             recorder, best = learner.find(Recorder), best_of(learner)[1]
@@ -63,11 +67,13 @@ class Report(Callback):
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
+        if self._importing is not None:
+            self._importing.drop()
         if self._refresher is not None:
             self._refresher.finish()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
             return
-        from trainer.report.page import write_report  # importing matplotlib and Jinja2 takes a while
+        from trainer.report.page import write_report
 
         try:
             ending = summarize(learner, learner.folder, monotonic() - self._begun)
