@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
 from trainer.run.config import Config
@@ -65,6 +63,8 @@ def folder_error(error: OSError, folder: Path) -> UserError | None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error, from whichever library, means that the GPU ran out of memory."""
+    import torch
+
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
@@ -76,6 +76,8 @@ def _fills_gpu(error: BaseException, config: Config) -> bool:
 
 def _too_large(error: BaseException, config: Config, *, training: bool = True) -> UserError:
     fit, device = config.fit, config.fit.torch_device()
+    import torch
+
     gpu = torch.cuda.get_device_properties(device)
     stages = fit.full_stages(config.aug.size) if training else ()
     fed = [(stage.batch_size, stage.size) for stage in stages] or [(fit.batch_size, config.aug.size)]
