@@ -7,6 +7,7 @@ from pathlib import Path
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
+from augment.support.own_code import OwnCodeError, describe_own
 from trainer.run.config import Config
 
 # Write errors that do not name the file.
@@ -32,6 +33,8 @@ def explain(error: BaseException, config: Config, folder: Path) -> UserError | N
         return UserError(
             f"fit.deterministic=true: {first_line(error)} Allowed: false, or a model or a loss without that operation."
         )
+    if isinstance(error, Exception) and not isinstance(error, UserError) and (own := describe_own(error)):
+        return OwnCodeError(own)
     return None
 
 

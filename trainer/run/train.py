@@ -16,6 +16,7 @@ from augment.recipe.plan import build_plan
 from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
 from augment.support.memory import keep_freed_memory, regularly_returned
+from augment.support.own_code import OwnCodeError
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.interrupt import Interrupt
@@ -137,7 +138,7 @@ def _train(
             raise failure from failure.__cause__
         if (folder / LAST).is_file() and not isinstance(failure, NonFiniteLossError):
             failure.args = (f"{failure} fit.resume={shown(folder)} continues from its last checkpoint.",)
-        log.error("the run failed: %s", failure)
+        log.error("the run failed: %s", failure, exc_info=cause if isinstance(failure, OwnCodeError) else None)
         raise failure from cause
     else:
         summary.write()
