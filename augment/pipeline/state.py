@@ -29,9 +29,7 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     for name, key in _KEYS.items():
         if state.get(name) != identity[name]:
             was = f" ({state.get(name)}, not {identity[name]})" if name in ("batch_size", "seed") else ""
-            raise UserError(
-                f"{key}: not that of the saved run{was}. Allowed: the same, to go on in the middle of an epoch."
-            )
+            raise UserError(f"{key}: not that of the saved run{was}. Allowed: the same, in a run that is resumed.")
 
 
 def digest_of(split: Split) -> str:

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:
     """Return the metric that selects the best epoch, and that epoch's row; the row is empty if there is none yet."""
-    rows = learner.find(Recorder).rows
+    recorder = learner.find(Recorder)
+    rows = recorder.rows
     checkpoint = next((c for c in learner.callbacks if isinstance(c, Checkpoint)), None)
     monitor = monitored(checkpoint.monitor if checkpoint else AUTO, learner.task)
     epoch = checkpoint.best_epoch if checkpoint else None
-    return monitor, rows[epoch] if rows and epoch is not None else best_row(rows, monitor)
+    return monitor, rows[epoch] if rows and epoch is not None else best_row(rows[recorder.since :], monitor)
 
 
 @configurable
@@ -101,7 +102,8 @@ class Checkpoint(Callback):
         self._finish_writing()
         recorder = learner.find(Recorder)
         monitor = monitored(self.monitor, learner.task)
-        if self._of not in (None, monitor):  # the best epoch is determined again, by the other metric
+        before = self.best_epoch is not None and self.best_epoch < recorder.since
+        if before or self._of not in (None, monitor):  # the best epoch is determined again, by scores that compare
             self.best = self.best_epoch = None
         self._of = monitor
         value = recorder.rows[-1].get(monitor)

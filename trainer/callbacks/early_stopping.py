@@ -45,7 +45,8 @@ class EarlyStopping(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """End the fit if there was no improvement for `patience` epochs."""
-        rows = learner.find(Recorder).rows
+        recorder = learner.find(Recorder)
+        rows = recorder.rows[recorder.since :]
         monitor = monitored(self.monitor, learner.task)
         if monitor not in rows[-1]:
             return

@@ -65,6 +65,8 @@ class Recorder(Callback):
         val: the values of the last validation pass.
         samples: its predictions for each sample; None before the first validation of an epoch.
         first_at: when the first training batch of this process was done, on the clock of `time.monotonic`.
+        validation: what the scores of the rows from `since` on depend on, see `RunDescription`.
+        since: the first epoch whose scores compare with those to come: a resumed run may validate in another way.
         steps: running values of the training passes, the oldest first; not all of them for a long run.
     """
 
@@ -77,6 +79,8 @@ class Recorder(Callback):
         self.val: MetricsRow = {}
         self.samples: Samples | None = None
         self.first_at: float | None = None
+        self.validation: Mapping[str, Any] = {}
+        self.since = 0
         self.steps: list[StepRow] = []
         self._train: Meter[Any] | None = None
         self._measured: Tensor | None = None
@@ -89,6 +93,9 @@ class Recorder(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Start the fit's clock; write the rows of the run that is resumed."""
+        if self.changed_validation(learner):
+            self.since = len(self.rows)
+        self.validation = dict(learner.run.validation)
         self._begun = monotonic() - (self.steps[-1].seconds if self.steps else 0.0)
         if learner.folder:
             _write(self.rows, learner.folder / METRICS_FILE)
@@ -185,6 +192,8 @@ class Recorder(Callback):
             "steps": steps,
             "meter": None,
             "seconds": 0.0,
+            "validation": dict(self.validation),
+            "since": self.since,
         }
         if self._loaded is not None:
             # Nothing has been trained since the state was loaded.
@@ -199,6 +208,12 @@ class Recorder(Callback):
         self.rows = [dict(row) for row in state["rows"]]
         self.steps = [StepRow(*step) for step in state["steps"]]
         self._loaded = state if state["meter"] is not None else None
+        self.validation, self.since = state.get("validation", {}), state.get("since", 0)
+
+    def changed_validation(self, learner: Learner) -> tuple[str, ...]:
+        """Return the settings by which the validation of a resumed run differs from what it was, before the fit."""
+        known = learner.run.validation
+        return tuple(name for name, value in self.validation.items() if name in known and known[name] != value)
 
     def _check_folder(self, folder: Path) -> None:
         """Check that the folder was not deleted: writing would create it again and leave a part of a run in it."""

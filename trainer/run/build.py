@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from nvidia.dali import backend
@@ -158,7 +159,13 @@ def make_learner(
         classes=dataset.classes,
         task=task,
         run=RunDescription(
-            as_written(config.resolved), group, stages, name, config.run.written_tags, dataset.val.files
+            as_written(config.resolved),
+            group,
+            stages,
+            name,
+            config.run.written_tags,
+            dataset.val.files,
+            validation=_validation(config, loaders),
         ),
     )
     if device.type == "cuda" and not fit.compile:
@@ -171,6 +178,18 @@ def make_learner(
             bf16=fit.bf16,
         )
     return learner
+
+
+def _validation(config: Config, loaders: Loaders) -> dict[str, Any]:
+    """Return what scores of the validation depend on, besides the model."""
+    fit, identity = config.fit, loaders.val.identity
+    limited = fit.limit_batches is not None and fit.limit_batches < len(loaders.val)
+    return {
+        "aug.val": identity["plan"],
+        "data": identity["files"],
+        "fit.tta": fit.tta,
+        "fit.limit_batches": [fit.limit_batches, fit.batch_size] if limited else None,
+    }
 
 
 @contextmanager

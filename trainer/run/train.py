@@ -36,7 +36,7 @@ from trainer.run.environment import ENVIRONMENT_FILE, environment
 from trainer.run.failures import explain
 from trainer.run.folder import clean
 from trainer.run.labels import run_name
-from trainer.run.resume import resume
+from trainer.run.resume import describe_changed_validation, resume
 from trainer.run.summary import Summary, reserve_summary, summarize
 from trainer.tasks.registry import unused_settings
 
@@ -112,6 +112,9 @@ def _train(
         console.print(plans, highlight=False)
         _announce(config, learner, loaders, folder, console)
         start = Position() if config.fit.resume is None else resume(learner, loaders, config)
+        if note := describe_changed_validation(learner):
+            log.warning(note)
+            console.print(note, highlight=False, soft_wrap=True)
         signals.check()
         signals.hold()  # the fit handles them; the work after it is short and should complete
         learner.fit(start)
