@@ -3,6 +3,7 @@
 import sys
 
 from augment.cli.tools import run_tool
+from augment.support.process import leave
 from augment.support.text import keep_names
 
 
@@ -13,4 +14,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

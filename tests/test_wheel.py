@@ -61,7 +61,8 @@ def empty(tmp_path: Path) -> Path:
 
 # One process for several commands: each would import PyTorch and DALI.
 _RUN = """
-import json, runpy, sys
+import augment.support.process, json, runpy, sys
+augment.support.process.leave = sys.exit
 for arguments in json.loads(sys.argv[1]):
     sys.argv = arguments
     try:

@@ -1,12 +1,12 @@
 """`python -m trainer`: train as configured, or run the tool that the first argument names."""
 
 import atexit
-import sys
 
 from augment.support.memory import freeze_imports
+from augment.support.process import leave
 from augment.support.signals import exit_on_stop, hide_discarded_interrupts, ignore_stop_signals
 from augment.support.text import keep_names
-from trainer.cli import NOTHING_TO_RESUME
+from trainer.run import NOTHING_TO_RESUME
 
 
 def main() -> int:
@@ -31,4 +31,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

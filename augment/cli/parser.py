@@ -16,7 +16,9 @@ from yaml import YAMLError
 
 from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_config_dir
 from augment.support.errors import UserError, suggest
+from augment.support.own_code import describe_own
 from augment.support.text import printable
+from augment.support.yaml_files import describe_slip
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +38,8 @@ def readable_errors() -> Iterator[None]:
         sys.stderr.write(f"error: {printable(str(error)).strip()}\n")
         raise SystemExit(USAGE) from None
     except YAMLError as error:
-        sys.stderr.write(f"error: a configuration file cannot be read: {' '.join(str(error).split())}.\n")
+        mark = getattr(error, "problem_mark", None)
+        sys.stderr.write(f"error: {mark.name if mark else 'a configuration file'}: {describe_slip(error)}\n")
         raise SystemExit(USAGE) from None
     except OSError as error:
         if error.errno != ENAMETOOLONG:
@@ -45,6 +48,11 @@ def readable_errors() -> Iterator[None]:
         raise SystemExit(USAGE) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
+    except Exception as error:
+        if not (own := describe_own(error)):
+            raise
+        sys.stderr.write(f"error: {printable(own)}\n")
+        raise SystemExit(USAGE) from None
 
 
 class Parser(ArgumentParser):

@@ -12,6 +12,7 @@ from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_paths, name_of, portable_name
 from augment.data.watch import Watch
 from augment.support.errors import UserError
+from augment.support.own_code import OwnCodeError, describe_in_op
 from augment.support.seeds import derive_seed
 from augment.support.text import amount, list_some
 
@@ -76,8 +77,11 @@ class BadImages:
 
         Raises:
             UserError: `Split.max_bad` does not allow it.
+            OwnCodeError: the error is that of a user's op, whose message DALI puts between its own.
             RuntimeError: the error, if it is not about images.
         """
+        if own := describe_in_op(error):
+            raise OwnCodeError(own) from error
         files = self._split.files
         coming = [self.stand_ins.get(index, index) for index in next_indices]
         problems = self._find(error, [files[index] for index in coming])

@@ -31,9 +31,7 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
             was = f" ({state.get(name)}, not {identity[name]})" if name in ("batch_size", "seed") else ""
             if name == "shard":
                 was = f" ({state.get(name, [0, 1])[1]}, not {identity[name][1]})"
-            raise UserError(
-                f"{key}: not that of the saved run{was}. Allowed: the same, to go on in the middle of an epoch."
-            )
+            raise UserError(f"{key}: not that of the saved run{was}. Allowed: the same, in a run that is resumed.")
 
 
 def digest_of(split: Split) -> str:

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from augment.params import Choice, Count, Number, Param, Range
 from augment.support.errors import UserError, suggest
+from augment.support.own_code import describe_raised
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -340,5 +341,7 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
             raise UserError(
                 f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH)."
             ) from error
-        except (ImportError, SyntaxError, TypeError, ValueError) as error:
-            raise UserError(f"{key}: {module}: {error}") from error
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{key}: {module}: {describe_raised(error)}") from error

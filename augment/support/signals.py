@@ -62,6 +62,18 @@ class StopSignals:
         """Let the next signal only set `asked`."""
         self.asked, self.held = False, True
 
+    @contextmanager
+    def ending(self, code: int, message: str = "") -> Iterator[None]:
+        """Inside, end the process at once when a signal comes; see `exit_on_stop`."""
+        handlers = {number: signal.getsignal(number) for number in self._previous}
+        if handlers:
+            exit_on_stop(code, message)
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
     def check(self, message: str = "") -> None:
         """Raise KeyboardInterrupt if a signal came while signals were held, here or in a context around this one.
 

@@ -1,5 +1,6 @@
 """Read YAML files safely: none can run code, take long, or fill the memory."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,52 @@ def read_yaml(file: Path) -> object:
     """
     try:
         loaded: object = yaml.load(check_yaml(file), Loader=get_yaml_loader())
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:
+        raise UserError(f"{file}: {describe_slip(error, file.read_text(encoding='utf-8'))}") from error
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode()
+        raise UserError(f"{file}: {_place(before)}: this is not UTF-8. Allowed: a text file in UTF-8.") from error
+    except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read: {first_line(error)}. Allowed: a YAML file.") from error
     return {} if loaded is None else loaded
+
+
+def describe_slip(error: yaml.YAMLError, text: str = "") -> str:
+    """Return what is wrong with a YAML file, in a sentence that begins with the line and the column, from 1.
+
+    Args:
+        error: the error of the parser.
+        text: the content of the file, if it is known.
+    """
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"{_place(text[: error.position])}: a control character. Allowed: text without them."
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"not YAML: {first_line(error)}."
+    mark, opened, context = error.problem_mark, error.context_mark, error.context or ""
+    place, problem = f"line {mark.line + 1}, column {mark.column + 1}", error.problem or "not YAML"
+    begun = "" if opened is None else f"line {opened.line + 1}, column {opened.column + 1}"
+    if duplicate := re.fullmatch(r"found duplicate key (.*)", problem):
+        return f"{place}: the key {duplicate[1]} is in this mapping already. Allowed: each key once."
+    if "cannot start any token" in problem:
+        found = text.splitlines()[mark.line][mark.column :][:1] if text else ""
+        if found == "\t":
+            return f"{place}: a tab. Allowed: spaces."
+        return f"{place}: no value begins with {found or 'this character'}. Allowed: quotes around it."
+    for kind, opening, closing in (("flow mapping", "{", "}"), ("flow sequence", "[", "]")):
+        if kind in context and begun:
+            return f"{begun}: this {opening} is not closed by a {closing} before {place}."
+    if "flow node" in context:
+        return f"{place}: a value, or the end of a {{ or [, is missing."
+    if "quoted" in context and begun:
+        return f"{begun}: this quote is not closed. Allowed: the same quote at both ends of a text."
+    problem = " ".join(filter(None, (context, problem)))
+    return f"{place}: {problem}. Allowed: YAML; the items of a mapping are key: value, all indented alike."
+
+
+def _place(before: str) -> str:
+    """Return the line and the column of what follows some text."""
+    lines = before.split("\n")
+    return f"line {len(lines)}, column {len(lines[-1]) + 1}"
 
 
 def read_list(file: Path) -> list[object]:

@@ -59,5 +59,5 @@ class FakeRuns:
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compose jobs without trying their data and models."""
-    for check in ("check_config", "check_resume"):
-        monkeypatch.setattr(f"trainer.run.jobs.{check}", lambda config: None)
+    for check in ("check.check_config", "resume.check_resume"):
+        monkeypatch.setattr(f"trainer.run.{check}", lambda config: None)

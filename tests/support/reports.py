@@ -15,10 +15,9 @@ from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, BestModel, save
 from trainer.report.findings import findings
 from trainer.report.record import Record
-from trainer.run.config import CONFIG_FILE, parse_config
+from trainer.run.config import CONFIG_FILE, PLAN_FILE, parse_config
 from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.summary import SUMMARY_FILE, Summary
-from trainer.run.train import PLAN_FILE
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.display import MetricsRow
 

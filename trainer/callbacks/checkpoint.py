@@ -1,9 +1,12 @@
 """The callback that saves last.pt and best.pt."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Number, setting
 from augment.support.background import Background
@@ -11,20 +14,23 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, BestModel, mend, on_host, save
-from trainer.loop.counts import Position
-from trainer.loop.learner import Learner
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
 
+if TYPE_CHECKING:
+    from trainer.loop.counts import Position
+    from trainer.loop.learner import Learner
+
 
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:
     """Return the metric that selects the best epoch, and that epoch's row; the row is empty if there is none yet."""
-    rows = learner.find(Recorder).rows
+    recorder = learner.find(Recorder)
+    rows = recorder.rows
     checkpoint = next((c for c in learner.callbacks if isinstance(c, Checkpoint)), None)
     monitor = monitored(checkpoint.monitor if checkpoint else AUTO, learner.task)
     epoch = checkpoint.best_epoch if checkpoint else None
-    return monitor, rows[epoch] if rows and epoch is not None else best_row(rows, monitor)
+    return monitor, rows[epoch] if rows and epoch is not None else best_row(rows[recorder.since :], monitor)
 
 
 @configurable
@@ -98,7 +104,8 @@ class Checkpoint(Callback):
         self._finish_writing()
         recorder = learner.find(Recorder)
         monitor = monitored(self.monitor, learner.task)
-        if self._of not in (None, monitor):  # the best epoch is determined again, by the other metric
+        before = self.best_epoch is not None and self.best_epoch < recorder.since
+        if before or self._of not in (None, monitor):  # the best epoch is determined again, by scores that compare
             self.best = self.best_epoch = None
         self._of = monitor
         value = recorder.rows[-1].get(monitor)

@@ -1,18 +1,23 @@
 """Early stopping: end a fit that no longer improves."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Number, setting
 from augment.support.text import amount
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, CancelFit
-from trainer.loop.learner import Learner
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import ALL_MONITORED, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 @configurable
@@ -40,7 +45,8 @@ class EarlyStopping(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """End the fit if there was no improvement for `patience` epochs."""
-        rows = learner.find(Recorder).rows
+        recorder = learner.find(Recorder)
+        rows = recorder.rows[recorder.since :]
         monitor = monitored(self.monitor, learner.task)
         if monitor not in rows[-1]:
             return

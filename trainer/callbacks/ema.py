@@ -1,16 +1,20 @@
 """The callback that validates, and keeps in `best.pt`, a moving average of the weights."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from augment.params import Count, Flag, Number, setting
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
 from trainer.optim.schedule import position
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from trainer.loop.learner import Learner
 
 
 @configurable
@@ -36,14 +40,17 @@ class EMA(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Move the average of a resumed run to the device and memory format of the model's values."""
+        import torch
+
         values = _averaged(learner.model)
         if self._average:
             loaded = self._average
             self._average = {name: torch.empty_like(value).copy_(loaded[name]) for name, value in values.items()}
 
-    @torch.no_grad()
     def after_step(self, learner: Learner) -> None:
         """Move the average towards the current values."""
+        import torch
+
         if position(learner.step + 1, learner.total_steps) < self.start:
             return
         self._steps += 1
@@ -51,26 +58,31 @@ class EMA(Callback):
             return
         values = _averaged(learner.model)
         if not self._average:
-            self._average = {name: value.clone() for name, value in values.items()}
-        torch._foreach_lerp_([*self._average.values()], [*values.values()], 1 - self._decay_now() ** self.every)
+            self._average = {name: value.detach().clone() for name, value in values.items()}
+        with torch.no_grad():
+            torch._foreach_lerp_([*self._average.values()], [*values.values()], 1 - self._decay_now() ** self.every)
 
-    @torch.no_grad()
     def before_validate(self, learner: Learner) -> None:
         """Put the average into the model."""
+        import torch
+
         if not self._average:
             return
         values = _averaged(learner.model)
         if not self._trained:
-            self._trained = {name: torch.empty_like(value) for name, value in values.items()}
-        torch._foreach_copy_([*self._trained.values()], [*values.values()])
-        torch._foreach_copy_([*values.values()], [*self._average.values()])
+            self._trained = {name: torch.empty_like(value, requires_grad=False) for name, value in values.items()}
+        with torch.no_grad():
+            torch._foreach_copy_([*self._trained.values()], [*values.values()])
+            torch._foreach_copy_([*values.values()], [*self._average.values()])
         self._swapped = True
 
-    @torch.no_grad()
     def after_validate(self, learner: Learner) -> None:
         """Put the trained values back."""
+        import torch
+
         if self._swapped:
-            torch._foreach_copy_([*_averaged(learner.model).values()], [*self._trained.values()])
+            with torch.no_grad():
+                torch._foreach_copy_([*_averaged(learner.model).values()], [*self._trained.values()])
             self._swapped = False
 
     def after_fit(self, learner: Learner) -> None:

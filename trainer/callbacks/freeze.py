@@ -1,16 +1,21 @@
 """The callback that freezes the first layers of a pretrained network while its new head learns."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from dataclasses import dataclass, field
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Text, setting
 from augment.support.errors import UserError
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
 from trainer.optim.layers import layer_of, matches
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainer.loop.learner import Learner
 
 
 @configurable

@@ -1,13 +1,16 @@
 """The callback that clips gradients."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from torch import nn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from augment.params import Number, setting
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 @configurable
@@ -19,4 +22,6 @@ class GradClip(Callback):
 
     def before_step(self, learner: Learner) -> None:
         """Clip the gradients, without a check for NaN, which would wait for the device."""
+        from torch import nn
+
         nn.utils.clip_grad_norm_(learner.model.parameters(), self.max_norm, error_if_nonfinite=False)

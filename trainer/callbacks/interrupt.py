@@ -1,8 +1,14 @@
 """The callback that turns Ctrl-C, and other signals that ask to stop, into a clean end."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback, CancelFit
-from trainer.loop.learner import Learner
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 def status_of(learner: Learner) -> str:

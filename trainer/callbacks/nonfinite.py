@@ -1,19 +1,22 @@
 """The callback that saves and counts the batches that are skipped because they are not finite."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Hashable
 from time import monotonic
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from augment.support.files import shown
 from trainer.callbacks.plots import as_fed
 from trainer.callbacks.recorder import NonFiniteLossError
-from trainer.figures.batch import plot_batch
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from trainer.loop.learner import Learner
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,8 @@ class NonFinite(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Keep the batch on the device if it is the first one that is not finite; check if it is due."""
+        import torch
+
         finite = getattr(learner, "finite", None)
         if not learner.training or finite is None or finite is self._judged:
             return  # a cancelled batch still has the verdict on the previous one
@@ -65,6 +70,8 @@ class NonFinite(Callback):
             self._read(learner)
 
     def _read(self, learner: Learner) -> None:
+        import torch
+
         assert self._count is not None
         slots = list(self._slots.values())
         new, *full = torch.stack([self._count, *(slot.full.long() for slot in slots)]).tolist()
@@ -90,12 +97,16 @@ class _Slot:
     """Memory on the device for a batch of one shape, and whether it is in use."""
 
     def __init__(self, device: torch.device) -> None:
+        import torch
+
         self.full = torch.zeros((), dtype=torch.bool, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._batch: tuple[Tensor, ...] = ()
 
     def keep(self, bad: Tensor, learner: Learner) -> None:
         """Take the learner's batch if it is bad, and the slot is free."""
+        import torch
+
         batch = learner.batch
         given = (batch.images, batch.targets, batch.indices.to(bad.device, non_blocking=True))
         if not self._batch:
@@ -108,6 +119,10 @@ class _Slot:
 
     def save(self, learner: Learner) -> str:
         """Write the batch into the folder of the run, and free the slot; return the file's name."""
+        import torch
+
+        from trainer.figures.batch import plot_batch
+
         self.full.zero_()
         step = int(self._step) + 1
         if learner.folder is None:

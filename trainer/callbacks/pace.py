@@ -1,11 +1,15 @@
 """How long the rest of a fit will take."""
 
+from __future__ import annotations
+
 from itertools import accumulate
 from time import monotonic
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 # A pass without gradients, in comparison to one with them, until one was measured.
 _FORWARD = 1 / 3

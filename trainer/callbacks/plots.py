@@ -1,26 +1,28 @@
 """Figures of a run: the first batch, curves, the schedule, and the figure of its task."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from augment.params import Count, setting
-from augment.support.background import Refresher
+from augment.support.background import Background, Refresher
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.scheduler import ParamScheduler
-from trainer.figures.batch import plot_batch
-from trainer.figures.curves import plot_history, plot_schedule
-from trainer.figures.outputs import plot_outputs
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
-from trainer.loop.learner import Learner
 from trainer.optim.schedule import position
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainer.loop.learner import Learner
 
 BATCH, HISTORY, SCHEDULE = "batch.png", "history.png", "schedule.png"
 
@@ -38,36 +40,40 @@ class Plots(Callback):
     order: ClassVar[int] = 60
     _history: Refresher | None = field(default=None, init=False)
     _begun: bool = field(default=False, init=False)
+    _first: Background[None] | None = field(default=None, init=False)
 
     def before_fit(self, learner: Learner) -> None:
-        """Draw the schedule, which is known before the first step."""
+        """Forget the fit before."""
         self._history = Refresher(HISTORY)
-        if learner.folder is None:
-            return
-        schedules = [c.schedules for c in learner.callbacks if isinstance(c, ParamScheduler)]
-        if schedules and "lr" in schedules[0]:
-            steps = learner.total_steps
-            rates = [schedules[0]["lr"](position(step, steps)) for step in range(steps)]
-            plot_schedule(rates, learner.folder / SCHEDULE)
 
     def after_batch(self, learner: Learner) -> None:
-        """Draw the first training batch, as it came out of the pipeline."""
+        """Draw the schedule and the first training batch, as it came out of the pipeline, in the background."""
         if learner.training and not self._begun and learner.folder is not None:
             self._begun = True
             images, labels = as_fed(learner, learner.batch.images[: self.images], learner.batch.targets[: self.images])
-            plot_batch(images, labels, learner.folder / BATCH, title=f"training batch {learner.step + 1}, as fed")
+            self._first = Background(partial(_draw_first, learner, learner.folder, learner.step + 1, images, labels))
 
     def after_epoch(self, learner: Learner) -> None:
         """Draw the curves again in the background if the last drawing is old."""
+        self._finish_first()
         if learner.folder is not None and self._history is not None and self._history.due:
+            from trainer.figures.curves import plot_history
+
             self._history.start(partial(plot_history, list(learner.find(Recorder).rows), learner.folder / HISTORY))
 
     def after_fit(self, learner: Learner) -> None:
         """Draw the curves, and the figure of the task for the best epoch."""
+        if learner.error is None:
+            self._finish_first()
+        elif self._first is not None:
+            self._first.drop()
         if self._history is not None:
             self._history.finish()
         if learner.folder is None or not learner.folder.is_dir() or not learner.find(Recorder).rows:
             return
+        from trainer.figures.curves import plot_history
+        from trainer.figures.outputs import plot_outputs
+
         plot_history(learner.find(Recorder).rows, learner.folder / HISTORY)
         if (learner.folder / BEST).is_file():
             best = load(learner.folder / BEST, BestModel)
@@ -77,9 +83,30 @@ class Plots(Callback):
             if figure is not None:
                 plot_outputs(figure, learner.folder / learner.task.figure_file)
 
+    def _finish_first(self) -> None:
+        """Wait for the drawings of the first batch, and raise their error."""
+        first, self._first = self._first, None
+        if first is not None:
+            first.result()
+
+
+def _draw_first(learner: Learner, folder: Path, step: int, images: NDArray[np.uint8], labels: list[str]) -> None:
+    """Draw the schedule, and a training batch of which `step` is the number."""
+    from trainer.figures.batch import plot_batch  # importing Matplotlib takes a while
+    from trainer.figures.curves import plot_schedule
+
+    schedules = [c.schedules for c in learner.callbacks if isinstance(c, ParamScheduler)]
+    if schedules and "lr" in schedules[0]:
+        steps = learner.total_steps
+        rates = [schedules[0]["lr"](position(step, steps)) for step in range(steps)]
+        plot_schedule(rates, folder / SCHEDULE)
+    plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, as fed")
+
 
 def as_fed(learner: Learner, images: Tensor, targets: Tensor) -> tuple[NDArray[np.uint8], list[str]]:
     """Return training images as pixels, (N, H, W, 3), as they were fed, and their targets in words."""
+    import torch
+
     plan = learner.train_loader.plan
     normalization = ((0.0,), (1.0,)) if plan is None else (plan.mean, plan.std)
     images = images.float()

@@ -1,9 +1,13 @@
 """The callback that prepares the next validation while an epoch trains."""
 
-from typing import ClassVar
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
 
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 class Prepare(Callback):

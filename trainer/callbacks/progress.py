@@ -1,8 +1,10 @@
 """Progress bars, and a line for each epoch."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,8 +15,10 @@ from trainer.callbacks.pace import Pace
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
 from trainer.tasks.display import PACE, Column, MetricsRow
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 @configurable
@@ -133,7 +137,7 @@ class PassBar(Callback):
         """Advance the bar."""
         self._progress.advance(self._pass)
 
-    def __enter__(self) -> "PassBar":
+    def __enter__(self) -> PassBar:
         self._progress.start()
         return self
 

@@ -1,5 +1,7 @@
 """The recorder: measures every pass and writes a row of metrics for each epoch."""
 
+from __future__ import annotations
+
 import errno
 import json
 import math
@@ -7,17 +9,18 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import fence, json_line, write_atomically
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.metrics import Meter, Samples
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainer.loop.learner import Learner
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 
@@ -61,6 +64,9 @@ class Recorder(Callback):
         latest: the running values when last read, with the key "images_per_second".
         val: the values of the last validation pass.
         samples: its predictions for each sample; None before the first validation of an epoch.
+        first_at: when the first training batch of this process was done, on the clock of `time.monotonic`.
+        validation: what the scores of the rows from `since` on depend on, see `RunDescription`.
+        since: the first epoch whose scores compare with those to come: a resumed run may validate in another way.
         steps: running values of the training passes, the oldest first; not all of them for a long run.
     """
 
@@ -73,6 +79,9 @@ class Recorder(Callback):
         self.latest: MetricsRow = {}
         self.val: MetricsRow = {}
         self.samples: Samples | None = None
+        self.first_at: float | None = None
+        self.validation: Mapping[str, Any] = {}
+        self.since = 0
         self.steps: list[StepRow] = []
         self._train: Meter[Any] | None = None
         self._measured: Tensor | None = None
@@ -85,6 +94,9 @@ class Recorder(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Start the fit's clock; write the rows of the run that is resumed."""
+        if self.changed_validation(learner):
+            self.since = len(self.rows)
+        self.validation = dict(learner.run.validation)
         self._begun = monotonic() - (self.steps[-1].seconds if self.steps else 0.0)
         if learner.folder:
             _write(self.rows, learner.folder / METRICS_FILE)
@@ -162,6 +174,8 @@ class Recorder(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """Write the row and the running values."""
+        import torch
+
         memory = {}
         if learner.device.type == "cuda":
             memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}
@@ -183,6 +197,8 @@ class Recorder(Callback):
             "steps": steps,
             "meter": None,
             "seconds": 0.0,
+            "validation": dict(self.validation),
+            "since": self.since,
         }
         if self._loaded is not None:
             # Nothing has been trained since the state was loaded.
@@ -197,6 +213,12 @@ class Recorder(Callback):
         self.rows = [dict(row) for row in state["rows"]]
         self.steps = [StepRow(*step) for step in state["steps"]]
         self._loaded = state if state["meter"] is not None else None
+        self.validation, self.since = state.get("validation", {}), state.get("since", 0)
+
+    def changed_validation(self, learner: Learner) -> tuple[str, ...]:
+        """Return the settings by which the validation of a resumed run differs from what it was, before the fit."""
+        known = learner.run.validation
+        return tuple(name for name, value in self.validation.items() if name in known and known[name] != value)
 
     def _check_folder(self, folder: Path) -> None:
         """Check that the folder was not deleted: writing would create it again and leave a part of a run in it."""
@@ -211,6 +233,8 @@ class Recorder(Callback):
     def _read(self, learner: Learner, meter: Meter[Any]) -> MetricsRow:
         values = meter.compute()
         now = monotonic()
+        if self.first_at is None:
+            self.first_at = now
         seen = learner.ranks.size * (meter.samples - self._seen)
         rate = seen / (now - self._read_at) if now > self._read_at else 0.0
         if meter.samples > self._seen:

@@ -1,11 +1,15 @@
 """The callback that applies schedules to the optimizer."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
-from trainer.optim.optimizers import set_value
 from trainer.optim.schedule import Schedule, position
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 class ParamScheduler(Callback):
@@ -23,6 +27,8 @@ class ParamScheduler(Callback):
 
     def before_batch(self, learner: Learner) -> None:
         """Set the values, in training."""
+        from trainer.optim.optimizers import set_value
+
         if learner.training:
             values = self.values(learner)
             for group in learner.optimizer.param_groups:

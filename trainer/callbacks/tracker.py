@@ -1,5 +1,7 @@
 """The base of experiment trackers: what all of them are given, in a thread that training never waits for."""
 
+from __future__ import annotations
+
 import logging
 import re
 import sys
@@ -8,11 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 from PIL import Image
-from torch import nn
 
 from augment.data.images import portable_name
 from augment.support.background import Worker
@@ -27,7 +28,11 @@ from trainer.callbacks.scheduler import ParamScheduler
 from trainer.figures.thumbnail import thumbnail
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
-from trainer.loop.learner import Learner
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainer.loop.learner import Learner
 
 # Names of what all trackers get besides metrics.
 BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"

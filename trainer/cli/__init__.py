@@ -1,4 +1,1 @@
 """The command line of `python -m trainer`."""
-
-# After Ctrl-C before there is a run, mostly while packages are imported or the data are listed.
-NOTHING_TO_RESUME = "stopped before the first batch; nothing to resume"

@@ -9,9 +9,8 @@ from omegaconf.errors import OmegaConfBaseException
 from augment.cli.overrides import normalize, refuse_sweeps, refuse_words
 from augment.cli.trust import TRUST_FLAG
 from augment.support.errors import UserError
+from trainer.cli import ranks
 from trainer.cli.auto import is_auto, resume_auto
-from trainer.cli.ranks import follow_main, send
-from trainer.loop.ranks import Ranks, join
 from trainer.run.config import new_folder
 from trainer.run.jobs import check_jobs, run_job
 from trainer.run.overrides import with_resumed
@@ -34,9 +33,10 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     Raises:
         UserError: a mistake in the overrides, found before anything is written, or one that ends the run.
     """
-    ranks = join()
-    if not ranks.is_main:
-        return _follow(ranks)
+    if ranks.follows():
+        ranks.follow(leaves=False)
+        ending: Any = None
+        return cast(Summary, ranks.share(ending))
     try:
         refuse_words(overrides)
         tokens = normalize(with_resumed([*overrides, *([TRUST_FLAG] if trust else [])]))
@@ -44,16 +44,10 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         if is_auto(tokens):
             tokens, done = resume_auto(tokens, None if folder is None else Path(folder))
             if done is not None:
-                send(None)
-                return ranks.broadcast(done)
+                ranks.send(None)
+                return ranks.share(done)
         (config,) = check_jobs([tokens])
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error).strip()) from error
-    send(tokens)
-    return ranks.broadcast(run_job(config, tokens, new_folder() if folder is None else Path(folder)))
-
-
-def _follow(ranks: Ranks) -> Summary:
-    follow_main(leaves=False)
-    summary: Any = None
-    return cast(Summary, ranks.broadcast(summary))
+    ranks.send(tokens)
+    return ranks.share(run_job(config, tokens, new_folder() if folder is None else Path(folder)))

@@ -22,19 +22,16 @@ from augment.cli.parser import INTERRUPTED, readable_errors
 from augment.cli.tools import find_tools
 from augment.recipe.op import load_plugins
 from augment.support.errors import UserError
+from augment.support.process import BEGAN
 from augment.support.signals import StopSignals
-from trainer.cli import NOTHING_TO_RESUME, folders
+from trainer.cli import folders, ranks
 from trainer.cli.auto import is_auto, resume_auto
-from trainer.cli.ranks import follow_main, ranks_to_start, send, start_ranks
-from trainer.loop.ranks import join, leave
 from trainer.loop.settings import launched
+from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import inner_keys, parse_config
 from trainer.run.folder import owned, release
-from trainer.run.jobs import check_jobs
+from trainer.run.jobs import RanksError, check_jobs
 from trainer.run.overrides import flags_first, with_resumed
-from trainer.run.train import train
-from trainer.sweeps.start import Request, sweep
-from trainer.tools.reference import help_text
 
 # Two runs that start in the same second must not share a folder.
 OmegaConf.register_new_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
@@ -64,6 +61,8 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         raise UserError(f"{arguments[0]}: unknown tool. Did you mean '{near[0]}'? Allowed: {', '.join(tools)}.")
     set_config_dir(get_args_parser().parse_known_args(flags_first(arguments))[0].config_dir)
     if "--help" in arguments or "-h" in arguments:
+        from trainer.tools.reference import help_text
+
         _load_given_plugins(arguments)
         sys.stdout.write(help_text(group_names()))
         return 0
@@ -73,14 +72,12 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         allowed = "-m, --cfg job, --config-dir DIR, --help; key=value"
         raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {allowed}.")
     refuse_words(args.overrides)
-    if launched() > 1 and not join().is_main:
-        return follow_main()
+    if ranks.follows():
+        return ranks.follow()
     only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun
     if not only_shows and not args.config_path:
         if not args.multirun:
             refuse_sweeps(args.overrides)
-            if (count := ranks_to_start(args.overrides, args.config_name or "config")) > 1:
-                return start_ranks(count, arguments)
         if is_auto(args.overrides):
             if args.multirun:
                 raise UserError(
@@ -90,16 +87,22 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             given, done = resume_auto(args.overrides, config_name=args.config_name or "config")
             if done is not None:
                 sys.stdout.write(f"already finished, nothing to resume: {done}\n")
-                send(None)
+                ranks.send(None)
                 return 0
             tokens = [*(token for token in tokens if token not in args.overrides), *given]
             args.overrides = given
         if args.multirun:
             if launched() > 1:
                 raise UserError("--multirun: each job trains on one GPU. Allowed: without torchrun.")
+            from trainer.sweeps.start import Request, sweep
+
             return sweep(Request.of(args.overrides, args.config_name or "config"), signals)
-        check_jobs([args.overrides], config_name=args.config_name or "config")
-        send(args.overrides, args.config_name or "config")
+        try:
+            check_jobs([args.overrides], config_name=args.config_name or "config", signals=signals)
+        except RanksError as several:
+            release()
+            return ranks.start(several.count, arguments)
+        ranks.send(args.overrides, args.config_name or "config")
     if args.multirun and args.config_path:
         raise UserError("--config-path: not for sweeps. Allowed: --config-dir DIR, which adds a folder.")
     signals.check()
@@ -122,7 +125,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         ) from error
     if errors:
         raise errors[0]
-    leave()
+    ranks.leave()
     return INTERRUPTED if "interrupted" in statuses else 0
 
 
@@ -153,8 +156,10 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
         console = Console()
         try:
             config = parse_config(plain_values(composed))
+            from trainer.run.train import train
+
             with owned(folder, config.fit.resume):
-                summary = train(config, folder, console=console)
+                summary = train(config, folder, console=console, began=BEGAN)
         except Exception as error:
             errors.append(error)
             return

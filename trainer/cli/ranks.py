@@ -4,24 +4,17 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TypeVar
 from uuid import uuid4
 
-from augment.cli.compose import compose_jobs
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError
-from trainer.loop.ranks import LostRankError, current, join, leave
 from trainer.loop.settings import launched
-from trainer.run.config import parse_config
+
+T = TypeVar("T")
 
 
-def ranks_to_start(overrides: Sequence[str], config_name: str) -> int:
-    """Return the number of processes that a configuration asks for; 1: this one trains alone, or was started as one."""
-    if launched() > 1:
-        return 1
-    return parse_config(compose_jobs([overrides], config_name=config_name)[0]).fit.gpus or 1
-
-
-def start_ranks(count: int, arguments: Sequence[str]) -> int:
+def start(count: int, arguments: Sequence[str]) -> int:
     """Start processes with the same arguments, as torchrun does; return the exit code once all have ended."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -52,7 +45,16 @@ def start_ranks(count: int, arguments: Sequence[str]) -> int:
     return 0
 
 
-def follow_main(*, leaves: bool = True) -> int:
+def follows() -> bool:
+    """Return whether this process is one of several that were started together, and not the first."""
+    if launched() == 1:
+        return False
+    from trainer.loop.ranks import join
+
+    return not join().is_main
+
+
+def follow(*, leaves: bool = True) -> int:
     """In a rank other than the first: train what rank 0 checked and sent; return the exit code.
 
     Args:
@@ -61,23 +63,23 @@ def follow_main(*, leaves: bool = True) -> int:
     Raises:
         UserError: something is wrong on this rank, or, if it does not leave, another one has ended.
     """
+    from trainer.loop.ranks import LostRankError, current
     from trainer.run.jobs import check_jobs
-    from trainer.run.train import follow
+    from trainer.run.train import follow as train
 
-    ranks = join()
     nothing: tuple[Sequence[str], str] | None = None
     try:
-        if (sent := ranks.broadcast(nothing)) is None:
+        if (sent := current().broadcast(nothing)) is None:
             return 0
         overrides, config_name = sent
         (config,) = check_jobs([overrides], config_name=config_name)
-        status = follow(config)
+        status = train(config)
     except LostRankError:
         if not leaves:
             raise
         return 1  # the one that failed says why
     except UserError as error:
-        raise UserError(f"rank {ranks.rank}: {error}") from error
+        raise UserError(f"rank {current().rank}: {error}") from error
     if leaves:
         leave()
     return INTERRUPTED if status == "interrupted" else 0
@@ -85,4 +87,24 @@ def follow_main(*, leaves: bool = True) -> int:
 
 def send(overrides: Sequence[str] | None, config_name: str = "config") -> None:
     """In rank 0: tell the others what to train; None: nothing."""
-    current().broadcast(None if overrides is None else (tuple(overrides), config_name))
+    if launched() > 1:
+        from trainer.loop.ranks import join
+
+        join().broadcast(None if overrides is None else (tuple(overrides), config_name))
+
+
+def share(value: T) -> T:
+    """Return the value of rank 0, which all ranks call."""
+    if launched() == 1:
+        return value
+    from trainer.loop.ranks import join
+
+    return join().broadcast(value)
+
+
+def leave() -> None:
+    """Leave the other ranks at the end of the process."""
+    if launched() > 1:
+        from trainer.loop.ranks import leave as end
+
+        end()

@@ -69,6 +69,7 @@ class RunDescription:
         name: what people call the run; empty: it has only the name of its folder.
         tags: its tags.
         val_files: the validation images, in the order of their indices; empty: unknown.
+        validation: what scores of the validation depend on, as plain values by the names of settings.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class RunDescription:
     name: str = ""
     tags: tuple[str, ...] = ()
     val_files: "Sequence[ImageRef]" = ()
+    validation: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Callback:

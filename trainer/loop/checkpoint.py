@@ -1,5 +1,7 @@
 """Checkpoint files: their contents, written completely or not at all and read without running code."""
 
+from __future__ import annotations
+
 import logging
 import os
 import pickle
@@ -11,13 +13,14 @@ from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 LAST, BEST = "last.pt", "best.pt"
 
@@ -55,7 +58,7 @@ class FitState:
         """Number of ranks that trained."""
         return 1 + len(self.others)
 
-    def on(self, rank: int) -> "FitState":
+    def on(self, rank: int) -> FitState:
         """Return the state as a rank has it; as rank 0, if there was no such rank."""
         if not 0 < rank < self.ranks:
             return self
@@ -100,6 +103,8 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
         path: the file.
         keep: number of earlier files to keep, as last.1.pt (the newest) and so on.
     """
+    import torch
+
     content = BytesIO()
     torch.save({"format": FORMAT, **vars(state)}, content)
     with atomic_path(path, durable=True) as part:
@@ -172,6 +177,8 @@ def _is_whole(path: Path) -> bool:
 
 
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
+    import torch
+
     if not path.is_file():
         inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
         raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
@@ -209,6 +216,9 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
     Raises:
         UserError: a type is wrong, or a tensor is larger than its file because it repeats its numbers.
     """
+    import torch
+    from torch import Tensor
+
     names = state.get("classes", ())
     tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
     plain = (
@@ -226,12 +236,16 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """Return the states of PyTorch's generators: that of the CPU, and that of the device if it is a GPU."""
+    import torch
+
     cuda = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     """Restore what `random_state` returned, also for a GPU with another number."""
+    import torch
+
     # Generators take their states from the host, wherever the checkpoint's tensors were put.
     torch.set_rng_state(state["cpu"].cpu())
     if state["cuda"] and device.type == "cuda":
@@ -244,6 +258,8 @@ def on_host(state: FitState) -> FitState:
 
 
 def _on_host(value: Any) -> Any:
+    from torch import Tensor
+
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

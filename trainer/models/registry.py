@@ -6,7 +6,7 @@ The settings of a model build its network, and only then import PyTorch, which t
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from augment.params import Choice, Count, Flag, Number, Text, parse_named, setting
 from augment.support.errors import UserError, first_line, suggest
@@ -19,7 +19,13 @@ Channels = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Base of the models' settings."""
+    """Base of the models' settings.
+
+    Attributes:
+        any_size: whether images of any size fit through the network, so that none has to be tried.
+    """
+
+    any_size: ClassVar[bool] = False
 
     def build(self, classes: int, size: int) -> "nn.Module":
         """Build the network: (N, 3, size, size) -> (N, classes)."""
@@ -66,6 +72,8 @@ def parse_model(given: object, key: str = "model") -> Model:
 class Cnn(Model):
     """Seven 3x3 convolutions, 0.47 million parameters: trains in minutes on two CPU cores."""
 
+    any_size: ClassVar[bool] = True
+
     def build(self, classes: int, size: int) -> "nn.Module":
         """Build it for images of any size."""
         from torch import nn
@@ -85,6 +93,8 @@ class Cnn(Model):
 @dataclass(frozen=True, kw_only=True)
 class Xresnet(Model):
     """A residual network with the changes that win fastai's leaderboard, each of them a choice."""
+
+    any_size: ClassVar[bool] = True
 
     depth: str = setting(
         Choice(
@@ -217,6 +227,8 @@ def check_model(
     side = fed or size
     with torch.device("meta"):
         network = settings.untrained().build(classes, size).eval()
+        if settings.any_size:  # to run a network on "meta", PyTorch imports its compiler, which takes seconds
+            return network
         try:
             network(torch.empty(1, 3, side, side))
         except (RuntimeError, AssertionError, ValueError) as error:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from augment.params import Count, Number, Param
 from augment.support.errors import UserError, first_line, suggest
+from trainer.optim.eager import keep_eager, step_eagerly
 from trainer.optim.layers import layer_of, matches
 from trainer.optim.muon import Muon, hidden_matrices
 from trainer.optim.settings import OptimizerSettings
@@ -48,11 +49,14 @@ def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer
         arguments |= {"fused": True} if cuda else {"foreach": True}
     if make is torch.optim.AdamW:
         arguments["capturable"] = cuda
+    keep_eager()
     groups = parameter_groups(network, settings, orthogonal=hidden_matrices(network) if make is Muon else None)
     try:
         optimizer = make(groups, lr=settings.lr, **arguments)
     except (ValueError, TypeError, AssertionError, ImportError, RuntimeError) as error:
         raise UserError(f"fit.optimizer={settings.optimizer}: {first_line(error)}.") from error
+    if make is torch.optim.SGD or make is torch.optim.AdamW:
+        step_eagerly(optimizer)
     optimizer.register_load_state_dict_pre_hook(_keep_implementation)
     return _wrap(optimizer, lookahead) if lookahead else optimizer
 

@@ -1,14 +1,17 @@
 """The callback that writes the report of a run: in the background during its fit, and completely after it."""
 
+from __future__ import annotations
+
 import logging
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from time import monotonic
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from augment.params import Count, setting
-from augment.support.background import Refresher
+from augment.support.background import Background, Refresher
 from augment.support.errors import UserError, first_line
 from augment.support.text import printable
 from trainer.callbacks.checkpoint import best_of
@@ -16,11 +19,13 @@ from trainer.callbacks.pace import Pace
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
 from trainer.models.registry import count_parameters
 from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record
 from trainer.run.summary import RUNNING, Summary, summarize
 from trainer.tasks.display import MetricsRow
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +41,7 @@ class Report(Callback):
     order: ClassVar[int] = 85
     _begun: float = field(default_factory=monotonic, init=False)
     _refresher: Refresher | None = field(default=None, init=False)
+    _importing: Background[object] | None = field(default=None, init=False)
     _parameters: int = field(default=0, init=False)
     _read: Record | None = field(default=None, init=False)  # what does not change, once the background has read it
 
@@ -46,6 +52,8 @@ class Report(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Write the report of the run so far in the background, if the last one is old."""
+        if self._importing is None:  # Matplotlib and Jinja2 take a while
+            self._importing = Background(partial(import_module, "trainer.report.page"))
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
             recorder, best = learner.find(Recorder), best_of(learner)[1]
@@ -60,11 +68,13 @@ class Report(Callback):
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
+        if self._importing is not None:
+            self._importing.drop()
         if self._refresher is not None:
             self._refresher.finish()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
             return
-        from trainer.report.page import write_report  # importing matplotlib and Jinja2 takes a while
+        from trainer.report.page import write_report
 
         try:
             ending = summarize(learner, learner.folder, monotonic() - self._begun)

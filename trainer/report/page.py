@@ -22,9 +22,8 @@ from trainer.report.charts import charts
 from trainer.report.findings import findings
 from trainer.report.images import inline_image, mistakes
 from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record
-from trainer.run.config import CONFIG_FILE
+from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.summary import RUNNING, Summary
-from trainer.run.train import PLAN_FILE
 from trainer.tasks.display import FigureImage, Matrix, Section, percent
 from trainer.tasks.metrics import wilson_interval
 from trainer.tasks.registry import monitored

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from omegaconf.errors import OmegaConfBaseException
 
@@ -23,11 +22,10 @@ from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, read_rows
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.models.registry import count_parameters
-from trainer.run.config import CONFIG_FILE, Config, left_out_of, load_config, parse_config
+from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, left_out_of, load_config, parse_config
 from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.labels import labels_in
 from trainer.run.summary import RUNNING, SUMMARY_FILE, Summary
-from trainer.run.train import PLAN_FILE
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.metrics import Samples
 from trainer.tasks.registry import DEFAULT, best_row, task_named, task_of
@@ -177,6 +175,8 @@ def read_record(
         record.best = best_row(record.rows, record.task.monitor)
     if model and record.config is not None and record.classes:
         config = record.config
+        import torch
+
         with torch.device("meta"):
             network = attempt(
                 "model", lambda: config.model.untrained().build(len(record.classes), config.aug.size), None

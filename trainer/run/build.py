@@ -170,7 +170,13 @@ def make_learner(
         classes=dataset.classes,
         task=task,
         run=RunDescription(
-            as_written(config.resolved), group, stages, name, config.run.written_tags, dataset.val.files
+            as_written(config.resolved),
+            group,
+            stages,
+            name,
+            config.run.written_tags,
+            dataset.val.files,
+            validation=_validation(config, loaders),
         ),
     )
     if not ranks.is_main:
@@ -205,6 +211,18 @@ def synchronize_batchnorm(network: nn.Module, device: torch.device) -> nn.Module
 def using(device: torch.device) -> AbstractContextManager[Any]:
     """Make a GPU PyTorch's current one, where libraries allocate memory and wait; nothing for the CPU."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _validation(config: Config, loaders: Loaders) -> dict[str, Any]:
+    """Return what scores of the validation depend on, besides the model."""
+    fit, identity = config.fit, loaders.val.identity
+    limited = fit.limit_batches is not None and fit.limit_batches < len(loaders.val)
+    return {
+        "aug.val": identity["plan"],
+        "data": identity["files"],
+        "fit.tta": fit.tta,
+        "fit.limit_batches": [fit.limit_batches, fit.batch_size] if limited else None,
+    }
 
 
 @contextmanager

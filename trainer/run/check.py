@@ -7,7 +7,6 @@ from torch import nn
 
 from augment.support.errors import UserError
 from trainer.callbacks.freeze import keep_statistics
-from trainer.loop.ranks import current
 from trainer.models.registry import check_model
 from trainer.optim.optimizers import has_momentum, make_optimizer
 from trainer.run.config import Config, Fit
@@ -22,11 +21,6 @@ def check_config(config: Config) -> None:
         UserError: names the key path, what was given and what is allowed.
     """
     config.fit.torch_device()
-    if (config.fit.gpus or 1) != current().size:
-        raise UserError(
-            f"fit.gpus: {config.fit.gpus} processes, but this one trains alone. Allowed: null or 1; or a single run on "
-            "the command line, which starts the others, or torchrun."
-        )
     dataset = config.dataset
     classes = dataset.classes
     task = task_named(dataset.task)

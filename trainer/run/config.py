@@ -35,6 +35,7 @@ from trainer.run.labels import RunLabels
 from trainer.tasks.settings import LossSettings
 
 CONFIG_FILE = "config.yaml"
+PLAN_FILE = "plan.txt"
 LEFT_OUT_FILE = "left_out.json"
 
 

@@ -5,8 +5,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from augment.support.files import installed_version
 
 ENVIRONMENT_FILE = "environment.json"
@@ -16,6 +14,8 @@ _PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core
 
 def environment() -> dict[str, Any]:
     """Return the git revision, versions and devices: together with the configuration, enough to reproduce a run."""
+    import torch
+
     versions = {package: installed_version(package) for package in _PACKAGES}
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}

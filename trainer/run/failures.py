@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
+from augment.support.own_code import OwnCodeError, describe_own
 from trainer.run.config import Config
 
 # Write errors that do not name the file.
@@ -36,6 +35,8 @@ def explain(error: BaseException, config: Config, folder: Path) -> UserError | N
         return UserError(
             f"fit.deterministic=true: {first_line(error)} Allowed: false, or a model or a loss without that operation."
         )
+    if isinstance(error, Exception) and not isinstance(error, UserError) and (own := describe_own(error)):
+        return OwnCodeError(own)
     return None
 
 
@@ -67,6 +68,8 @@ def folder_error(error: OSError, folder: Path) -> UserError | None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error, from whichever library, means that the GPU or the host ran out of memory."""
+    import torch
+
     if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -83,6 +86,8 @@ def too_large(error: BaseException, config: Config, *, training: bool = True) ->
         training: whether the pass was one of training.
     """
     fit, device = config.fit, config.fit.torch_device()
+    import torch
+
     on_host = device.type == "cpu" or isinstance(error, MemoryError)
     on_host |= any(text in str(error) for text in _OUT_OF_HOST_MEMORY)
     if on_host:

@@ -2,39 +2,86 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Thread
 
 from omegaconf import OmegaConf
 from rich.console import Console
 
 from augment.cli.compose import compose_jobs
+from augment.support.errors import UserError
 from augment.support.files import write_atomically
+from augment.support.memory import freeze_imports
+from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
-from trainer.run.check import check_config
+from trainer.loop.settings import launched
+from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import Config, parse_config
 from trainer.run.folder import owned, reserve
 from trainer.run.overrides import OVERRIDES_FILE
-from trainer.run.resume import check_resume
 from trainer.run.summary import Summary
-from trainer.run.train import train
 
 LOG_FILE = "trainer.log"
 
 
-def check_jobs(jobs: Iterable[Sequence[str]], *, config_name: str = "config") -> list[Config]:
+class RanksError(UserError):
+    """A job needs several processes, and this one was started alone.
+
+    Attributes:
+        count: number of processes.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(
+            f"fit.gpus: {count}, but this process trains alone. Allowed: null or 1; or a single run of "
+            "`python -m trainer`, which starts the others; or torchrun."
+        )
+        self.count = count
+
+
+def check_jobs(
+    jobs: Iterable[Sequence[str]], *, config_name: str = "config", signals: StopSignals | None = None
+) -> list[Config]:
     """Compose and check jobs, each from its normalized overrides; see `augment.cli.compose.compose_jobs`.
 
+    What is wrong without a look at data and model, such as a misspelled key, is found before PyTorch is imported.
+
+    Args:
+        jobs: the overrides of each.
+        config_name: file of conf/ to start from.
+        signals: those of the command line, which end the process at once while modules are imported.
+
     Raises:
+        RanksError: a job needs several processes.
         UserError: the first mistake.
     """
-    configs = []
-    for composed in compose_jobs(jobs, config_name=config_name):
-        config = parse_config(composed)
+    configs = [parse_config(composed) for composed in compose_jobs(jobs, config_name=config_name)]
+    if launched() == 1 and (several := next((c.fit.gpus for c in configs if (c.fit.gpus or 1) > 1), None)):
+        raise RanksError(several)
+    with freeze_imports(), signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
+        import torch  # noqa: F401
+
+        if len(configs) == 1 and signals:
+            Thread(target=_wake, args=(configs[0],)).start()
+        import trainer.run.train  # noqa: F401  (all that a run needs)
+        from trainer.run.check import check_config
+        from trainer.run.resume import check_resume
+
+    for config in configs:
         check_config(config)
         check_resume(config)
-        configs.append(config)
     return configs
+
+
+def _wake(config: Config) -> None:
+    """Let PyTorch initialize the GPU, if there is one, which takes as long as importing DALI."""
+    import torch
+
+    with suppress(UserError, RuntimeError):  # the run will raise it
+        device = config.fit.torch_device()
+        if device.type != "cpu":
+            torch.zeros(1, device=device)
 
 
 def run_job(
@@ -63,6 +110,8 @@ def run_job(
     Raises:
         UserError: the folder is not free, or something ended the run.
     """
+    from trainer.run.train import train
+
     reserve(folder, config.fit.resume, again=again)
     with owned(folder, config.fit.resume):
         write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)))

@@ -14,6 +14,7 @@ from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from augment.support.secrets import as_written
 from augment.support.text import amount
+from trainer.callbacks.recorder import Recorder
 from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
@@ -96,6 +97,17 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
         write_atomically(learner.folder / BEST, (run / BEST).read_bytes())
     return position
+
+
+def describe_changed_validation(learner: Learner) -> str:
+    """Return a sentence about a resumed run that validates in another way than before; empty if it does not."""
+    recorder = learner.find(Recorder)
+    if not (changed := recorder.changed_validation(learner)):
+        return ""
+    return (
+        f"{', '.join(changed)}: not that of the saved run, so that scores do not compare: the best epoch is determined "
+        f"again, from epoch {len(recorder.rows) + 1} on"
+    )
 
 
 def _check_same(section: object, saved: Mapping[str, Any], key: str, names: Iterable[str]) -> None:

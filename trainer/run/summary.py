@@ -1,10 +1,13 @@
 """How a run ended."""
 
+from __future__ import annotations
+
 import json
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from augment.support.errors import describe_error
 from augment.support.files import json_line, shown, write_atomically, write_json
@@ -13,9 +16,11 @@ from trainer.callbacks.early_stopping import reason_of
 from trainer.callbacks.interrupt import status_of
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.checkpoint import LAST
-from trainer.loop.learner import Learner
 from trainer.run.labels import labels_in
 from trainer.tasks.registry import task_of
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 SUMMARY_FILE = "summary.json"
 
@@ -37,13 +42,14 @@ class Summary:
         best: row of the best epoch, by the checkpoint's monitor; empty if there is none. Its score on the validation
             data is optimistic, because the epoch was selected by it.
         last: row of the last epoch, which was not selected by its score; empty if there is none.
-        seconds: duration of this process's part of the run.
+        seconds: duration of this process's part of the run; on the command line, since the process began.
         error: the error of a failed run; empty if there was none.
         stopped: why a callback ended it before the last epoch; empty if none did.
         monitor: the value that the best epoch was chosen by; empty: the task's own.
         planned: number of planned epochs; 0: unknown.
         name: what people call the run; empty: unknown.
         tags: its tags.
+        first_step: the part of `seconds` before the first training batch was done; None: none was.
     """
 
     status: str
@@ -58,6 +64,7 @@ class Summary:
     planned: int = 0
     name: str = ""
     tags: tuple[str, ...] = ()
+    first_step: float | None = None
 
     def write(self) -> None:
         """Write summary.json; if the disk is full, overwrite the one that `reserve_summary` wrote.
@@ -86,7 +93,8 @@ class Summary:
             score += "" if chosen else f", the best by {self.monitor}"
         final = f", last {self.last[key]:.4f}" if key in self.last else ""
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
-        took = f"{self.seconds:.0f} s, in {shown(self.folder)}"
+        first = "" if self.first_step is None else f" ({self.first_step:.1f} s to the first step)"
+        took = f"{self.seconds:.0f} s{first}, in {shown(self.folder)}"
         fewer = f" of {self.planned}" if self.planned > self.epochs else ""
         epochs = f"{self.epochs}{fewer} epoch{'' if (self.planned or self.epochs) == 1 else 's'}"
         resumable = self.status == "interrupted" and (self.folder / LAST).is_file()
@@ -122,7 +130,8 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
         folder: the run's folder.
         seconds: seconds since the run began.
     """
-    rows, error = learner.find(Recorder).rows, learner.error
+    recorder, error = learner.find(Recorder), learner.error
+    rows = recorder.rows
     monitor, best = best_of(learner)
     return Summary(
         "failed" if error is not None else status_of(learner),
@@ -137,4 +146,5 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
         planned=learner.epochs,
         name=learner.run.name,
         tags=learner.run.tags,
+        first_step=None if recorder.first_at is None else seconds - (monotonic() - recorder.first_at),
     )

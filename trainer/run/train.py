@@ -16,6 +16,7 @@ from augment.recipe.plan import build_plan
 from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
 from augment.support.memory import keep_freed_memory, regularly_returned
+from augment.support.own_code import OwnCodeError
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.interrupt import Interrupt, status_of
@@ -33,16 +34,14 @@ from trainer.models.registry import count_parameters
 from trainer.optim.schedule import Schedule
 from trainer.run.batch_size import find_batch_size
 from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
-from trainer.run.config import CONFIG_FILE, Config, config_text, write_left_out
+from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, write_left_out
 from trainer.run.environment import ENVIRONMENT_FILE, environment
 from trainer.run.failures import explain
 from trainer.run.folder import clean
 from trainer.run.labels import run_name
-from trainer.run.resume import resume
+from trainer.run.resume import describe_changed_validation, resume
 from trainer.run.summary import Summary, reserve_summary, summarize
 from trainer.tasks.registry import unused_settings
-
-PLAN_FILE = "plan.txt"
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +54,7 @@ def train(
     group: str | None = None,
     varied: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    began: float | None = None,
 ) -> Summary:
     """Train as configured.
 
@@ -65,6 +65,7 @@ def train(
         group: name of the sweep that the run is part of, for dashboards.
         varied: the overrides by which the run differs from others of its sweep, which name it by default.
         callbacks: callbacks in addition to those of the configuration.
+        began: when the run began, on the clock of `time.monotonic`; None: now.
 
     Returns:
         How the run ended, as recorded in the folder's summary.json. A failure is recorded there, too, and raised
@@ -73,7 +74,7 @@ def train(
     """
     with StopSignals() as signals:
         name = run_name(config.run, folder, varied)
-        return _train(config, folder, console, group, signals, name, tuple(callbacks))
+        return _train(config, folder, console, group, signals, name, tuple(callbacks), began)
 
 
 def _train(
@@ -84,8 +85,9 @@ def _train(
     signals: StopSignals,
     name: str,
     more: tuple[Callback, ...],
+    began: float | None,
 ) -> Summary:
-    begun, now = monotonic(), time()
+    begun, now = began or monotonic(), time()
     console = console or Console()
     folder.mkdir(parents=True, exist_ok=True)
     remove_parts(folder)
@@ -117,6 +119,9 @@ def _train(
         console.print(plans, highlight=False)
         _announce(config, learner, loaders, folder, console, notes)
         start = Position() if config.fit.resume is None else resume(learner, loaders, config)
+        if note := describe_changed_validation(learner):
+            log.warning(note)
+            console.print(note, highlight=False, soft_wrap=True)
         signals.check()
         signals.hold()  # the fit handles them; the work after it is short and should complete
         learner.fit(start)
@@ -143,7 +148,7 @@ def _train(
             raise failure from failure.__cause__
         if (folder / LAST).is_file() and not isinstance(failure, NonFiniteLossError):
             failure.args = (f"{failure} fit.resume={shown(folder)} continues from its last checkpoint.",)
-        log.error("the run failed: %s", failure)
+        log.error("the run failed: %s", failure, exc_info=cause if isinstance(failure, OwnCodeError) else None)
         raise failure from cause
     else:
         summary.write()

@@ -1,28 +1,27 @@
 """The best model of a run: loaded as configured, and fed as in validation."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from augment.cli.trust import with_overrides
 from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError, first_line
-from trainer.callbacks.progress import PassBar
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
-from trainer.loop.learner import Learner
 from trainer.loop.settings import LoopSettings
-from trainer.optim.optimizers import make_optimizer
-from trainer.run.build import make_loader, using
 from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import explain_memory
 from trainer.tasks.registry import task_named
 from trainer.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,11 @@ class Trained:
         Raises:
             UserError: the GPU ran out of memory.
         """
+        from trainer.callbacks.progress import PassBar
+        from trainer.loop.learner import Learner
+        from trainer.optim.optimizers import make_optimizer
+        from trainer.run.build import make_loader, using
+
         fit, device = self.config.fit, self.config.fit.torch_device()
         _, loss = self.task.make_losses(fit, self.network, device)
         loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=len(self.classes))

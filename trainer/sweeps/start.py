@@ -76,7 +76,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
     if is_search(section["sweeper"]):
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*_params(section["sweeper"], request), *request.fixed, *request.swept])
-    configs = check_jobs(overrides, config_name=request.config_name)
+    configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
     launcher.check(configs)
     signals.check()
     signals.hold()  # from here on there are folders, whose runs handle them

@@ -1,15 +1,14 @@
 """Classification: each image has one class."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from augment.data.dataset import Target
 from trainer.tasks.display import (
@@ -35,6 +34,10 @@ from trainer.tasks.metrics import Meter, Samples, wilson_interval
 from trainer.tasks.registry import register
 from trainer.tasks.settings import LossSettings
 from trainer.tasks.task import Task
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 # Classes up to which the report shows the confusion matrix next to the bars; with more it shows the most confused pairs
 # there, and the matrix below, as a table or, with more than `_TABLE` classes, as an image.
@@ -88,6 +91,8 @@ class ClassMeter(Meter[ClassSamples]):
         return targets, predictions
 
     def _keep(self, outputs: Tensor, *measured: Tensor) -> tuple[Tensor, ...]:
+        import torch
+
         targets, predictions = measured
         shares = outputs.float().softmax(dim=1)
         confidence, target_confidence = shares.gather(1, torch.stack([predictions, targets], dim=1)).unbind(1)
@@ -97,6 +102,8 @@ class ClassMeter(Meter[ClassSamples]):
         return dict(zip(("accuracy", "top5"), means, strict=False))
 
     def _nothing(self) -> ClassSamples:
+        import torch
+
         whole, share = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
         return ClassSamples(whole, whole, whole, share, share)
 
@@ -155,6 +162,9 @@ class Classify(Task[ClassSamples]):
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
         """Return the logarithms of the mean probabilities."""
+        import torch
+        from torch.nn import functional as F
+
         looks = [math.log(weight) + F.log_softmax(output, dim=1) for weight, output in views]
         return torch.stack(looks).logsumexp(dim=0)
 

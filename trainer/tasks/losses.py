@@ -1,23 +1,27 @@
 """Loss functions."""
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-from torch.nn.functional import (
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    huber_loss,
-    l1_loss,
-    mse_loss,
-    one_hot,
-)
+if TYPE_CHECKING:
+    from torch import Tensor
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
+LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
 
-# Name in the configuration -> loss of numbers, a mean over the batch and the numbers of each image.
-REGRESSION_LOSSES: Mapping[str, LossFunction] = MappingProxyType({"mse": mse_loss, "mae": l1_loss, "huber": huber_loss})
+# Name in the configuration -> name in torch.nn.functional of a loss of numbers, a mean over the batch and the numbers
+# of each image.
+_REGRESSION = {"mse": "mse_loss", "mae": "l1_loss", "huber": "huber_loss"}
+
+
+def regression_loss(name: str) -> LossFunction:
+    """Return the loss of numbers of a name in the configuration."""
+    from torch.nn import functional
+
+    loss: LossFunction = getattr(functional, _REGRESSION[name])
+    return loss
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class CrossEntropy:
             outputs: (N, classes).
             targets: (N,) class indices, or (N, classes) shares.
         """
+        from torch.nn.functional import cross_entropy, one_hot
+
         if self.weights is None or (targets.ndim == 1 and not self.smoothing):
             return cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing)
         if targets.ndim == 1:
@@ -76,6 +82,8 @@ class BinaryCrossEntropy:
             outputs: (N, labels) logits.
             targets: (N, labels) in [0, 1].
         """
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
         if self.smoothing:
             targets = targets * (1 - self.smoothing) + self.smoothing / 2
         return binary_cross_entropy_with_logits(outputs, targets, pos_weight=self.weights)

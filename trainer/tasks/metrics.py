@@ -1,13 +1,16 @@
 """Meters: sums over a pass that stay on the device until somebody reads them."""
 
+from __future__ import annotations
+
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,8 @@ class Meter(ABC, Generic[S]):
     sums: int = 0
 
     def __init__(self, count: int, device: torch.device, *, keep: bool = False) -> None:
+        import torch
+
         self._count = count
         self._kept: list[tuple[Tensor, ...]] | None = [] if keep else None
         # Of the loss times the samples, then of the task's own. In double precision every count is exact.
@@ -62,7 +67,6 @@ class Meter(ABC, Generic[S]):
         self._left_out: Tensor | None = None  # number of samples, on the device
         self.samples = 0
 
-    @torch.no_grad()
     def update(
         self,
         loss: Tensor,
@@ -81,21 +85,26 @@ class Meter(ABC, Generic[S]):
             indices: (N,) indices into the split's files.
             valid: () bool, on the device: whether the sums count the batch; None: they do.
         """
-        count, before = len(targets), self._sums if valid is None else self._sums.clone()
-        self._loss.add_(loss, alpha=count)
-        measured = self._measure(outputs, targets)
-        if self._kept is not None:
-            known = targets.new_full((count,), -1, dtype=torch.int64) if indices is None else indices.clone()
-            self._kept.append((known, *self._keep(outputs, *measured)))
-        self.samples += count
-        if valid is not None:
-            self._sums.copy_(torch.where(valid, self._sums, before))
-            if self._left_out is None:
-                self._left_out = torch.zeros(1, dtype=torch.float64, device=self._sums.device)
-            self._left_out.add_(~valid, alpha=count)
+        import torch
+
+        with torch.no_grad():
+            count, before = len(targets), self._sums if valid is None else self._sums.clone()
+            self._loss.add_(loss, alpha=count)
+            measured = self._measure(outputs, targets)
+            if self._kept is not None:
+                known = targets.new_full((count,), -1, dtype=torch.int64) if indices is None else indices.clone()
+                self._kept.append((known, *self._keep(outputs, *measured)))
+            self.samples += count
+            if valid is not None:
+                self._sums.copy_(torch.where(valid, self._sums, before))
+                if self._left_out is None:
+                    self._left_out = torch.zeros(1, dtype=torch.float64, device=self._sums.device)
+                self._left_out.add_(~valid, alpha=count)
 
     def compute(self) -> dict[str, float]:
         """Return the values so far, NaN before the first batch: one transfer, which waits."""
+        import torch
+
         parts = (self._sums,) if self._left_out is None else (self._sums, self._left_out)
         sums = torch.cat(parts).tolist()
         samples = self.samples - (0 if self._left_out is None else sums.pop())
@@ -108,6 +117,8 @@ class Meter(ABC, Generic[S]):
 
     def kept(self) -> S:
         """Return the predictions for each sample so far."""
+        import torch
+
         nothing = self._nothing()
         if not self._kept:
             return nothing
@@ -172,6 +183,8 @@ class OutputMeter(Meter[OutputSamples]):
         return measured[0].clone(), outputs.float().clone()
 
     def _nothing(self) -> OutputSamples:
+        import torch
+
         empty = torch.zeros(0, self._count)
         return OutputSamples(torch.zeros(0, dtype=torch.int64), empty, empty)
 

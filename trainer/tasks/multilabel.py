@@ -1,13 +1,12 @@
 """Multilabel classification: each image has any number of labels."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from augment.support.text import amount
 from trainer.tasks.display import (
@@ -28,6 +27,10 @@ from trainer.tasks.metrics import OutputMeter, OutputSamples, mean_of_known
 from trainer.tasks.registry import register
 from trainer.tasks.settings import LossSettings
 from trainer.tasks.task import Task
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 
 class LabelScore(NamedTuple):
@@ -76,6 +79,9 @@ class Multilabel(Task[OutputSamples]):
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
         """Return the logits of the mean probabilities, from logarithms alone, so that none is rounded to 0 or 1."""
+        import torch
+        from torch.nn import functional as F
+
         yes, no = (
             torch.stack([math.log(weight) + F.logsigmoid(sign * logit) for weight, logit in views]).logsumexp(dim=0)
             for sign in (1, -1)
@@ -184,6 +190,8 @@ def best_threshold(scores: Tensor, having: Tensor) -> tuple[float, float]:
         scores: (N,).
         having: (N,) bool.
     """
+    import torch
+
     total = int(having.sum())
     if not total:
         return math.nan, 0.0

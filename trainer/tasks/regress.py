@@ -1,12 +1,12 @@
 """Regression: some numbers for each image."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from augment.data.dataset import Target
 from trainer.tasks.display import (
@@ -21,12 +21,16 @@ from trainer.tasks.display import (
     Table,
     WrongSample,
 )  # fmt: skip
-from trainer.tasks.losses import REGRESSION_LOSSES, LossFunction
+from trainer.tasks.losses import LossFunction, regression_loss
 from trainer.tasks.metrics import OutputMeter, OutputSamples, mean_of_known
 from trainer.tasks.registry import register
 from trainer.tasks.settings import LossSettings
 from trainer.tasks.standardize import Standard
 from trainer.tasks.task import Task
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 
 class NumberMeter(OutputMeter):
@@ -90,7 +94,7 @@ class Regress(Task[OutputSamples]):
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return the configured loss twice, in standard deviations if the network standardizes."""
-        loss, standard = REGRESSION_LOSSES[fit.regression_loss], Standard.in_state(network.state_dict())
+        loss, standard = regression_loss(fit.regression_loss), Standard.in_state(network.state_dict())
         if standard:
             loss = standard.loss(loss, device)
         return loss, loss
@@ -139,6 +143,8 @@ def number_scores(samples: OutputSamples) -> list[tuple[float, ...]]:
     R2, the coefficient of determination, is 1 - the squared error over that of always predicting the mean: 1 is
     perfect, 0 no better than the mean; NaN where the number is the same in all images.
     """
+    import torch
+
     errors = (samples.output - samples.target).double()
     square, variance = errors.square().mean(0), samples.target.double().var(0, correction=0)
     r2 = torch.where(variance > 0, 1 - square / variance, math.nan)

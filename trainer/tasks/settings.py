@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from augment.params import Choice, Flag, Number, setting
 
-# Names of `trainer.tasks.losses.REGRESSION_LOSSES` and `trainer.tasks.tta.TTA`, which PyTorch is imported for.
+# Names of `trainer.tasks.losses.regression_loss` and `trainer.tasks.tta.TTA`.
 REGRESSION_LOSSES = ("mse", "mae", "huber")
 VIEWS = ("none", "flip", "flip_shift")
 

@@ -5,17 +5,21 @@ are in the data's own units in training, validation and prediction, and a checkp
 is measured in standard deviations, where all numbers count alike, whatever their units.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from augment.data.dataset import Target
 from augment.support.errors import UserError
 from trainer.tasks.losses import LossFunction
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 # Names of the two buffers.
 MEAN, STD = "target_mean", "target_std"
@@ -34,8 +38,10 @@ class Standard:
     std: Tensor
 
     @classmethod
-    def of(cls, targets: Sequence[Target]) -> "Standard":
+    def of(cls, targets: Sequence[Target]) -> Standard:
         """Return mean and std of a split's targets, rows of K numbers; for a constant number, std is 1."""
+        import torch
+
         values = np.array(targets, np.float64)
         mean, std = values.mean(axis=0), values.std(axis=0)
         # A constant's deviation need not be exactly 0, as its mean is rounded.
@@ -43,7 +49,7 @@ class Standard:
         return cls(torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32))
 
     @classmethod
-    def in_state(cls, state: Mapping[str, Any]) -> "Standard | None":
+    def in_state(cls, state: Mapping[str, Any]) -> Standard | None:
         """Return mean and std from the state of a model; None if it has none."""
         return cls(state[MEAN], state[STD]) if MEAN in state else None
 
@@ -65,6 +71,8 @@ class Standard:
             loss: depends only on the difference between outputs and targets.
             device: the device of outputs and targets.
         """
+        import torch
+
         std = self.std.to(device)
 
         def standardized(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
 """A task: what a model predicts, and all that follows from it. A new task is one module with one registration."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from augment.data.dataset import Target
 from augment.support.text import amount
@@ -23,6 +22,10 @@ from trainer.tasks.display import (
 from trainer.tasks.losses import LossFunction
 from trainer.tasks.metrics import Meter, Samples
 from trainer.tasks.settings import LossSettings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 S = TypeVar("S", bound=Samples)
 
@@ -99,6 +102,8 @@ class Task(ABC, Generic[S]):
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
         """Return the average of outputs for several views of the same images, (N, ...) float32, with their weights."""
+        import torch
+
         return torch.stack([weight * output for weight, output in views]).sum(dim=0)
 
     # --- predictions ---

@@ -9,18 +9,19 @@ image and its mirror image together count as much as their four shifted copies t
 there is a 32nd of the side here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING, Any
 
 from trainer.tasks.task import Task
 
-View = Callable[[Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+View = Callable[["Tensor"], "Tensor"]
 
 _SHIFT = 1 / 32  # of the side
 
@@ -35,6 +36,9 @@ def _mirror(images: Tensor) -> Tensor:
 
 def _shift(images: Tensor, direction: int) -> Tensor:
     """Shift images along the diagonal, down and right or, with -1, up and left; reflect them at the edge."""
+    import torch
+    from torch.nn import functional as F
+
     height, width = images.shape[2:]
     pixels = max(1, round(_SHIFT * min(height, width)))
     start = pixels - direction * pixels

@@ -21,7 +21,6 @@ from augment.support.files import json_line, no_link, write_json
 from augment.support.secrets import masked
 from augment.support.text import printable
 from trainer.callbacks.recorder import Recorder
-from trainer.figures.outputs import plot_outputs
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.display import Evaluation
 from trainer.tasks.tta import TTA
@@ -113,6 +112,8 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
         with no_link(run / HISTORY_FILE).open("a", encoding="utf-8") as stream:
             stream.write(json_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **values}))
         if scores.figure is not None:
+            from trainer.figures.outputs import plot_outputs
+
             plot_outputs(scores.figure, no_link(run / f"{name}.png"))
     files = ".json" if scores.figure is None else ".json, .png"
     console.print(f"{run / name}{files}", highlight=False, soft_wrap=True)

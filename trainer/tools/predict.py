@@ -1,5 +1,7 @@
 """`python -m trainer predict RUN FILES_OR_FOLDERS...`: predict with a run's best model."""
 
+from __future__ import annotations
+
 import csv
 import json
 import sys
@@ -8,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
-from torch import Tensor
 
 from augment.cli.parser import Parser, one_of, readable_errors, table_console, whole_number, writing
 from augment.cli.trust import add_trust_flag
@@ -26,9 +26,13 @@ from augment.support.errors import UserError
 from augment.support.files import near_file, write_atomically
 from augment.support.text import amount, printable, table_cell
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.tta import TTA
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainer.loop.learner import Learner
 
 _MAX_COLUMNS = 5  # of classes on the terminal; more than these share one column
 FAILED = 1  # exit code if some of the images cannot be used
@@ -143,6 +147,8 @@ class _Outputs(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Add the batch."""
+        import torch
+
         values = learner.task.activate(learner.output.float())
         if learner.task.ranked:
             values, units = values.topk(self._top, dim=1)
@@ -152,6 +158,8 @@ class _Outputs(Callback):
 
     def by_index(self) -> tuple[Tensor, Tensor]:
         """Return values and the units that they are of, (N, top) each on the CPU, in the order of the split's files."""
+        import torch
+
         indices, values, units = (torch.cat(kept).cpu() for kept in zip(*self._kept, strict=True))
         order = indices.argsort()
         return values[order], units[order]

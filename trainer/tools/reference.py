@@ -26,7 +26,6 @@ from trainer.optim.settings import OptimizerSettings
 from trainer.run.config import Fit
 from trainer.run.labels import RunLabels
 from trainer.run.sweeping import LAUNCHERS, SearchSettings
-from trainer.run.train import loop_callbacks
 
 ROOT = CONF.parent
 
@@ -116,6 +115,8 @@ def settings_table(params: Mapping[str, Param[Any]], prefix: str) -> str:
 
 def default_loop() -> str:
     """Return the loop with the callbacks of the default configuration."""
+    from trainer.run.train import loop_callbacks
+
     configured = read_yaml(CONF / "callbacks" / "default.yaml")
     callbacks = [make() for make in parse_callbacks(configured)]
     return loop_text(in_order([*loop_callbacks({}), *callbacks]))

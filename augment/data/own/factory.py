@@ -4,10 +4,8 @@ import importlib
 import importlib.util
 import inspect
 import json
-import linecache
 import sys
 import sysconfig
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from augment.support.console import progress_bar
-from augment.support.errors import UserError, first_line, nearest, suggest
+from augment.support.errors import UserError, nearest, suggest
+from augment.support.own_code import describe_raised
 
 _LISTED = 20  # names that fit into a message
 
@@ -95,7 +94,7 @@ def errors_of(what: str, where: Callable[[], str] = lambda: "") -> Iterator[None
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # a script that exits would end this program silently
-        raise UserError(f"{what}: {where()}{describe_error(error)}") from error
+        raise UserError(f"{what}: {where()}{describe_raised(error)}") from error
 
 
 def find_object(name: str, key: str) -> Any:
@@ -148,27 +147,6 @@ def describe(value: object) -> str:
     if isinstance(value, list | tuple | dict):
         return f"a {name} of {len(value)}"
     return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
-
-
-def describe_error(error: BaseException) -> str:
-    """Describe an exception of a user's code, and where it was raised: the last line outside installed packages."""
-    if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})."
-    text = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
-    location = _location(error)
-    return f"{text.rstrip('.')}{f' ({location})' if location else ''}."
-
-
-def _location(error: BaseException) -> str:
-    # Skip the frames of this package, runpy and importlib.
-    ours = str(Path(__file__).parents[2])
-    installed = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, "<frozen"))]
-    theirs = [f for f in frames if not f.filename.startswith(installed)] or frames
-    if not theirs:
-        return ""
-    line = linecache.getline(theirs[-1].filename, theirs[-1].lineno or 0).strip()
-    return f"{theirs[-1].filename}, line {theirs[-1].lineno}{f': {line}' if line else ''}"
 
 
 def _import(module: str, what: str) -> ModuleType:

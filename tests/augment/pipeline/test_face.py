@@ -108,7 +108,7 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
         (("imagenete",), "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
         (("none.yaml",), "none.yaml: cannot be read: "),
         (("list.yaml",), "list.yaml: holds no mapping."),
-        (("broken.yaml",), "broken.yaml: cannot be read: "),
+        (("broken.yaml",), "broken.yaml: line 1, column 4: this [ is not closed"),
         (({"sise": 3},), "aug.sise: unknown key. Did you mean 'size'?"),
         (({"train": {"rotat": None}},), "aug.train.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
         (({"size": "${x}"},), "Interpolation key 'x' not found"),

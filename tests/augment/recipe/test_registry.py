@@ -343,7 +343,9 @@ def test_missing_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_plugin_that_redeclares_an_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "clashing_ops.py").write_text(PLUGIN.replace("def fog(", "def contrast("))
     monkeypatch.syspath_prepend(str(tmp_path))
-    expected = r"^aug\.plugins: clashing_ops: op 'contrast' is already declared in augment\.recipe\.ops\.color$"
+    expected = (
+        r"^aug\.plugins: clashing_ops: op 'contrast' is already declared in augment\.recipe\.ops\.color \(.*, line \d+"
+    )
     with pytest.raises(UserError, match=expected):
         parse_aug({"plugins": ["clashing_ops"]})
     assert OPS["contrast"].function.__module__ == "augment.recipe.ops.color"

@@ -34,9 +34,15 @@ def file(tmp_path: Path) -> Path:
         pytest.param("a: !!python/object/apply:os.system [ls]", "the tag tag:yaml.org,2002:python/object", id="code"),
         pytest.param("a: !!python/object/apply:pathlib.Path [x]", "the tag tag:yaml.org", id="an object"),
         pytest.param("a: !mine x", "could not determine a constructor for the tag '!mine'", id="an unknown tag"),
-        pytest.param("a: [", "cannot be read: ", id="no YAML"),
-        pytest.param("a: \0", "cannot be read: ", id="no text"),
-        pytest.param("a: 1\na: 2", "cannot be read: ", id="a key given twice"),
+        pytest.param("a: [", "line 2, column 1: a value, or the end of a { or [, is missing.", id="an open end"),
+        pytest.param("a: [1, 2\nb: 3", "line 1, column 4: this [ is not closed by a ] before line 2", id="a list"),
+        pytest.param("a: {b: 1\nc: {}", "line 1, column 4: this { is not closed by a } before line 2", id="a brace"),
+        pytest.param("a: \0", "line 1, column 4: a control character. Allowed: text without them.", id="no text"),
+        pytest.param("a:\n  b: 1\n  b: 2", "line 3, column 3: the key b is in this mapping already.", id="a key twice"),
+        pytest.param("a:\n\tb: 1", "line 2, column 1: a tab. Allowed: spaces.", id="a tab"),
+        pytest.param("a: @b", "line 1, column 4: no value begins with @. Allowed: quotes around it.", id="a sign"),
+        pytest.param('a: "b\nc: 1', "line 1, column 4: this quote is not closed.", id="a quote"),
+        pytest.param("a:\n  b: 1\n c: 2", "line 3, column 2: while parsing a block mapping did not", id="an indent"),
         pytest.param("a: 1\n---\nb: 2", "expected a single document", id="two documents"),
         pytest.param("a: " + "9" * 5000, "cannot be read: ", id="a number of 5,000 digits"),
     ],
@@ -47,6 +53,13 @@ def test_what_cannot_be_used_is_refused(file: Path, text: str, reason: str) -> N
         read_yaml(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_utf_8_is_found(file: Path) -> None:
+    file.write_bytes("a: é\nb: ".encode() + b"\xff\n")
+    with pytest.raises(UserError, match=r"x\.yaml: line 2, column 4: this is not UTF-8\."):
+        read_yaml(file)
 
 
 def test_values_are_those_of_hydra_and_interpolations_stay_text(file: Path) -> None:

@@ -16,11 +16,13 @@ from fakes import (
     raises,
 )
 
-from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.checkpoint import Checkpoint, best_of
+from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.callback import Callback, CancelFit, RunDescription
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, save
-from trainer.loop.learner import Learner
+from trainer.loop.learner import Learner, Position
+from trainer.run.resume import describe_changed_validation
 
 
 def scores(values: list[float], key: str = "val_accuracy") -> Callback:
@@ -288,3 +290,31 @@ def test_a_resumed_run_that_goes_by_another_value_seeks_the_best_again(tmp_path:
     second.fit(second.restore(load(tmp_path / LAST, FitState)))
     assert (checkpoint.best, checkpoint.best_epoch) == (0.7, 2)
     assert load(tmp_path / BEST, BestModel).row["epoch"] == 2
+
+
+def test_a_resumed_run_that_validates_in_another_way_determines_the_best_again(tmp_path: Path) -> None:
+    """Scores on smaller crops, say, do not compare with those before, for early stopping either."""
+
+    def run(epochs: int, values: list[float], validation: dict[str, str], *, resumed: bool = True) -> Learner:
+        learner = make_learner(
+            *(Recorder(), scores(values), Checkpoint(), EarlyStopping(patience=2)),
+            folder=tmp_path,
+            epochs=epochs,
+            run=RunDescription(validation=validation),
+        )
+        start = learner.restore(load(tmp_path / LAST, FitState)) if resumed else Position()
+        said.append(describe_changed_validation(learner))
+        learner.fit(start)
+        return learner
+
+    said: list[str] = []
+    run(1, [0.9], {"aug.val": "a", "fit.tta": "none"}, resumed=False)
+    run(2, [0.5], {"aug.val": "a", "fit.tta": "none"})
+    assert load(tmp_path / BEST, BestModel).row["epoch"] == 0
+    third = run(4, [0.6, 0.7], {"aug.val": "b", "fit.tta": "none"})
+    assert said == ["", "", said[2]]
+    assert said[2].startswith("aug.val: not that of the saved run, so that scores do not compare: the best epoch is")
+    assert said[2].endswith(" from epoch 3 on")
+    assert [len(third.find(Recorder).rows), load(tmp_path / BEST, BestModel).row["epoch"]] == [4, 3]
+    fourth = run(5, [0.65], {"aug.val": "b", "fit.tta": "none"})
+    assert best_of(fourth)[1]["epoch"] == 3

@@ -1,7 +1,6 @@
 """Weights & Biases, with a stand-in for its package: how a dashboard run starts and ends, and what decides it."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,17 +37,6 @@ def fit(callback: Wandb, folder: Path | None = None, *others: Any, run: RunDescr
     learner = make_learner(Recorder(), callback, *others, folder=folder, run=run)
     learner.fit()
     return learner
-
-
-@pytest.mark.long
-def test_importing_the_trainer_imports_no_tracker() -> None:
-    code = (
-        "import sys, trainer.run.config, trainer.cli.main; from trainer.callbacks.registry import known_callbacks; "
-        "known_callbacks(); print({'wandb', 'tensorboard', 'trackio', 'mlflow'} & set(sys.modules))"
-    )
-    root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
 
 
 def test_a_run_has_its_name_folder_configuration_and_group(wandb: FakeWandb, tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def command(module, *arguments):
     return [sys.executable, "-m", module, *map(str, arguments)]
 
 
-def run(folder, *arguments, module="trainer"):
-    environment = os.environ | {"COLUMNS": "200", "PYTHONPATH": str(Path(__file__).parents[3])}
+def run(folder, *arguments, module="trainer", **variables):
+    environment = os.environ | {"COLUMNS": "200", "PYTHONPATH": str(Path(__file__).parents[3])} | variables
     return subprocess.run(
         command(module, *arguments), cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -87,10 +87,18 @@ def without_times(row):
 def finished(tmp_path_factory, photos):
     """A run of two epochs; returns what it printed and its folder."""
     folder = tmp_path_factory.mktemp("finished")
-    result = run(folder, *SMALL, *data(photos))
+    result = run(folder, *SMALL, *data(photos), PYTHONPROFILEIMPORTTIME="1")
     assert result.returncode == 0, result.stderr
     (only,) = runs(folder)
     return result, only
+
+
+def test_a_run_imports_nothing_slow_that_it_does_not_need(finished):
+    result, _ = finished
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines() if line[:11] == "import time"}
+    assert {"torch", "nvidia.dali", "matplotlib"} <= imported
+    slow = {"torch._dynamo", "torch._inductor", "sympy", "scipy", "timm", "torchvision", "torchmetrics", "wandb"}
+    assert not imported & slow
 
 
 def test_a_run_prints_plan_epochs_and_summary(finished):

@@ -22,10 +22,9 @@ from trainer.report.charts import charts
 from trainer.report.images import mistakes
 from trainer.report.page import render, write_report
 from trainer.report.record import REPORT_FILE, read_record
-from trainer.run.config import CONFIG_FILE
+from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.summary import SUMMARY_FILE
-from trainer.run.train import PLAN_FILE
 from trainer.tasks.metrics import wilson_interval
 
 

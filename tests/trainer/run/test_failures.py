@@ -73,7 +73,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill() -> None:
-        monkeypatch.setattr("trainer.loop.checkpoint.torch.save", lambda *_: no_room())
+        monkeypatch.setattr("torch.save", lambda *_: no_room())
 
     check_full_disk(failing(config, "before_train", 1, fill), " fit.resume=run continues from its last checkpoint.")
 
@@ -89,7 +89,7 @@ def check_full_disk(message: str, resume: str) -> None:
 
 
 def test_what_ended_the_run_is_said_though_clean_up_fails_too(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.callbacks.plots.plot_history", lambda *_: no_room())
+    monkeypatch.setattr("trainer.figures.curves.plot_history", lambda *_: no_room())
     message = failing(config, "before_validate", 1, lambda: (_ for _ in ()).throw(UserError("the data are gone.")))
     assert message == "the data are gone. fit.resume=run continues from its last checkpoint."
 

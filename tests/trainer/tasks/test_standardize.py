@@ -25,7 +25,7 @@ from trainer.run.build import make_learner, make_loaders
 from trainer.run.config import CONFIG_FILE, parse_config
 from trainer.run.resume import check_resume
 from trainer.run.train import train
-from trainer.tasks.losses import REGRESSION_LOSSES
+from trainer.tasks.losses import regression_loss
 from trainer.tasks.registry import task_named
 from trainer.tasks.standardize import MEAN, STD, Standard
 from trainer.tasks.tta import average
@@ -49,7 +49,7 @@ def test_mean_and_deviation_by_hand() -> None:
 def test_the_loss_is_measured_on_standardized_numbers(name: str) -> None:
     standard, targets = Standard.of(TARGETS), torch.tensor(TARGETS)
     raw = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
-    loss = REGRESSION_LOSSES[name]
+    loss = regression_loss(name)
     outputs = raw * standard.std + standard.mean
     expected = loss(raw, (targets - standard.mean) / standard.std)
     assert standard.loss(loss, CPU)(outputs, targets).item() == pytest.approx(expected.item(), rel=1e-4)

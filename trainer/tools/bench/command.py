@@ -5,24 +5,24 @@ the machine slows all of them, and ratios are taken within a round. All rows hav
 images are repeated to fill whole batches. The learning rate is 0, which keeps the weights and costs the same.
 """
 
+from __future__ import annotations
+
 import platform
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from augment.cli.benchmark import BenchReport
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, add_measuring_flags, readable_errors
 from augment.support.files import installed_version
 from augment.support.memory import keep_freed_memory
 from augment.support.secrets import as_written, masked
-from augment.support.timing import hardware, take_turns
-from trainer.run.build import release_memory, using
-from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
-from trainer.tools.bench.report import make_report
-from trainer.tools.bench.rows import PLACEMENTS, Rows
+
+if TYPE_CHECKING:
+    from augment.cli.benchmark import BenchReport
 
 _PACKAGES = ("torch", "nvidia-dali-cuda120", "timm")
 
@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with readable_errors():
         flags, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
         config = parse_config(compose(overrides))
+        from trainer.run.build import release_memory, using  # PyTorch takes seconds to import
+        from trainer.run.check import check_config
+
         check_config(config)
         # A pass is as long as a window, of images of one size, and nothing is resumed.
         config = replace(config, fit=replace(config.fit, limit_batches=None, resume=None, epochs=1, stages=()))
@@ -55,6 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(config: Config, flags: Namespace, overrides: Sequence[str]) -> BenchReport:
     """Measure training as configured."""
+    from augment.support.timing import hardware, take_turns
+    from trainer.tools.bench.report import make_report
+    from trainer.tools.bench.rows import PLACEMENTS, Rows
+
     on_gpu = config.fit.torch_device().type == "cuda"
     if not on_gpu:
         keep_freed_memory()  # as in training

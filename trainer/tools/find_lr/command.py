@@ -3,12 +3,13 @@
 `trainer.tools.find_lr.curve` describes how the losses are read.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, png_file, positive_number, readable_errors, whole_number, writing
@@ -18,16 +19,14 @@ from augment.support.files import write_json
 from augment.support.memory import keep_freed_memory
 from augment.support.secrets import as_written
 from trainer.callbacks.progress import PassBar
-from trainer.figures.curves import plot_rates
 from trainer.loop.callback import Callback, CancelFit, CancelValidate
-from trainer.loop.learner import Learner
-from trainer.optim.optimizers import set_value
 from trainer.optim.schedule import exp
-from trainer.run.build import make_learner, make_loaders, release_memory, using
-from trainer.run.check import check_config
 from trainer.run.config import Config, new_folder, parse_config
 from trainer.run.failures import explain_memory
 from trainer.tools.find_lr.curve import Curve, read_curve
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 START, END, STEPS = 1e-6, 10.0, 100
 MIN_STEPS = 20
@@ -61,6 +60,8 @@ class LRFinder(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Spread the rise over the steps; the learner may have more."""
+        import torch
+
         batches = map(learner.batches_in, range(learner.epochs))
         self._available = sum(-(-count // learner.accumulate) for count in batches)
         self._steps = min(self._wanted, self._available)
@@ -69,6 +70,8 @@ class LRFinder(Callback):
 
     def before_batch(self, learner: Learner) -> None:
         """Set the learning rate, the same for all batches of a step."""
+        from trainer.optim.optimizers import set_value
+
         for group in learner.optimizer.param_groups:
             set_value(group, "lr", self._rate(self._done))
 
@@ -123,6 +126,8 @@ def find_lr(config: Config, *, start: float = START, end: float = END, steps: in
         raise UserError(f"--from {start:g} --to {end:g}: not allowed. Allowed: numbers above 0, the second the larger.")
     if steps < MIN_STEPS:
         raise UserError(f"--steps {steps}: not allowed. Allowed: a whole number of at least {MIN_STEPS}.")
+    from trainer.run.build import make_learner, make_loaders, release_memory, using
+
     device = config.fit.torch_device()
     if device.type == "cpu":
         keep_freed_memory()
@@ -143,6 +148,8 @@ def find_lr(config: Config, *, start: float = START, end: float = END, steps: in
 
 
 def _report(curve: Curve, config: Config, out: Path) -> None:
+    from trainer.figures.curves import plot_rates
+
     console, rates = text_console(), curve.rates
     values = {"suggestion": curve.suggestion, **rates, "lrs": curve.lrs, "losses": curve.losses}
     with writing(f"--out {out}"):
@@ -180,6 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = parse_config(compose(overrides))
         if config.fit.resume is not None:
             raise UserError("fit.resume: the test starts with fresh weights. Allowed: null.")
+        from trainer.run.check import check_config  # PyTorch takes seconds to import
+
         check_config(config)
         curve = find_lr(config, start=options.start, end=options.end, steps=options.steps)
         out = options.out or new_folder("-find_lr") / "lr_find.png"

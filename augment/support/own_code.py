@@ -1,0 +1,63 @@
+"""Errors of users' own code, such as a plugin or a data set: what was raised, and in which of their lines."""
+
+import linecache
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+
+from augment.support.errors import UserError, first_line
+
+# Neither the lines of this project nor those of installed packages are the user's.
+_OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+# What DALI makes of an exception in a Python function: its message, and the lines that led to it, the last one first.
+_IN_DALI = re.compile(r"PythonFunction error: (?P<text>.+?)\n\s*At:\n(?P<lines>(?:\s+\S.*\(\d+\): .*\n?)+)", re.DOTALL)
+_LINE = re.compile(r"\s+(?P<file>\S.*)\((?P<number>\d+)\): .*")
+
+
+class OwnCodeError(UserError):
+    """A user's own code raised; the message names the line."""
+
+
+def describe_raised(error: BaseException) -> str:
+    """Describe an exception, and where it was raised: the last line of a user's own code, else of any package."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})."
+    text, lines = _text_and_lines(error)
+    if isinstance(error, ValueError | TypeError) and _raised_here(error):  # a mistake in a declaration
+        text = first_line(error)
+    found = [line for line in lines if not line[0].startswith(_INSTALLED)] or lines
+    return f"{text.rstrip('.')}{f' ({_show(*found[-1])})' if found else ''}."
+
+
+def describe_own(error: BaseException) -> str:
+    """Describe an exception as `describe_raised` does; empty if no line of a user's own code led to it."""
+    _, lines = _text_and_lines(error)
+    return describe_raised(error) if any(not file.startswith(_INSTALLED) for file, _ in lines) else ""
+
+
+def describe_in_op(error: BaseException) -> str:
+    """Describe an exception of DALI that the Python function of an op raised; empty if none did."""
+    return describe_raised(error) if _IN_DALI.search(str(error)) else ""
+
+
+def _raised_here(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(_OURS)
+
+
+def _text_and_lines(error: BaseException) -> tuple[str, list[tuple[str, int]]]:
+    """Return the exception in words, and the lines outside this project that led to it, the last one last."""
+    text = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
+    lines = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    if inside := _IN_DALI.search(str(error)):
+        text = inside["text"].partition("\n")[0]
+        lines = [(line["file"], int(line["number"])) for line in _LINE.finditer(inside["lines"])][::-1]
+    return text, [line for line in lines if not line[0].startswith((*_OURS, "<"))]
+
+
+def _show(file: str, number: int) -> str:
+    code = linecache.getline(file, number).strip()
+    return f"{file}, line {number}{f': {code}' if code else ''}"

@@ -1,0 +1,63 @@
+"""What users' own code raises is said with its line, before anything else."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from augment.cli.parser import readable_errors
+from augment.data.dataset import Split
+from augment.pipeline.loader import Loader
+from augment.recipe.op import load_plugins, numpy_op
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
+from augment.support.errors import UserError
+from augment.support.own_code import OwnCodeError
+
+TABLE: dict[str, int] = {}
+
+
+@pytest.fixture
+def _declared(clean_registry: None) -> None:
+    @numpy_op()
+    def torn(image: Any) -> Any:
+        """Fail."""
+        return image * TABLE["no such key"]
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("A = 0\nB = 1 / 0\n", r"ZeroDivisionError: division by zero \(.*mine\.py, line 2: B = 1 / 0\)\.$"),
+        ("def f(:\n    pass\n", r"SyntaxError: invalid syntax \(.*mine\.py, line 1\)\.$"),
+        ("import numpy\nnumpy.zeros(-1)\n", r"ValueError: negative .* \(.*mine\.py, line 2: numpy\.zeros\(-1\)\)\.$"),
+    ],
+)
+def test_a_plugin_that_raises(code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=rf"^plugins: mine: {message}"):
+        load_plugins(("mine",), "plugins")
+
+
+@pytest.mark.usefixtures("_declared")
+def test_an_op_that_raises(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(file)
+    plan = build_plan(parse_aug({"size": 8, "train": {"torn": None}}), "train")
+    loader = Loader(plan, Split((file,), (0,)), batch_size=1, seed=0, device=torch.device("cpu"), classes=1)
+    with pytest.raises(OwnCodeError) as caught:
+        list(loader)
+    assert str(caught.value).startswith(f"KeyError: 'no such key' ({__file__}, line ")
+    assert str(caught.value).endswith(': return image * TABLE["no such key"]).')
+
+
+def test_anything_else_that_raises(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped, readable_errors():
+        TABLE["neither this"]
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: KeyError: 'neither this' ({__file__}, line ")
