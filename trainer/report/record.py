@@ -162,7 +162,7 @@ def read_record(
     if record.config is not None:
         record.dataset = attempt("data", lambda: load_dataset(configured(data=True).data, left_out_of(folder)), None)
         if record.dataset is not None:
-            notices = notices_of(record.config.data)
+            notices = notices_of(record.config.data, left_out_of(folder))
             record.warnings = tuple(n.getMessage() for n in notices if n.levelno >= logging.WARNING)
     if model and (folder / BEST).is_file():
         attempt(BEST, lambda: _take_best(record, load(folder / BEST, BestModel)), None)

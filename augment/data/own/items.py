@@ -269,14 +269,6 @@ class DecodedItem(ItemImage):
         """Return the image as PPM."""
         return as_ppm(self.read_pixels())
 
-    def validate(self) -> None:
-        """Read the image.
-
-        Raises:
-            UserError: there is no such image.
-        """
-        self.read_pixels()
-
 
 @cache
 def made(factory: SequenceFactory) -> Items:

