@@ -137,6 +137,13 @@ def take(split: Split, indices: NDArray[np.int64]) -> Split:
     return replace(split, files=files, targets=targets, repeated=0)
 
 
+def take_some(split: Split, count: int, seed: int) -> Split:
+    """Return some images of a split, chosen at random, in their order; all of them if there are no more."""
+    if count >= len(split):
+        return split
+    return take(split, np.sort(np.argsort(draw(len(split), seed, "some"))[:count]))
+
+
 def as_left_out(split: Split, names: Collection[str]) -> Split:
     """Return a split as it was when the check left out other images.
 

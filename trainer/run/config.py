@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from augment.cli.compose import TOP, check_keys
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
+from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, notices_of, parse_data
 from augment.params import Count, Flag, Text, parse_params, parse_settings, setting, settings
 from augment.recipe.op import load_plugins
@@ -113,7 +114,17 @@ class Config:
     @property
     def dataset(self) -> Dataset:
         """The images; for a run to resume, those that it had, including images that have turned bad since."""
-        return load_dataset(self.data, self._left_out)
+        return self.limited(load_dataset(self.data, self._left_out))
+
+    def limited(self, dataset: Dataset) -> Dataset:
+        """Return the dataset with the validation images that fit.limit_batches leaves, chosen at random.
+
+        Sources list them class by class, and train is shuffled anyway.
+        """
+        if self.fit.limit_batches is None:
+            return dataset
+        most = self.fit.limit_batches * self.fit.batch_size
+        return replace(dataset, val=take_some(dataset.val, most, self.data.split_seed))
 
     @property
     def notices(self) -> tuple[LogRecord, ...]:
