@@ -23,7 +23,7 @@ import numpy as np
 
 from augment.data.dataset import BadImage, ImageRef, Split
 from augment.data.decoding import Decoder
-from augment.data.faults import FOREIGN, find_fault_of_header, strict_pillow
+from augment.data.faults import CONVERT, FOREIGN, find_fault_of_header, strict_pillow
 from augment.data.images import is_decoded, name_of
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
@@ -186,7 +186,7 @@ def leave_out(
     if not skip_bad:
         advice = "Repair or remove them, or set data.skip_bad=true to leave them out."
         if any(FOREIGN in problem.reason for problem in problems):
-            advice += " python -m augment convert turns other formats into JPEG, where Pillow can open them."
+            advice += f" Of other formats, {CONVERT}."
         raise UserError("\n".join([f"data: {count} cannot be used:", *shown, advice]))
     for line in (f"data.skip_bad=true: left out {count}:", *shown):
         logger.warning("%s", line)

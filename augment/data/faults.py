@@ -28,6 +28,9 @@ _DECODED_BY_DALI_ALONE = ("JPEG", "MPO", "PNG", "WEBP")
 # How the faults of images in other formats end, before the allowed formats.
 FOREIGN = ", which DALI does not decode"
 
+# What to do with such images.
+CONVERT = "python -m augment convert turns those that Pillow can open into JPEG (HEIC after pip install pillow-heif)"
+
 _JPEG_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
 _JPEG_END = b"\xff\xd9"
 _JPEG_MAX_SIDE = 65_500  # libjpeg's limit; the header has room for 65,535

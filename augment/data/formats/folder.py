@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from augment.data.dataset import NO_VAL, Dataset, Split
+from augment.data.faults import CONVERT
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import near_file
 from augment.support.text import list_some
@@ -34,9 +35,6 @@ _SPLITS = {
 # What to do without a val split.
 CUT = "data.val_fraction=0.2, which validates on a fifth of the images, or data.folds=5 data.fold=0"
 
-# What to do with images in foreign formats.
-CONVERT = "python -m augment convert turns those that Pillow can open into JPEG"
-
 
 def scan_folder(
     root: Path,
@@ -45,6 +43,7 @@ def scan_folder(
     val_dir: str | None = None,
     cuts_val: bool = False,
     lenient: bool = False,
+    with_foreign: bool = False,
 ) -> Dataset:
     """List the images of a folder with a subfolder per split, which has a subfolder per class.
 
@@ -59,6 +58,7 @@ def scan_folder(
         cuts_val: leave val empty, since it is cut from train later.
         lenient: list what there is in spite of a missing val, an empty class, or a class that train lacks, and report
             these as `Dataset.problems`.
+        with_foreign: list images in `FOREIGN` formats among the others.
 
     Raises:
         UserError: the folder or one of its splits is missing or holds no images, a class of train is empty, or val
@@ -69,7 +69,7 @@ def scan_folder(
         train, val = _split_folders(root.expanduser(), train_dir, val_dir, cuts_val=cuts_val, problems=problems)
         if problems and not lenient:
             raise UserError(problems[0])
-        dataset = _scan(train, val, problems)
+        dataset = _scan(train, val, problems, with_foreign=with_foreign)
         if problems and not lenient:
             raise UserError(problems[0])
     except UserError as error:
@@ -131,12 +131,16 @@ def _split_folders(
     raise UserError(text)
 
 
-def _scan(train_folder: Path, val_folder: Path | None, problems: list[str]) -> Dataset:
+def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, with_foreign: bool) -> Dataset:
+    def find(folder: Path) -> tuple[list[Path], list[Path]]:
+        files, foreign = _find(folder)
+        return (sorted(files + foreign), []) if with_foreign else (files, foreign)
+
     train_folders = _class_folders(train_folder)
-    train = [_find(folder) for folder in train_folders.values()]
+    train = [find(folder) for folder in train_folders.values()]
     for folder, (files, foreign) in zip(train_folders.values(), train, strict=True):
         if not files:
-            hint = f" {CONVERT}." if foreign else ""
+            hint = f" Of other formats, {CONVERT}." if foreign else ""
             problems.append(f"the class folder {folder} holds no images{_other_files(folder)}.{hint}")
     if val_folder is None:
         return Dataset(tuple(train_folders), _split(train), NO_VAL)
@@ -144,7 +148,7 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str]) -> D
     for name, folder in val_folders.items():
         if name not in train_folders:
             problems.insert(0, f"{folder} is a class that train lacks.{nearest(name, train_folders)}")
-    val = [_find(val_folders[name]) if name in val_folders else ([], []) for name in train_folders]
+    val = [find(val_folders[name]) if name in val_folders else ([], []) for name in train_folders]
     if not any(files for files, _ in val):
         first = next(iter(val_folders.values()))
         problems.append(f"the class folders in {val_folder} hold no images{_other_files(first)}.")

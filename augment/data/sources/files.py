@@ -60,7 +60,7 @@ class Folder(Source):
 
     def load(self) -> Dataset:
         """List the folder and check every file; the result of the check is cached below outputs/."""
-        dataset = self._scan(lenient=False)
+        dataset = self._scan()
         val_targets = None if self.cuts_val else np.array(dataset.val.targets)
         check_classes(dataset.classes, np.array(dataset.train.targets), val_targets)
         return check_images(dataset, Path(self.root).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad)
@@ -69,9 +69,18 @@ class Folder(Source):
         """List the folder."""
         return self._scan(lenient=True)
 
-    def _scan(self, *, lenient: bool) -> Dataset:
+    def for_conversion(self) -> Dataset:
+        """List the folder, and images of other formats."""
+        return self._scan(with_foreign=True)
+
+    def _scan(self, *, lenient: bool = False, with_foreign: bool = False) -> Dataset:
         return scan_folder(
-            Path(self.root), train_dir=self.train_dir, val_dir=self.val_dir, cuts_val=self.cuts_val, lenient=lenient
+            Path(self.root),
+            train_dir=self.train_dir,
+            val_dir=self.val_dir,
+            cuts_val=self.cuts_val,
+            lenient=lenient,
+            with_foreign=with_foreign,
         )
 
 

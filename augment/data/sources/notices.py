@@ -14,7 +14,7 @@ from augment.data.check import examine_files, leave_out
 from augment.data.convert.lists import CLASSES_FILE
 from augment.data.copies import group_copies
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
-from augment.data.formats.folder import CONVERT
+from augment.data.faults import CONVERT
 from augment.data.formats.shards import find_shards
 from augment.support.errors import UserError
 from augment.support.files import digest
@@ -120,10 +120,9 @@ def describe_foreign(dataset: Dataset) -> str:
         return ""
     endings = Counter(file.suffix.lower() for file in files).most_common()
     kinds = ", ".join(f"{count:,} {ending}" for ending, count in endings)
-    heic = " (HEIC with pillow-heif)" if {".heic", ".heif", ".hif"} & {ending for ending, _ in endings} else ""
     return (
         f"{len(files):,} of {len(files) + sum(map(len, splits)):,} images are left out, because DALI does not decode "
-        f"their formats: {kinds}, as {files[0]}; {CONVERT}{heic}"
+        f"their formats: {kinds}, as {files[0]}; {CONVERT}"
     )
 
 

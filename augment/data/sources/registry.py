@@ -88,6 +88,14 @@ class Source:
         """
         return self.load()
 
+    def for_conversion(self) -> Dataset:
+        """List all images, including those that only other programs than DALI decode.
+
+        Raises:
+            UserError: the lists cannot be used.
+        """
+        return self.unchecked()
+
     @property
     def cuts_val(self) -> bool:
         """Whether val is cut from train."""
@@ -105,6 +113,8 @@ _SOURCES: dict[str, type[Source]] = {}
 
 # Read-only view: name in the configuration -> source.
 SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
+
+VAL_MISSING = f"data.val: missing. Allowed: validation data; or {CUT}."
 
 # Settings of several sources.
 SKIP_BAD = Flag(default=False, doc="leave out images that cannot be decoded, instead of an error")
@@ -225,6 +235,21 @@ def cut_val(source: Source, dataset: Dataset) -> Dataset:
     return dataset
 
 
+def select(source: Source, dataset: Dataset) -> Dataset:
+    """Return the part of a source's dataset that its settings choose, and warn of what is strange about it.
+
+    Raises:
+        UserError: there are too few images.
+    """
+    dataset = cut_val(source, dataset)
+    if source.cuts_val and dataset.task == "classify":
+        warn_of_missing(dataset)
+    if source.fraction < 1:
+        dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
+    warn_of_copies(dataset)
+    return dataset
+
+
 def _whole(source: Source) -> Source:
     """Return the source of all images, so that the jobs of a sweep over folds list and check them once."""
     whole: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
@@ -240,12 +265,7 @@ def _select(source: Source, folder: Path, left_out: LeftOut | None) -> tuple[Dat
         dataset = replace(dataset, train=train, val=val)
     check_balance(dataset, source.balance)
     with recorded_notices() as notices:
-        dataset = cut_val(source, dataset)
-        if source.cuts_val and dataset.task == "classify":
-            warn_of_missing(dataset)
-        if source.fraction < 1:
-            dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
-        warn_of_copies(dataset)
+        dataset = select(source, dataset)
     dataset = oversample(dataset, source.split_seed) if source.balance == "oversample" else dataset
     return dataset, tuple(notices)
 
@@ -254,10 +274,10 @@ def _select(source: Source, folder: Path, left_out: LeftOut | None) -> tuple[Dat
 def _load(source: Source, _: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
     with recorded_notices() as notices:
         if isinstance(source, LabeledSource) and source.val is None and not source.cuts_val:
-            raise UserError(f"data.val: missing. Allowed: validation data; or {CUT}.")
+            raise UserError(VAL_MISSING)
         dataset = source.load()
         if not len(dataset.val) and not source.cuts_val:
-            raise UserError(f"data: there is no val. Allowed: {CUT}.")
+            raise UserError(VAL_MISSING)
         warn_of_unused_names(source, dataset)
         warn_of_foreign(dataset)
         if dataset.task == "classify" and len(dataset.classes) == 1:
