@@ -186,6 +186,7 @@ def _read(plan: Plan, files: Sequence[dataset.ImageRef], **order: Any) -> tuple[
             num_outputs=2,
             batch=True,
             batch_info=True,
+            no_copy=True,  # see ImageFeed
             dtype=[types.UINT8, types.INT32],
             ndim=[feed.ndim, 1],
             layout=[feed.layout, ""],
@@ -211,6 +212,7 @@ def feed_images(feed: ImageFeed) -> Node:
         lambda info: feed(info)[0],
         batch=True,
         batch_info=True,
+        no_copy=True,
         dtype=types.UINT8,
         ndim=feed.ndim,
         layout=feed.layout,
