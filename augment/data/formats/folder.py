@@ -215,9 +215,10 @@ def _folders(parent: Path) -> dict[str, Path]:
     return {name: parent / name for name in names}
 
 
-def find_images(folder: Path) -> list[Path]:
-    """Return the images at any depth below `folder`, sorted by path."""
-    return _find(folder)[0]
+def find_images(folder: Path, *, with_foreign: bool = False) -> list[Path]:
+    """Return the images at any depth below `folder`, sorted by path; those in `FOREIGN` formats only if asked."""
+    images, foreign = _find(folder)
+    return sorted(images + foreign) if with_foreign else images
 
 
 def _find(folder: Path) -> tuple[list[Path], list[Path]]:
