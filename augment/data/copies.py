@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from augment.data.dataset import Dataset, ImageRef, Split
 from augment.data.images import name_of
@@ -11,9 +11,11 @@ from augment.support.text import amount
 logger = logging.getLogger(__name__)
 
 
-def group_copies(images: Iterable[ImageRef], digests: Mapping[ImageRef, str]) -> dict[ImageRef, int]:
+def group_copies(images: Sequence[ImageRef], digests: Mapping[ImageRef, str]) -> dict[ImageRef, int]:
     """Return the number of its group for each image that has the same digest as another, or is listed twice."""
-    counts = Counter(digests[image] for image in images if image in digests)
+    counts = Counter(digests.values())
+    if len(images) > len(digests):  # hashing a million paths takes seconds
+        counts.update(digests[image] for image, times in Counter(images).items() if times > 1 and image in digests)
     several = (digest for digest, count in counts.items() if count > 1)
     numbers = {digest: number for number, digest in enumerate(several)}
     return {image: numbers[digest] for image, digest in digests.items() if digest in numbers}
@@ -23,12 +25,12 @@ def warn_of_copies(dataset: Dataset) -> None:
     """Warn, in one line, of copies across the splits and of copies with different targets."""
     if not dataset.copies:
         return
+    train, val = (_copied(dataset, split) for split in (dataset.train, dataset.val))
     targets: dict[int, dict[object, ImageRef]] = defaultdict(dict)
-    for split in (dataset.train, dataset.val):
-        for group, image, target in _copied(dataset, split):
-            targets[group].setdefault(target, image)
-    learned = {group for group, _, _ in _copied(dataset, dataset.train)}
-    scored = [image for group, image, _ in _copied(dataset, dataset.val) if group in learned]
+    for group, image, target in train + val:
+        targets[group].setdefault(target, image)
+    learned = {group for group, _, _ in train}
+    scored = [image for group, image, _ in val if group in learned]
     found = []
     if scored:
         found.append(
