@@ -1,6 +1,7 @@
 """The data set that a source returns: the images of each split and their targets."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -46,10 +47,7 @@ class StoredImage(Protocol):
 
 
 class DecodedImage(StoredImage, Protocol):
-    """An image that is stored decoded; `read` encodes it losslessly.
-
-    It counts as good, unless it has a method `validate() -> None`, which raises a UserError.
-    """
+    """An image that is stored decoded; `read` encodes it losslessly."""
 
     def read_pixels(self) -> NDArray[np.uint8]:
         """Return (height, width, 3) RGB."""
@@ -99,6 +97,7 @@ class Split:
             is an error.
         left_out: the images that the check left out.
         bad: images among `files` that are known to be bad: others stand in for them from the beginning.
+        foreign: files in formats that DALI does not decode, which are left out, with their targets.
     """
 
     files: tuple[ImageRef, ...]
@@ -107,6 +106,7 @@ class Split:
     max_bad: int = 0
     left_out: tuple[BadImage, ...] = ()
     bad: tuple[BadImage, ...] = ()
+    foreign: tuple[tuple[Path, Target], ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)
@@ -115,6 +115,10 @@ class Split:
     def images(self) -> int:
         """The number of images; the length is the number of samples in an epoch."""
         return len(self.files) - self.repeated
+
+
+# The val split of a data set without one, before it is cut from train.
+NO_VAL = Split((), ())
 
 
 @dataclass(frozen=True)
@@ -126,9 +130,13 @@ class Dataset:
         train: the training images.
         val: the validation images.
         task: the name of the task.
+        copies: the number of its group for each image that has the same bytes as others, as far as they were compared.
+        problems: why training would refuse the data set, as found by `Source.unchecked`.
     """
 
     classes: tuple[str, ...]
     train: Split
     val: Split
     task: Task = "classify"
+    copies: Mapping[ImageRef, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()

@@ -25,6 +25,12 @@ _UNDECODABLE_TIFF = {"lzma", "webp"}
 # The formats whose damage DALI's CPU decoder finds by itself: it refused everything that Pillow refused, and more.
 _DECODED_BY_DALI_ALONE = ("JPEG", "MPO", "PNG", "WEBP")
 
+# How the faults of images in other formats end, before the allowed formats.
+FOREIGN = ", which DALI does not decode"
+
+# What to do with such images.
+CONVERT = "python -m augment convert turns those that Pillow can open into JPEG (HEIC after pip install pillow-heif)"
+
 _JPEG_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
 _JPEG_END = b"\xff\xd9"
 _JPEG_MAX_SIDE = 65_500  # libjpeg's limit; the header has room for 65,535
@@ -171,9 +177,11 @@ def _describe(head: bytes) -> str:
     """Describe a file that is in none of `FORMATS`."""
     allowed = f"allowed: {', '.join(FORMATS)}"
     if head.startswith(b"GIF8"):
-        return f"is a GIF, which DALI does not decode; {allowed}"
+        return f"is a GIF{FOREIGN}; {allowed}"
     if head[4:8] == b"ftyp":
-        return f"is an AVIF, HEIF or film, which DALI does not decode; {allowed}"
+        return f"is an AVIF, HEIF or film{FOREIGN}; {allowed}"
+    if head.startswith(b"8BPS"):
+        return f"is a Photoshop file{FOREIGN}; {allowed}"
     if head.startswith((b"\xff\xd8\xff", b"\x89PNG")):
         return "has a broken header, or is of a kind that is not decoded (a JPEG with 12 bits a channel, for one)"
     return f"is no image that DALI decodes; {allowed}"

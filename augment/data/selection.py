@@ -1,4 +1,4 @@
-"""Select images of a dataset: the folds of cross-validation, or a share of the training images."""
+"""Select images of a dataset: a val split or the folds of cross-validation, or a share of the training images."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -20,7 +20,8 @@ def take_fold(dataset: Dataset, *, folds: int, fold: int, seed: int) -> Dataset:
     """Return a round of cross-validation over the train split: one fold is val, the others are train.
 
     The numbers of images per fold differ by at most one, also within a class. With several labels per image, images
-    with the same rarest label are distributed in turn. The dataset's own val is not used.
+    with the same rarest label are distributed in turn. Images with the same bytes are in the same fold, as far as
+    `Dataset.copies` knows them. The dataset's own val is not used.
 
     Args:
         dataset: the dataset whose train split is divided.
@@ -32,9 +33,7 @@ def take_fold(dataset: Dataset, *, folds: int, fold: int, seed: int) -> Dataset:
         UserError: a class has fewer images than there are folds.
     """
     train = dataset.train
-    # A list may name an image several times: it must not be in both splits.
-    indices = {image: index for index, image in reversed(list(enumerate(train.files)))}
-    first = np.sort(np.fromiter(indices.values(), np.int64, len(indices)))
+    first, group = _groups(dataset)
     strata = _strata([train.targets[index] for index in first.tolist()], dataset.task)
     least, of_class = len(strata), ""
     if dataset.task == "classify":
@@ -44,12 +43,66 @@ def take_fold(dataset: Dataset, *, folds: int, fold: int, seed: int) -> Dataset:
         images = f"{amount(least, 'image')}{of_class}"
         allowed = f"2 to {least}" if least > 2 else "2" if least == 2 else "null, for each fold needs one of each class"
         raise UserError(f"data.folds={folds}: train has {images}. Allowed: {allowed}.")
-    part = np.empty(len(train), np.int64)
-    part[first[_order(strata, seed, "folds")]] = np.arange(len(first)) % folds
-    part = part[[indices[image] for image in train.files]]
-    return replace(
-        dataset, train=take(train, np.flatnonzero(part != fold)), val=take(train, np.flatnonzero(part == fold))
-    )
+    part = np.empty(len(first), np.int64)
+    part[_order(strata, seed, "folds")] = np.arange(len(first)) % folds
+    return _cut(dataset, (part == fold)[group])
+
+
+def take_val(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
+    """Return a dataset whose val is a share of the train split, and whose train is the rest.
+
+    Of each class, the share is rounded, but at least one image of every class with several is in either split. With
+    several labels per image, the share of images with the same rarest label is about the same. Images with the same
+    bytes are on the same side, as far as `Dataset.copies` knows them. The dataset's own val is not used.
+
+    Args:
+        dataset: the dataset whose train split is divided.
+        fraction: the share, in (0, 1).
+        seed: seed of the choice.
+
+    Raises:
+        UserError: there are too few images.
+    """
+    first, group = _groups(dataset)
+    strata = _strata([dataset.train.targets[index] for index in first.tolist()], dataset.task)
+    order = _order(strata, seed, "val")
+    if dataset.task == "classify":
+        counts = np.bincount(strata)
+        share = np.clip(np.rint(fraction * counts), 1, np.maximum(counts - 1, 0)) * (counts > 1)
+        rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[strata[order]]
+        chosen = rank < share[strata[order]]
+    else:
+        # Spread evenly over the strata, many of which have a single image.
+        numbers = np.arange(len(order) + 1)
+        chosen = np.diff(np.floor(numbers * fraction + 0.5)) > 0
+    if not chosen.any() or chosen.all():
+        least = "two images of a class" if dataset.task == "classify" else "more images"
+        raise UserError(
+            f"data.val_fraction={fraction:g}: train has {amount(len(first), 'image')}, of which val would have "
+            f"{'all' if len(first) and chosen.all() else 'none'}. Allowed: {least}, or another fraction."
+        )
+    scored = np.zeros(len(first), np.bool_)
+    scored[order[chosen]] = True
+    return _cut(dataset, scored[group])
+
+
+def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Group the train images that must be on the same side of a cut.
+
+    Returns:
+        The index of each group's first image, (G,), and the group of each image, (N,).
+    """
+    # A list may name an image several times, and images may have the same bytes.
+    keys = [dataset.copies.get(image, image) for image in dataset.train.files]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    group = np.fromiter((numbers[key] for key in keys), np.int64, len(keys))
+    return np.unique(group, return_index=True)[1], group
+
+
+def _cut(dataset: Dataset, scored: NDArray[np.bool_]) -> Dataset:
+    """Return the dataset whose val has the train images that are `scored`, (N,)."""
+    train, val = (take(dataset.train, np.flatnonzero(which)) for which in (~scored, scored))
+    return replace(dataset, train=train, val=replace(val, foreign=()))
 
 
 def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
@@ -82,6 +135,13 @@ def take(split: Split, indices: NDArray[np.int64]) -> Split:
     chosen = indices.tolist()
     files, targets = (tuple(values[i] for i in chosen) for values in (split.files, split.targets))
     return replace(split, files=files, targets=targets, repeated=0)
+
+
+def take_some(split: Split, count: int, seed: int) -> Split:
+    """Return some images of a split, chosen at random, in their order; all of them if there are no more."""
+    if count >= len(split):
+        return split
+    return take(split, np.sort(np.argsort(draw(len(split), seed, "some"))[:count]))
 
 
 def as_left_out(split: Split, names: Collection[str]) -> Split:

@@ -103,7 +103,7 @@ def build_pipeline(
     )
     with pipeline:
         order = {"batch_size": batch_size, "seed": seed, "epoch": epoch, "shard": shard, "stand_ins": stand_ins}
-        stored, index = _read(plan, files, **order)
+        stored, index = _read(plan, files, on_gpu=placement.device == "gpu", **order)
         views: list[Node] = []
         for view in range(plan.views.count):
             where = (epoch, shard.rank, *([view] if view else []))
@@ -195,7 +195,7 @@ def next_indices(plan: Plan, files: Sequence[dataset.ImageRef], batches: Iterabl
     return [index for batch in batches for index in feed.indices(batch).tolist()]
 
 
-def _read(plan: Plan, files: Sequence[dataset.ImageRef], **order: Any) -> tuple[Node, Node]:
+def _read(plan: Plan, files: Sequence[dataset.ImageRef], *, on_gpu: bool = False, **order: Any) -> tuple[Node, Node]:
     """Return the nodes of the images, as they are stored, and of their indices, (1,) int32 each."""
     if not are_paths(files):
         feed = image_feed(plan, files, **order)
@@ -204,11 +204,13 @@ def _read(plan: Plan, files: Sequence[dataset.ImageRef], **order: Any) -> tuple[
             num_outputs=2,
             batch=True,
             batch_info=True,
+            no_copy=True,  # see ImageFeed
             dtype=[types.UINT8, types.INT32],
             ndim=[feed.ndim, 1],
             layout=[feed.layout, ""],
         )
-        return stored, index
+        # Several threads copy to page-locked memory, from which transfers are fast, and no GPU reads foreign memory.
+        return fn.copy(stored) if on_gpu else stored, index
     read, shard = stood_in(len(files), order["stand_ins"]).tolist(), order["shard"]
     encoded, index = fn.readers.file(
         name=READER,
@@ -229,6 +231,7 @@ def feed_images(feed: ImageFeed) -> Node:
         lambda info: feed(info)[0],
         batch=True,
         batch_info=True,
+        no_copy=True,
         dtype=types.UINT8,
         ndim=feed.ndim,
         layout=feed.layout,

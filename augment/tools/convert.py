@@ -1,6 +1,7 @@
 """Convert a data set to another format, resizing large images if wanted.
 
-Any source can be converted, whether its targets are classes, labels or numbers. Interrupted conversions resume:
+Any source can be converted, whether its targets are classes, labels or numbers. Images that Pillow opens and DALI does
+not, such as AVIF and GIF, become JPEG. Interrupted conversions resume:
 complete shards are validated and kept. Everything that is written is read back by the format's reader and compared by
 count and checksum.
 """
@@ -8,6 +9,7 @@ count and checksum.
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number
 from augment.data.convert.conversion import Options, convert
@@ -34,14 +36,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.out is None:
             raise UserError("--out: missing. Allowed: a folder, which is created if it is missing.")
         from augment.cli.compose import compose_recipe  # Hydra is slow to import
-        from augment.data.sources import load_dataset
+        from augment.data.convert.foreign import take_foreign
+        from augment.data.dataset import DATA_DIR
+        from augment.data.sources.registry import VAL_MISSING, select
+        from augment.support.files import digest
 
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
             raise UserError("data: missing. Allowed: data=folder data.root=DIR, or another source.")
         source = compose_recipe(overrides).source()
         if source.balance != "none":
             raise UserError(f"data.balance: {source.balance} applies to training only. Allowed here: none.")
-        dataset = load_dataset(source)
+        listed = source.for_conversion()
+        if listed.problems or not (len(listed.val) or source.cuts_val):
+            raise UserError(listed.problems[0] if listed.problems else VAL_MISSING)
+        cache = Path(DATA_DIR) / f"checked-{digest('convert', source)}.json"
+        skip_bad = getattr(source, "skip_bad", False)
+        checked, note = take_foreign(listed, quality=options.quality, skip_bad=skip_bad, cache=cache)
+        dataset = select(source, checked)
+        if note:
+            sys.stdout.write(f"{note}\n")
         form = Options(options.to, options.size, options.quality, options.shard_mb)
         try:
             done = convert(dataset, options.out, form, jobs=options.jobs)

@@ -50,7 +50,11 @@ class LoopSettings:
         )
     )
     limit_batches: int | None = setting(
-        Count(optional=True, within=(1, 10**9), doc="maximum number of batches per pass, for quick trials")
+        Count(
+            optional=True,
+            within=(1, 10**9),
+            doc="maximum number of batches per pass, for quick trials; val is then a random sample, by data.split_seed",
+        )
     )
     validate_every: int = setting(
         Count(default=1, within=(1, 10**6), doc="epochs between two validations; the last epoch always has one")

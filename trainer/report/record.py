@@ -150,6 +150,10 @@ def read_record(
         plain = with_overrides(load_config(folder), overrides, folder / CONFIG_FILE, trust=trust, data=data)
         return parse_config(plain)
 
+    def dataset() -> Dataset:
+        config = configured(data=True)
+        return config.limited(load_dataset(config.data, left_out_of(folder)))
+
     # A link to a file elsewhere would show it to every reader of the page.
     texts = record.texts = {file.name: attempt(file.name, partial(_text, file), "") for file in files}
     record.rows = attempt(METRICS_FILE, lambda: _rows(folder / METRICS_FILE, "epoch"), [])
@@ -159,9 +163,9 @@ def read_record(
     if texts.get(CONFIG_FILE):
         record.config = attempt(CONFIG_FILE, lambda: configured(data=False), None)
     if record.config is not None:
-        record.dataset = attempt("data", lambda: load_dataset(configured(data=True).data, left_out_of(folder)), None)
+        record.dataset = attempt("data", dataset, None)
         if record.dataset is not None:
-            notices = notices_of(record.config.data)
+            notices = notices_of(record.config.data, left_out_of(folder))
             record.warnings = tuple(n.getMessage() for n in notices if n.levelno >= logging.WARNING)
     if model and (folder / BEST).is_file():
         attempt(BEST, lambda: _take_best(record, load(folder / BEST, BestModel)), None)

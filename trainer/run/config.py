@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from logging import LogRecord
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,8 @@ from omegaconf import OmegaConf
 from augment.cli.compose import TOP, check_keys
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
-from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
+from augment.data.selection import take_some
+from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, notices_of, parse_data
 from augment.params import Count, Flag, Text, parse_params, parse_settings, setting, settings
 from augment.recipe.op import load_plugins
 from augment.recipe.steps import Aug, parse_aug, plain_steps
@@ -122,8 +124,26 @@ class Config:
     @property
     def dataset(self) -> Dataset:
         """The images; for a run to resume, those that it had, including images that have turned bad since."""
-        run = self.fit.resume
-        return load_dataset(self.data, None if run is None else left_out_of(Path(run)))
+        return self.limited(load_dataset(self.data, self._left_out))
+
+    def limited(self, dataset: Dataset) -> Dataset:
+        """Return the dataset with the validation images that fit.limit_batches leaves, chosen at random.
+
+        Sources list them class by class, and train is shuffled anyway.
+        """
+        if self.fit.limit_batches is None:
+            return dataset
+        most = self.fit.limit_batches * self.fit.batch_size
+        return replace(dataset, val=take_some(dataset.val, most, self.data.split_seed))
+
+    @property
+    def notices(self) -> tuple[LogRecord, ...]:
+        """The log entries of loading the images."""
+        return notices_of(self.data, self._left_out)
+
+    @property
+    def _left_out(self) -> LeftOut | None:
+        return None if self.fit.resume is None else left_out_of(Path(self.fit.resume))
 
     @property
     def source_name(self) -> str:

@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 
 from augment.data.balance import describe_balance
-from augment.data.sources import notices_of
 from augment.data.sources.notices import replay_notices
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError, describe_error
@@ -103,7 +102,7 @@ def _train(
         algorithms.enter_context(deterministic(config.fit.deterministic))
         reserve_summary(folder, name, config.run.written_tags)
         # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
-        replay_notices(notices_of(config.data), before=now)
+        replay_notices(config.notices, before=now)
         notes = []
         if config.fit.auto_batch_size and config.fit.resume is None:
             config, note = find_batch_size(config)

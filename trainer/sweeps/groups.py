@@ -18,7 +18,8 @@ SEED, FOLD = "seed", "data.fold"
 REPEATED = {SEED: "seeds", FOLD: "folds"}
 
 # Settings of the data that change the training images alone, or where files are kept.
-_OF_TRAINING = {"train", "train_options", "train_targets", "fraction", "fold", "balance", "dir", "max_bad", "workers"}
+_OF_TRAINING = {"fraction", "fold", "balance", "dir", "max_bad", "workers"}
+_OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
 
 # Settings that change what the loss of numbers is.
 OF_LOSSES = ("fit.regression_loss", "fit.standardize")
@@ -86,7 +87,8 @@ def make_group(name: str, runs: Sequence[Run], key: str) -> Group:
         values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.best))
         metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))
     section = _section(runs[0].config, "data")
-    unused = _OF_TRAINING if section.get("folds") else {*_OF_TRAINING, "split_seed"}
+    is_cut = section.get("folds") or section.get("val_fraction")  # val from train
+    unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     data = {str(name): value for name, value in section.items() if name not in unused}
     others = ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ()))
     basis = {path: text for name, value in data.items() for path, text in _flat(value, f"data.{name}").items()}

@@ -13,9 +13,10 @@ from rich.text import Text
 from augment.cli.parser import USAGE, Parser, one_of, readable_errors, table_console, writing
 from augment.cli.trust import add_trust_flag
 from augment.data.check import require_readable
-from augment.data.dataset import Split
+from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.formats.folder import scan_split
 from augment.data.sources import load_dataset
+from augment.data.sources.notices import warn_of_foreign
 from augment.support.errors import UserError
 from augment.support.files import json_line, no_link, write_json
 from augment.support.secrets import masked
@@ -66,7 +67,9 @@ def evaluate(
     if folder is None:
         split = _own_split(trained)
     else:
-        split = require_readable(scan_split(folder, names), "val", skip_bad=False)
+        listed = scan_split(folder, names)
+        warn_of_foreign(Dataset(names, listed, NO_VAL))
+        split = require_readable(listed, "val", skip_bad=False)
     recorder = Recorder()
     trained.run_over(split, recorder, description="evaluating")
     assert recorder.samples is not None

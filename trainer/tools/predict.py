@@ -125,7 +125,8 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
     """
     images: list[Path] = []
     for path in paths:
-        found = find_images(path) if path.is_dir() else [path]
+        # Images of other formats are listed, too, with the reason why they have no prediction.
+        found = find_images(path, with_foreign=True) if path.is_dir() else [path]
         if not found:
             raise UserError(f"{path}: holds no images.")
         if not path.exists():

@@ -1,21 +1,50 @@
-"""The `folder` source: DIR/train/<class>/* and DIR/val/<class>/*, the layout of ImageNet and of many others."""
+"""List folders of images: DIR/train/<class>/* and DIR/val/<class>/*, or DIR/<class>/* without a split."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from augment.data.dataset import Dataset, Split
+from augment.data.dataset import NO_VAL, Dataset, Split
+from augment.data.faults import CONVERT
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import near_file
 from augment.support.text import list_some
 
 # Endings of the formats that DALI decodes on CPU and GPU; `augment.data.check` validates the content.
 EXTENSIONS = frozenset(
-    {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".pnm", ".ppm", ".pgm", ".pbm"}
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2"}
+    | {".pnm", ".ppm", ".pgm", ".pbm"}
 )
 
+# Endings of other images, which DALI does not decode: they are left out, but never without a word.
+FOREIGN = frozenset(
+    {".heic", ".heif", ".hif", ".avif", ".gif", ".psd", ".jxl", ".tga", ".exr", ".hdr", ".ico", ".svg", ".dcm"}
+    | {".dds", ".pcx", ".j2k", ".jpf", ".jpx", ".dib", ".xcf", ".eps"}
+    | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # of cameras
+)
 
-def scan_folder(root: Path) -> Dataset:
+# Names of folders that are a split rather than a class, by the split that they suggest.
+_SPLITS = {
+    "train": re.compile(r"train(ing)?(([_ -]?(set|data|images))?)", re.IGNORECASE),
+    "val": re.compile(r"(val|valid|validation|dev|eval)(([_ -]?(set|data|images))?)", re.IGNORECASE),
+    "test": re.compile(r"test(ing)?(([_ -]?(set|data|images))?)", re.IGNORECASE),
+}
+
+# What to do without a val split.
+CUT = "data.val_fraction=0.2, which validates on a fifth of the images, or data.folds=5 data.fold=0"
+
+
+def scan_folder(
+    root: Path,
+    *,
+    train_dir: str | None = None,
+    val_dir: str | None = None,
+    cuts_val: bool = False,
+    lenient: bool = False,
+    with_foreign: bool = False,
+) -> Dataset:
     """List the images of a folder with a subfolder per split, which has a subfolder per class.
 
     The classes are the sorted names of the folders in root/train. Images are found at any depth below their class
@@ -24,15 +53,28 @@ def scan_folder(root: Path) -> Dataset:
 
     Args:
         root: the folder that holds train and val; a leading ~ is expanded.
+        train_dir: the folder of train, relative to root; None: "train", or with `cuts_val` the root itself.
+        val_dir: the folder of val; None: "val".
+        cuts_val: leave val empty, since it is cut from train later.
+        lenient: list what there is in spite of a missing val, an empty class, or a class that train lacks, and report
+            these as `Dataset.problems`.
+        with_foreign: list images in `FOREIGN` formats among the others.
 
     Raises:
         UserError: the folder or one of its splits is missing or holds no images, a class of train is empty, or val
             has a class that train lacks.
     """
+    problems: list[str] = []
     try:
-        return _scan(root.expanduser())
+        train, val = _split_folders(root.expanduser(), train_dir, val_dir, cuts_val=cuts_val, problems=problems)
+        if problems and not lenient:
+            raise UserError(problems[0])
+        dataset = _scan(train, val, problems, with_foreign=with_foreign)
+        if problems and not lenient:
+            raise UserError(problems[0])
     except UserError as error:
         raise UserError(f"data.root={root}: {error}") from None
+    return replace(dataset, problems=tuple(f"data.root={root}: {problem}" for problem in problems))
 
 
 def scan_split(root: Path, classes: Sequence[str]) -> Split:
@@ -52,54 +94,106 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
     for name in folders:
         if name not in classes:
             raise UserError(f"{folder / name} is not one of the model's classes.{suggest(name, classes)}")
-    files = [find_images(folders[name]) if name in folders else [] for name in classes]
-    if not any(files):
+    found = [_find(folders[name]) if name in folders else ([], []) for name in classes]
+    if not any(files for files, _ in found):
         raise UserError(f"{folder} holds no images.")
-    return _split(files)
+    return _split(found)
 
 
-def _scan(root: Path) -> Dataset:
+def _split_folders(
+    root: Path, train_dir: str | None, val_dir: str | None, *, cuts_val: bool, problems: list[str]
+) -> tuple[Path, Path | None]:
+    """Return the folders of train and of val, None if there is no val; add to the problems if there should be one."""
     if not root.exists():
         raise UserError(f"there is no such folder.{near_file(root)}")
     if not root.is_dir():
         raise UserError("is a file; allowed is a folder with the folders train and val in it.")
-    missing = [name for name in ("train", "val") if not (root / name).is_dir()]
-    if missing:
-        found = _folders(root)
-        others = f"only {list_some(list(found))}" if found else "nor any other"
-        raise UserError(f"there is no folder {' and no folder '.join(missing)} in it, {others}.{_advice(root, found)}")
-    train_folders = _class_folders(root / "train")
-    val_folders = _class_folders(root / "val")
+    names = {"train": train_dir or "train", "val": val_dir or "val"}
+    missing = [name for name in names.values() if not (root / name).is_dir()]
+    if cuts_val:
+        missing = [name for name in missing if name == names["train"]]
+    train, val = (root / name for name in names.values())
+    if not missing:
+        return train, None if cuts_val else val
+    found = _folders(root)
+    # A folder of classes, rather than one of splits whose names are not known.
+    unsplit = not train_dir and not train.is_dir() and not val.is_dir() and not any(map(_split_named, found))
+    if cuts_val and unsplit and found:
+        return root, None
+    others = f"only {list_some(list(found))}" if found else "nor any other"
+    text = f"there is no folder {' and no folder '.join(missing)} in it, {others}.{_advice(root, found)}"
+    if train.is_dir() and not val_dir:
+        problems.append(text)
+        return train, None
+    if unsplit and any(map(_has_images, found.values())):
+        problems.append(text)
+        return root, None
+    raise UserError(text)
+
+
+def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, with_foreign: bool) -> Dataset:
+    def find(folder: Path) -> tuple[list[Path], list[Path]]:
+        files, foreign = _find(folder)
+        return (sorted(files + foreign), []) if with_foreign else (files, foreign)
+
+    train_folders = _class_folders(train_folder)
+    train = [find(folder) for folder in train_folders.values()]
+    for folder, (files, foreign) in zip(train_folders.values(), train, strict=True):
+        if not files:
+            hint = f" Of other formats, {CONVERT}." if foreign else ""
+            problems.append(f"the class folder {folder} holds no images{_other_files(folder)}.{hint}")
+    if val_folder is None:
+        return Dataset(tuple(train_folders), _split(train), NO_VAL)
+    val_folders = _class_folders(val_folder)
     for name, folder in val_folders.items():
         if name not in train_folders:
-            raise UserError(f"{folder} is a class that train lacks.{nearest(name, train_folders)}")
-
-    train = [find_images(folder) for folder in train_folders.values()]
-    for folder, files in zip(train_folders.values(), train, strict=True):
-        if not files:
-            raise UserError(f"the class folder {folder} holds no images{_other_files(folder)}.")
-    val = [find_images(val_folders[name]) if name in val_folders else [] for name in train_folders]
-    if not any(val):
+            problems.insert(0, f"{folder} is a class that train lacks.{nearest(name, train_folders)}")
+    val = [find(val_folders[name]) if name in val_folders else ([], []) for name in train_folders]
+    if not any(files for files, _ in val):
         first = next(iter(val_folders.values()))
-        raise UserError(f"the class folders in {root / 'val'} hold no images{_other_files(first)}.")
+        problems.append(f"the class folders in {val_folder} hold no images{_other_files(first)}.")
     return Dataset(tuple(train_folders), _split(train), _split(val))
 
 
-def _split(files_of_class: list[list[Path]]) -> Split:
+def _split(found: list[tuple[list[Path], list[Path]]]) -> Split:
+    """Return a split of the images, and of the images in foreign formats, of each class."""
     return Split(
-        files=tuple(file for files in files_of_class for file in files),
-        targets=tuple(target for target, files in enumerate(files_of_class) for _ in files),
+        files=tuple(file for files, _ in found for file in files),
+        targets=tuple(target for target, (files, _) in enumerate(found) for _ in files),
+        foreign=tuple((file, target) for target, (_, foreign) in enumerate(found) for file in foreign),
     )
 
 
+def _split_named(name: str) -> str:
+    """Return the split that a folder's name suggests, empty if it suggests none."""
+    return next((split for split, pattern in _SPLITS.items() if pattern.fullmatch(name)), "")
+
+
 def _advice(root: Path, found: dict[str, Path]) -> str:
-    """Suggest a remedy for a root that lacks a split: a folder above or below it, or the right layout."""
+    """Suggest a remedy for a root that lacks a split: other folders, a cut, or the right layout."""
     for folder in (*root.absolute().parents[:2], *found.values()):
         if (folder / "train").is_dir() and (folder / "val").is_dir():
             return f" Did you mean data.root={folder}?"
-    if not found.keys() & {"train", "val"} and any(map(_has_images, found.values())):
-        return " If these are the classes, move their images to train/<class>/ and val/<class>/."
-    return " The layout is train/<class>/* and val/<class>/*."
+    by_split = {split: folder for name, folder in reversed(found.items()) if (split := _split_named(name))}
+    splits = {"train": by_split.get("train"), "val": by_split.get("val") or by_split.get("test")}
+    meant = " ".join(
+        f"data.{split}_dir={_descend(folder).relative_to(root)}"
+        for split, folder in splits.items()
+        if folder is not None and folder.name != split
+    )
+    if None not in splits.values():
+        return f" Did you mean {meant}? Otherwise: {CUT}."
+    if splits["train"] is not None:
+        return f" Allowed: {meant and f'{meant} with '}{CUT}."
+    if not by_split and any(map(_has_images, found.values())):
+        return f" If these are the classes: {CUT}; or move their images to train/<class>/ and val/<class>/."
+    return " The layout is train/<class>/* and val/<class>/*, or <class>/* with data.val_fraction=0.2."
+
+
+def _descend(folder: Path) -> Path:
+    """Return the folder that has the classes: archives often have a folder of the same name in a split's."""
+    inner = list(_folders(folder).values())
+    return _descend(inner[0]) if len(inner) == 1 and not _has_images(inner[0]) else folder
 
 
 def _class_folders(split: Path) -> dict[str, Path]:
@@ -121,17 +215,25 @@ def _folders(parent: Path) -> dict[str, Path]:
     return {name: parent / name for name in names}
 
 
-def find_images(folder: Path) -> list[Path]:
-    """Return the images at any depth below `folder`, sorted by path."""
+def find_images(folder: Path, *, with_foreign: bool = False) -> list[Path]:
+    """Return the images at any depth below `folder`, sorted by path; those in `FOREIGN` formats only if asked."""
+    images, foreign = _find(folder)
+    return sorted(images + foreign) if with_foreign else images
+
+
+def _find(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the images at any depth below `folder`, and those in `FOREIGN` formats, sorted by path."""
 
     def refuse(error: OSError) -> None:
         raise _unreadable(error)
 
-    found: list[str] = []
+    found: tuple[list[str], list[str]] = ([], [])
     for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(parent, name) for name in names if _is_image(name)]
-    return [Path(name) for name in sorted(found)]
+        for paths, extensions in zip(found, (EXTENSIONS, FOREIGN), strict=True):
+            paths += [os.path.join(parent, name) for name in names if _is_image(name, extensions)]
+    images, foreign = ([Path(name) for name in sorted(paths)] for paths in found)
+    return images, foreign
 
 
 def _has_images(folder: Path) -> bool:
@@ -142,8 +244,8 @@ def _has_images(folder: Path) -> bool:
         return False
 
 
-def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in EXTENSIONS
+def _is_image(name: str, extensions: Collection[str] = EXTENSIONS) -> bool:
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in extensions
 
 
 def _other_files(folder: Path) -> str:

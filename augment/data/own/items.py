@@ -53,6 +53,8 @@ def take(value: object) -> Given:
     Raises:
         ValueError: it is not an image; the message describes it.
     """
+    if isinstance(value, np.ndarray):  # first, because these come in the largest numbers
+        return _of_array(value, "array", channels=2)
     if path := as_path(value):
         return path
     if isinstance(value, bytes | bytearray | memoryview):
@@ -67,8 +69,6 @@ def take(value: object) -> Given:
     if isinstance(value, torch.Tensor):
         # Channels first, like torchvision's images.
         return _of_array(value.detach().cpu().numpy(), "tensor", channels=0)
-    if isinstance(value, np.ndarray):
-        return _of_array(value, "array", channels=2)
     raise ValueError(describe(value))
 
 
@@ -78,6 +78,8 @@ def as_path(value: object) -> Path | None:
 
 
 def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:
+    if value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3 and channels == 2 and value.size:
+        return np.ascontiguousarray(value)
     shown = f"{'an' if kind == 'array' else 'a'} {kind} {tuple(value.shape)} of {value.dtype}"
     if value.dtype != np.uint8:
         why = "; ToTensor and Normalize are left to the `aug` section" if value.dtype.kind == "f" else ""
@@ -121,8 +123,12 @@ class Items:
         Raises:
             UserError: it cannot be read, or is no pair.
         """
-        with errors_of(self.factory.what, lambda: f"item {index}: "), self._lock:
-            item = self.sequence[index]
+        try:
+            with self._lock:
+                item = self.sequence[index]
+        except BaseException:
+            with errors_of(self.factory.what, lambda: f"item {index}: "):
+                raise
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise self.error(index, f"is {describe(item)}. Allowed: a pair, (image, target).")
         return item[0], item[1]
@@ -268,14 +274,6 @@ class DecodedItem(ItemImage):
     def read(self) -> bytes:
         """Return the image as PPM."""
         return as_ppm(self.read_pixels())
-
-    def validate(self) -> None:
-        """Read the image.
-
-        Raises:
-            UserError: there is no such image.
-        """
-        self.read_pixels()
 
 
 @cache

@@ -34,21 +34,20 @@ _COMPARED = 4  # items that are read to see whether a Dataset's targets are thei
 _SHOWN_FROM = 1000  # items from which on a bar is shown
 
 
-def read_own(train: SequenceFactory, val: SequenceFactory, options: TargetOptions) -> Dataset:
-    """Make both sequences and determine their targets, if necessary by reading every item once.
+def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Dataset:
+    """Make the sequences and determine their targets, if necessary by reading every item once.
 
     Args:
-        train: makes the training sequence.
-        val: makes the validation sequence.
+        factories: make the training sequence, and the validation sequence if there is one.
         options: the settings about targets.
 
     Raises:
         UserError: the user's code fails, or returns something unusable.
     """
-    # Both first: that val is missing should be reported before train is read.
-    both = [Items(factory) for factory in (train, val)]
+    # All first: that val is missing should be reported before train is read.
+    made = [Items(factory) for factory in factories]
     numbers = options.task == "regress" or bool(options.names)
-    return make_dataset([_read(items, numbers=numbers) for items in both], options)
+    return make_dataset([_read(items, numbers=numbers) for items in made], options)
 
 
 def _read(items: Items, *, numbers: bool) -> LabeledSplit:

@@ -10,8 +10,8 @@ from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.drawn.sample import make_sample
 from augment.data.drawn.scenes import make_scenes
 from augment.data.formats.filelist import SEPARATORS, Line, Lines, read_list
-from augment.data.formats.folder import scan_folder
-from augment.data.sources.notices import check_images, warn_of_overlap
+from augment.data.formats.folder import EXTENSIONS, scan_folder
+from augment.data.sources.notices import check_images
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, Source, source
 from augment.data.targets.classes import check_classes
 from augment.data.targets.lists import make_list_dataset
@@ -48,27 +48,40 @@ class SampleMultilabel(Source):
 @source("folder")
 @dataclass(frozen=True, kw_only=True)
 class Folder(Source):
-    """Your own images: DIR/train/<class>/* and DIR/val/<class>/*."""
+    """Your own images: DIR/train/<class>/* and DIR/val/<class>/*, or DIR/<class>/* with val_fraction or folds."""
 
-    root: str = setting(Text(required=True, doc="folder with train/<class>/* and val/<class>/*"))
+    root: str = setting(Text(required=True, doc="folder with train/<class>/* and val/<class>/*, or with <class>/*"))
+    train_dir: str | None = setting(
+        Text(optional=True, doc="folder of the training images in root, as training_set; null: train")
+    )
+    val_dir: str | None = setting(Text(optional=True, doc="folder of the validation images, likewise; null: val"))
     skip_bad: bool = setting(SKIP_BAD)
     max_bad: int = setting(MAX_BAD)
 
     def load(self) -> Dataset:
         """List the folder and check every file; the result of the check is cached below outputs/."""
-        dataset = self.unchecked()
-        parents = (
-            dict.fromkeys(file.parent for file in split.files if isinstance(file, Path))
-            for split in (dataset.train, dataset.val)
-        )
-        train, val = (list(map(Path.resolve, folders)) for folders in parents)
-        warn_of_overlap(train, val, "folders")
-        check_classes(dataset.classes, np.array(dataset.train.targets), np.array(dataset.val.targets))
+        dataset = self._scan()
+        val_targets = None if self.cuts_val else np.array(dataset.val.targets)
+        check_classes(dataset.classes, np.array(dataset.train.targets), val_targets)
         return check_images(dataset, Path(self.root).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad)
 
     def unchecked(self) -> Dataset:
         """List the folder."""
-        return scan_folder(Path(self.root))
+        return self._scan(lenient=True)
+
+    def for_conversion(self) -> Dataset:
+        """List the folder, and images of other formats."""
+        return self._scan(with_foreign=True)
+
+    def _scan(self, *, lenient: bool = False, with_foreign: bool = False) -> Dataset:
+        return scan_folder(
+            Path(self.root),
+            train_dir=self.train_dir,
+            val_dir=self.val_dir,
+            cuts_val=self.cuts_val,
+            lenient=lenient,
+            with_foreign=with_foreign,
+        )
 
 
 @source("filelist")
@@ -77,7 +90,9 @@ class FileList(LabeledSource):
     """Lists of your own images: lines `path label [label ...]`, or CSV with a header; classes, labels or numbers."""
 
     train: str = setting(Text(required=True, doc="list of the training images"))
-    val: str = setting(Text(required=True, doc="list of the validation images"))
+    val: str | None = setting(
+        Text(optional=True, doc="list of the validation images; null: with val_fraction or folds")
+    )
     classes: str | None = setting(
         Text(optional=True, doc="file with one class name per line; null: those in data.train, sorted")
     )
@@ -99,7 +114,6 @@ class FileList(LabeledSource):
     def load(self) -> Dataset:
         """Read both lists and check every file; the result of the check is cached below outputs/."""
         dataset = self._read(allow_missing=self.skip_bad)
-        warn_of_overlap(dataset.train.files, dataset.val.files, "images")
         return check_images(
             dataset, Path(self.train).expanduser().resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad
         )
@@ -111,8 +125,8 @@ class FileList(LabeledSource):
     def _read(self, *, allow_missing: bool) -> Dataset:
         options = self.target_options()
         lists = [
-            read_list(f"data.{name}", Path(file).expanduser(), image=self.image, label=self.label, targets=self.targets)
-            for name, file in (("train", self.train), ("val", self.val))
+            read_list(key, Path(file).expanduser(), image=self.image, label=self.label, targets=self.targets)
+            for key, file in self.given().items()
         ]
         # The files first: a wrong path, such as one cut at a blank, leaves wrong words for labels too.
         files = [self._files(lines, allow_missing) for lines in lists]
@@ -120,7 +134,7 @@ class FileList(LabeledSource):
 
     def _files(self, lines: Lines, allow_missing: bool) -> tuple[Path, ...]:
         folder = lines.file.parent if self.root is None else Path(self.root).expanduser()
-        files = tuple(folder / line.path for line in lines.lines)
+        files = _with_endings([folder / line.path for line in lines.lines])
         missing = [] if allow_missing else [index for index, file in enumerate(files) if not os.path.exists(file)]
         if missing:
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
@@ -132,6 +146,17 @@ class FileList(LabeledSource):
         return files
 
 
+def _with_endings(files: list[Path]) -> tuple[Path, ...]:
+    """Complete names without an ending, such as the ids of a table, by that of the file; unless there are several."""
+    bare = [file for file in files if file.suffix.lower() not in EXTENSIONS and not file.exists()]
+    named: dict[Path, list[Path]] = {}
+    for folder in {file.parent for file in bare if file.parent.is_dir()}:
+        for file in folder.iterdir():
+            if file.suffix.lower() in EXTENSIONS:
+                named.setdefault(file.with_suffix(""), []).append(file)
+    return tuple(found[0] if len(found := named.get(file, [])) == 1 else file for file in files)
+
+
 def _meant(lines: Lines, line: Line, folder: Path) -> str:
     """Return the end of the message that an image is missing: a suggestion for its path."""
     if (slashes := line.path.replace("\\", "/")) != line.path and (folder / slashes).exists():
@@ -141,4 +166,7 @@ def _meant(lines: Lines, line: Line, folder: Path) -> str:
             longer = " ".join((line.path, *line.words[:count]))
             if (folder / longer).exists():
                 return f" Did you mean '{longer}'? A path with blanks is put in quotes."
+    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if inner.is_dir() and _with_endings([inner / line.path])[0].exists():
+            return f" Did you mean data.root={inner}?"
     return near_file(folder / line.path)

@@ -1,6 +1,7 @@
 """Report bad images, images in both splits and missing classes while loading, and replay these reports later."""
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.check import require_readable
+from augment.data.check import examine_files, leave_out
 from augment.data.convert.lists import CLASSES_FILE
+from augment.data.copies import group_copies
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
+from augment.data.faults import CONVERT
 from augment.data.formats.shards import find_shards
 from augment.support.errors import UserError
 from augment.support.files import digest
@@ -31,7 +34,7 @@ def check_images(
     folder: str = DATA_DIR,
     only: Collection[str] = ("train", "val"),
 ) -> Dataset:
-    """Return the images of a dataset that can be decoded, and warn of classes that lost all their images.
+    """Return the images of a dataset that can be decoded, with `Dataset.copies`; warn of classes that lost all images.
 
     Args:
         dataset: the images to check.
@@ -45,10 +48,15 @@ def check_images(
         UserError: an image cannot be decoded and skip_bad is false, or the remaining splits share no class.
     """
     cache = Path(folder) / f"checked-{digest(about)}.json"
-    good: dict[str, Any] = {
-        name: require_readable(getattr(dataset, name), name, skip_bad=skip_bad, cache=cache) for name in only
-    }
+    good: dict[str, Any] = {}
+    digests: dict[ImageRef, str] = {}
+    for name in only:
+        split: Split = getattr(dataset, name)
+        examined = examine_files(split.files, cache=cache)
+        good[name] = leave_out(split, name, examined.problems, skip_bad=skip_bad, cache=cache)
+        digests |= examined.digests
     rest = replace(dataset, **good)
+    rest = replace(rest, copies=group_copies(rest.train.files + rest.val.files, digests))
     if skip_bad:
         train, val = (replace(split, max_bad=max_bad) for split in (rest.train, rest.val))
         rest = replace(rest, train=train, val=val)
@@ -76,7 +84,7 @@ def check_remaining(before: Dataset, after: Dataset) -> None:
                 len(missing), len(after.classes), "classes" if after.task == "classify" else "labels", name,
                 list_some([after.classes[index] for index in missing]),
             )  # fmt: skip
-    if after.task == "classify" and not _present(after.train) & _present(after.val):
+    if after.task == "classify" and len(after.val) and not _present(after.train) & _present(after.val):
         raise UserError("data.skip_bad=true: no class of val is left in train. Repair the images.")
 
 
@@ -86,6 +94,36 @@ def _present(split: Split) -> set[int]:
     for target in set(split.targets):
         present.update([target] if isinstance(target, int) else np.flatnonzero(target).tolist())
     return present
+
+
+def warn_of_missing(dataset: Dataset) -> None:
+    """Warn of classes that have images in train, but none in the val that was cut from it."""
+    missing = sorted(_present(dataset.train) - _present(dataset.val))
+    if missing:
+        logger.warning(
+            "%d of %d classes have too few images for one in val: %s",
+            len(missing), len(dataset.classes), list_some([dataset.classes[index] for index in missing]),
+        )  # fmt: skip
+
+
+def warn_of_foreign(dataset: Dataset) -> None:
+    """Warn of images in formats that DALI does not decode, which are left out."""
+    if text := describe_foreign(dataset):
+        logger.warning("data: %s", text)
+
+
+def describe_foreign(dataset: Dataset) -> str:
+    """Describe the images in formats that DALI does not decode in a sentence; empty if there are none."""
+    splits = (dataset.train, dataset.val)
+    files = [file for split in splits for file, _ in split.foreign]
+    if not files:
+        return ""
+    endings = Counter(file.suffix.lower() for file in files).most_common()
+    kinds = ", ".join(f"{count:,} {ending}" for ending, count in endings)
+    return (
+        f"{len(files):,} of {len(files) + sum(map(len, splits)):,} images are left out, because DALI does not decode "
+        f"their formats: {kinds}, as {files[0]}; {CONVERT}"
+    )
 
 
 def warn_of_overlap(train: Iterable[ImageRef], val: Iterable[ImageRef], what: str = "files") -> None:

@@ -12,7 +12,7 @@ from augment.data.dataset import Dataset
 from augment.data.formats.detection import describe_content
 from augment.data.formats.spans import RecordFile
 from augment.data.images import as_ppm
-from augment.data.sources.notices import warn_of_overlap
+from augment.data.sources.notices import check_images, warn_of_overlap
 from augment.data.sources.registry import LabeledSource, source
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import LabeledSplit, Labels
@@ -30,17 +30,29 @@ class Arrays(LabeledSource):
     train_targets: str = setting(
         Text(required=True, doc="their targets, a .npy file: classes, or rows of 0 and 1 for labels, or of numbers")
     )
-    val: str = setting(Text(required=True, doc="the validation images, a .npy file"))
-    val_targets: str = setting(Text(required=True, doc="their targets, a .npy file"))
+    val: str | None = setting(
+        Text(optional=True, doc="the validation images, a .npy file; null: with val_fraction or folds")
+    )
+    val_targets: str | None = setting(Text(optional=True, doc="their targets, a .npy file"))
 
     def load(self) -> Dataset:
-        """Map the arrays."""
-        options = self.target_options()
-        warn_of_overlap([Path(self.train).expanduser().resolve()], [Path(self.val).expanduser().resolve()])
-        splits = {"data.train": (self.train, self.train_targets), "data.val": (self.val, self.val_targets)}
-        return make_dataset([self._split(key, *files) for key, files in splits.items()], options)
+        """Map the arrays; if val is cut from train, read all images once, to find copies."""
+        dataset = self.unchecked()
+        if not self.cuts_val:
+            return dataset
+        return check_images(dataset, Path(self.train).expanduser().resolve(), skip_bad=False, max_bad=0)
 
-    def _split(self, key: str, file: str, targets: str) -> LabeledSplit:
+    def unchecked(self) -> Dataset:
+        """Map the arrays."""
+        options, given = self.target_options(), self.given()
+        learned, *scored = (Path(file).expanduser().resolve() for file in given.values())
+        warn_of_overlap([learned], scored)
+        targets = {"data.train": self.train_targets, "data.val": self.val_targets}
+        return make_dataset([self._split(key, file, targets[key]) for key, file in given.items()], options)
+
+    def _split(self, key: str, file: str, targets: str | None) -> LabeledSplit:
+        if targets is None:
+            raise UserError(f"{key}_targets: missing. Allowed: a .npy file of a number for each image, or several.")
         path = Path(file).expanduser()
         array, state = _open(path, f"{key}={file}"), RecordFile.of(path)
         if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
@@ -69,6 +81,11 @@ class ArrayImage:
 
     file: RecordFile
     index: int
+
+    @property
+    def slot(self) -> str:
+        """Identifies it in its file."""
+        return str(self.index)
 
     @property
     def name(self) -> str:

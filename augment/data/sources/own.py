@@ -9,7 +9,7 @@ from typing import Any
 
 from augment.data.dataset import Dataset
 from augment.data.own.factory import SequenceFactory
-from augment.data.sources.notices import check_images, warn_of_overlap
+from augment.data.sources.notices import check_images
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.params import IMPORTS, Count, OptionMap, Text, setting
 
@@ -28,7 +28,9 @@ class Own(LabeledSource):
             reach=IMPORTS,
         )
     )
-    val: str = setting(Text(required=True, doc="validation data, likewise", reach=IMPORTS))
+    val: str | None = setting(
+        Text(optional=True, doc="validation data, likewise; null: with val_fraction or folds", reach=IMPORTS)
+    )
     options: Mapping[str, Any] | None = setting(
         OptionMap(optional=True, doc="arguments of both data.train and data.val")
     )
@@ -60,11 +62,18 @@ class Own(LabeledSource):
     def load(self) -> Dataset:
         """Make both sequences and determine their targets, if necessary by reading every item once."""
         dataset = self.unchecked()
-        # Images that a Dataset makes are checked when they are read, unless bad ones are to be left out.
+        # Images that a Dataset makes are checked when they are read, unless it matters before.
         only = [
             name
             for name, split in (("train", dataset.train), ("val", dataset.val))
-            if self.skip_bad or isinstance(split.files[0], Path) or getattr(split.files[0], "is_listed", False)
+            if len(split)
+            # Copies must be known before val is cut from train.
+            and (
+                self.skip_bad
+                or self.cuts_val
+                or isinstance(split.files[0], Path)
+                or getattr(split.files[0], "is_listed", False)
+            )
         ]
         return check_images(dataset, f"{Path.cwd()} {self}", skip_bad=self.skip_bad, max_bad=self.max_bad, only=only)
 
@@ -73,23 +82,19 @@ class Own(LabeledSource):
         # Not at the top: it imports PyTorch, which other sources do not need.
         from augment.data.own.reader import read_own
 
-        dataset = read_own(self._factory("train"), self._factory("val"), self.target_options())
-        if self.train == self.val and self._arguments("train") == self._arguments("val"):
+        factories = [self._factory(key.removeprefix("data."), name) for key, name in self.given().items()]
+        dataset = read_own(factories, self.target_options())
+        if "data.val" in self.given() and self.train == self.val and self._arguments("train") == self._arguments("val"):
             logger.warning(
                 "data.val: is made as data.train is, by %s with the same arguments: the model is validated "
                 "on what it learns, unless these are drawn at random", self.train,
             )  # fmt: skip
-        else:
-            learned, scored = (
-                [file for file in split.files if isinstance(file, Path)] for split in (dataset.train, dataset.val)
-            )
-            warn_of_overlap(learned, scored, "images")
         return dataset
 
     def _arguments(self, split: str) -> dict[str, Any]:
         return {**(self.options or {}), **(getattr(self, f"{split}_options") or {})}
 
-    def _factory(self, split: str) -> SequenceFactory:
+    def _factory(self, split: str, name: str) -> SequenceFactory:
         keys = ("options", f"{split}_options")
         options = {f"data.{key}": getattr(self, key) or {} for key in keys}
-        return SequenceFactory(f"data.{split}", getattr(self, split), json.dumps(options), self.workers)
+        return SequenceFactory(f"data.{split}", name, json.dumps(options), self.workers)

@@ -17,7 +17,7 @@ from augment.data.formats.shards import find_shards, is_pattern
 from augment.data.formats.spans import RecordFile, Span
 from augment.data.formats.tfrecord import IMAGE, LABEL, index_examples
 from augment.data.formats.webdataset import image_names, index_shard
-from augment.data.sources.notices import check_images, warn_of_overlap
+from augment.data.sources.notices import check_images
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import Label, LabeledSplit, pack
@@ -35,7 +35,7 @@ class Records(LabeledSource):
     typed: ClassVar[bool] = True  # whether the files distinguish floats from whole numbers
 
     train: str = setting(Text(required=True, doc="the training files, such as DIR/train-* or DIR/train-{000..009}"))
-    val: str = setting(Text(required=True, doc="the validation files"))
+    val: str | None = setting(Text(optional=True, doc="the validation files; null: with val_fraction or folds"))
     classes: str | None = setting(
         Text(optional=True, doc="file with one class name per line; null: the names found, else the labels themselves")
     )
@@ -59,9 +59,7 @@ class Records(LabeledSource):
         """Index new or changed files, and give the labels numbers."""
         options = self.target_options()
         # Both patterns first: a missing file of val should be reported before the files of train are indexed.
-        found = {key: self._find(pattern, key) for key, pattern in (("data.train", self.train), ("data.val", self.val))}
-        learned, scored = ([path.resolve() for path in paths] for paths in found.values())
-        warn_of_overlap(learned, scored)
+        found = {key: self._find(pattern, key) for key, pattern in self.given().items()}
         return make_dataset([self._split(key, paths) for key, paths in found.items()], options, typed=self.typed)
 
     def _split(self, key: str, paths: Sequence[Path]) -> LabeledSplit:

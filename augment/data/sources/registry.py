@@ -10,9 +10,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from augment.data.balance import check_balance, oversample
+from augment.data.copies import warn_of_copies
 from augment.data.dataset import TASKS, Dataset
-from augment.data.selection import as_left_out, take_fold, take_fraction
-from augment.data.sources.notices import recorded_notices, warn_of_unused_names
+from augment.data.formats.folder import CUT
+from augment.data.selection import as_left_out, take_fold, take_fraction, take_val
+from augment.data.sources.notices import recorded_notices, warn_of_foreign, warn_of_missing, warn_of_unused_names
 from augment.data.targets.classes import read_names
 from augment.data.targets.interpretation import TargetOptions
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
@@ -31,6 +33,14 @@ class Source:
     fraction: float = setting(
         Number(default=1, within=(0, 1), above=0, doc="share of the training images to use, of each class")
     )
+    val_fraction: float | None = setting(
+        Number(
+            optional=True,
+            within=(0, 0.9),
+            above=0,
+            doc="share of the training images, of each class, to validate on; data.val is not used",
+        )
+    )
     folds: int | None = setting(
         Count(
             optional=True,
@@ -46,7 +56,11 @@ class Source:
         )
     )
     split_seed: int = setting(
-        Count(default=0, within=(0, 2**31 - 1), doc="seed for fraction, folds and balance, independent of seed")
+        Count(
+            default=0,
+            within=(0, 2**31 - 1),
+            doc="seed for val_fraction, folds, fraction and balance, independent of seed",
+        )
     )
     balance: str = setting(
         Choice(
@@ -57,7 +71,7 @@ class Source:
     )
 
     def load(self) -> Dataset:
-        """Prepare missing files and list all images of both splits.
+        """Prepare missing files and list all images of both splits; with `cuts_val`, only those of train are used.
 
         Raises:
             UserError: the data cannot be used or obtained.
@@ -67,15 +81,31 @@ class Source:
     def unchecked(self) -> Dataset:
         """Load without checking images: missing or broken ones are kept if they can be listed.
 
+        What training would refuse is reported as `Dataset.problems`, as far as the rest can be listed.
+
         Raises:
             UserError: the lists themselves cannot be used.
         """
         return self.load()
 
+    def for_conversion(self) -> Dataset:
+        """List all images, including those that only other programs than DALI decode.
+
+        Raises:
+            UserError: the lists cannot be used.
+        """
+        return self.unchecked()
+
+    @property
+    def cuts_val(self) -> bool:
+        """Whether val is cut from train."""
+        return self.folds is not None or self.val_fraction is not None
+
     @property
     def part(self) -> str:
         """The selected part of the images, for messages: "fold 0 of 5, fraction 0.1"; empty if it is all."""
         parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
+        parts += [f"val_fraction {self.val_fraction:g}"] if self.val_fraction else []
         return ", ".join([*parts, *([f"fraction {self.fraction:g}"] if self.fraction < 1 else [])])
 
 
@@ -83,6 +113,8 @@ _SOURCES: dict[str, type[Source]] = {}
 
 # Read-only view: name in the configuration -> source.
 SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
+
+VAL_MISSING = f"data.val: missing. Allowed: validation data; or {CUT}."
 
 # Settings of several sources.
 SKIP_BAD = Flag(default=False, doc="leave out images that cannot be decoded, instead of an error")
@@ -101,7 +133,7 @@ class LabeledSource(Source):
     """Base of the sources whose images come with labels or numbers, with common rules."""
 
     train: str = setting(Text(required=True, doc="training data"))
-    val: str = setting(Text(required=True, doc="validation data"))
+    val: str | None = setting(Text(optional=True, doc="validation data; null: with val_fraction or folds"))
     classes: str | None = setting(
         Text(optional=True, doc="file with one class name per line; null: the labels themselves")
     )
@@ -117,6 +149,11 @@ class LabeledSource(Source):
     targets: tuple[str, ...] = setting(
         Texts(default=(), doc="names of the numbers to predict, or of the labels with data.multilabel=true")
     )
+
+    def given(self) -> dict[str, str]:
+        """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
+        val = {} if self.cuts_val or self.val is None else {"data.val": self.val}
+        return {"data.train": self.train} | val
 
     def target_options(self) -> TargetOptions:
         """Return the settings about targets.
@@ -156,6 +193,8 @@ def parse_data(given: object, key: str = "data") -> Source:
         wrong = f"{key}.fold={source.fold}: no such one of {source.folds} folds, which count from 0"
         was = f"{key}.fold: missing" if source.fold is None else wrong
         raise UserError(f"{was}. Allowed: 0 to {source.folds - 1}, or -m '{key}.fold=range({source.folds})' for all.")
+    if source.folds is not None and source.val_fraction is not None:
+        raise UserError(f"{key}.val_fraction={source.val_fraction:g}: but {key}.folds={source.folds}. Allowed: either.")
     return source
 
 
@@ -166,7 +205,7 @@ LeftOut = tuple[frozenset[str], frozenset[str]]
 def load_dataset(source: Source, left_out: LeftOut | None = None) -> Dataset:
     """Load a source's dataset, once per process and current folder.
 
-    The fold is taken first, then the fraction; classes are balanced last.
+    Val is cut from train first, then the fraction is taken; classes are balanced last.
 
     Args:
         source: the source.
@@ -175,39 +214,72 @@ def load_dataset(source: Source, left_out: LeftOut | None = None) -> Dataset:
     Raises:
         UserError: see `Source.load`; or the classes cannot be cut or balanced as requested.
     """
-    return _select(source, Path.cwd(), left_out)
+    return _select(source, Path.cwd(), left_out)[0]
 
 
-def notices_of(source: Source) -> tuple[LogRecord, ...]:
-    """Return the log entries of loading a source's dataset; load it if necessary."""
-    return _load(_whole(source), Path.cwd())[1]
+def notices_of(source: Source, left_out: LeftOut | None = None) -> tuple[LogRecord, ...]:
+    """Return the log entries of `load_dataset` with the same arguments; load it if necessary."""
+    return _load(_whole(source), Path.cwd())[1] + _select(source, Path.cwd(), left_out)[1]
+
+
+def cut_val(source: Source, dataset: Dataset) -> Dataset:
+    """Return a source's dataset with val cut from train, if the source says so.
+
+    Raises:
+        UserError: there are too few images.
+    """
+    if source.folds is not None and source.fold is not None:
+        return take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
+    if source.val_fraction is not None:
+        return take_val(dataset, fraction=source.val_fraction, seed=source.split_seed)
+    return dataset
+
+
+def select(source: Source, dataset: Dataset) -> Dataset:
+    """Return the part of a source's dataset that its settings choose, and warn of what is strange about it.
+
+    Raises:
+        UserError: there are too few images.
+    """
+    dataset = cut_val(source, dataset)
+    if source.cuts_val and dataset.task == "classify":
+        warn_of_missing(dataset)
+    if source.fraction < 1:
+        dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
+    warn_of_copies(dataset)
+    return dataset
 
 
 def _whole(source: Source) -> Source:
     """Return the source of all images, so that the jobs of a sweep over folds list and check them once."""
     whole: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
-    return replace(source, **whole)
+    # Whether val is cut is all that loading depends on; the share is any.
+    return replace(source, **whole | {"val_fraction": 0.5 if source.cuts_val else None})
 
 
 @cache
-def _select(source: Source, folder: Path, left_out: LeftOut | None) -> Dataset:
+def _select(source: Source, folder: Path, left_out: LeftOut | None) -> tuple[Dataset, tuple[LogRecord, ...]]:
     dataset, _ = _load(_whole(source), folder)
     if left_out is not None:
         train, val = map(as_left_out, (dataset.train, dataset.val), left_out)
         dataset = replace(dataset, train=train, val=val)
     check_balance(dataset, source.balance)
-    if source.folds is not None and source.fold is not None:
-        dataset = take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
-    if source.fraction < 1:
-        dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
-    return oversample(dataset, source.split_seed) if source.balance == "oversample" else dataset
+    with recorded_notices() as notices:
+        dataset = select(source, dataset)
+    dataset = oversample(dataset, source.split_seed) if source.balance == "oversample" else dataset
+    return dataset, tuple(notices)
 
 
 @cache
 def _load(source: Source, _: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
     with recorded_notices() as notices:
+        if isinstance(source, LabeledSource) and source.val is None and not source.cuts_val:
+            raise UserError(VAL_MISSING)
         dataset = source.load()
+        if not len(dataset.val) and not source.cuts_val:
+            raise UserError(VAL_MISSING)
         warn_of_unused_names(source, dataset)
+        warn_of_foreign(dataset)
         if dataset.task == "classify" and len(dataset.classes) == 1:
             logger.warning("there is only one class, %s: nothing to learn", dataset.classes[0])
     return dataset, tuple(notices)

@@ -31,7 +31,7 @@ def find_classes(
     """Return the names of the classes and the targets of each split.
 
     Args:
-        splits: the labels of train and val.
+        splits: the labels of train, and of val if there is one.
         task: classify for one label per image, multilabel for any number.
         classes: names of the classes, by number; by default those that the images come with, else the labels
             themselves: sorted, if they are text, and up to the highest of train, if they are numbers.
@@ -41,7 +41,7 @@ def find_classes(
         UserError: a label of no class, numbers and names mixed, not exactly one label where one is needed, or no class
             of val is in train.
     """
-    train, val = splits
+    train, val = splits[0], splits[-1]
     if task == "classify":
         for split in splits:
             odd = np.flatnonzero(split.labels.counts != 1)
@@ -68,7 +68,7 @@ def find_classes(
         found = [_by_name(split, names) for split in splits]
     else:
         names, found = _by_number(splits, names, offset, task)
-    check_classes(names, found[0], found[1], offset)
+    check_classes(names, *found, offset=offset)
     if task == "classify":
         return names, [tuple(indices.tolist()) for indices in found]
     return names, [_flags(of, split.labels.counts, len(names)) for of, split in zip(found, splits, strict=True)]
@@ -101,23 +101,25 @@ def read_names(file: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_classes(names: Sequence[str], train: NDArray[np.int64], val: NDArray[np.int64], offset: int = 0) -> None:
+def check_classes(
+    names: Sequence[str], train: NDArray[np.int64], val: NDArray[np.int64] | None = None, *, offset: int = 0
+) -> None:
     """Warn of classes without images.
 
     Args:
         names: the names of all classes.
         train: (N,) classes of the training images.
-        val: (M,) classes of the validation images.
+        val: (M,) classes of the validation images; None: there are none yet.
         offset: the number by which people know the first class.
 
     Raises:
         UserError: both splits have classes, but they share none.
     """
-    present = [np.unique(train), np.unique(val)]
-    if len(train) and len(val) and not len(np.intersect1d(present[0], present[1])):
+    present = [np.unique(split) for split in (train, val) if split is not None]
+    if all(map(len, present)) and not len(np.intersect1d(present[0], present[-1])):
         of_train, of_val = (list_some([names[index] for index in found.tolist()]) for found in present)
         raise UserError(f"data: no class of val is in train; train has {of_train}, val {of_val}.")
-    for which, found in zip(("train", "val"), present, strict=True):
+    for which, found in zip(("train", "val"), present, strict=False):
         absent = np.setdiff1d(np.arange(len(names)), found).tolist()
         if absent:
             hint = _AT_ONE if which == "train" and offset == 0 and absent == [0] and names[0] == "0" else ""

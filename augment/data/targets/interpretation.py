@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import Dataset, Split, Target, Task
+from augment.data.dataset import NO_VAL, Dataset, Split, Target, Task
 from augment.data.targets.classes import find_classes
 from augment.data.targets.labels import LabeledSplit, Labels
 from augment.support.errors import UserError
@@ -46,7 +46,7 @@ def make_dataset(
     are labels; images with any number of labels have labels; all others have a class each.
 
     Args:
-        splits: train and val with their labels.
+        splits: train with its labels, and val if there is one.
         options: the settings about targets.
         typed: whether the source distinguishes floats from whole numbers. If not, a fraction may be a mistake, and
             numbers to predict must be asked for.
@@ -97,10 +97,10 @@ def _from_labels(splits: Sequence[LabeledSplit], options: TargetOptions) -> Data
 
 
 def _from_rows(splits: Sequence[LabeledSplit], options: TargetOptions) -> Dataset:
-    first, second = rows = [_rows_of(split) for split in splits]
-    width = first.shape[1]
-    if second.shape[1] != width:
-        raise UserError(f"{splits[1].key}: {second.shape[1]} numbers per image, but {width} in train.")
+    rows = [_rows_of(split) for split in splits]
+    width = rows[0].shape[1]
+    if rows[-1].shape[1] != width:
+        raise UserError(f"{splits[-1].key}: {rows[-1].shape[1]} numbers per image, but {width} in train.")
     task = options.task or _infer_task(splits[0].key, rows, options)
     if options.names and task == "classify":
         raise UserError("data.targets: names numbers, but data.task=classify. Allowed: data.classes=FILE.")
@@ -133,8 +133,8 @@ def _assemble(
 ) -> Dataset:
     if strange := next((name for name in names if "\0" in name), None):
         raise UserError(f"data: the name {strange!r} has a NUL character in it. Allowed: text.")
-    train, val = (Split(tuple(split.images), of) for split, of in zip(splits, targets, strict=True))
-    return Dataset(names, train, val, task)
+    train, *val = (Split(tuple(split.images), of) for split, of in zip(splits, targets, strict=True))
+    return Dataset(names, train, val[0] if val else NO_VAL, task)
 
 
 def _rows_of(split: LabeledSplit) -> NDArray[Any]:

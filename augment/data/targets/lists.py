@@ -35,14 +35,14 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     Words are numbers to predict if they have columns of their own, or if all are numbers and some have a fraction.
 
     Args:
-        lists: the lists of train and val.
-        images: the images of both.
+        lists: the list of train, and that of val if there is one.
+        images: the images of each.
         options: the settings about targets; the names of the targets are those of the columns.
 
     Raises:
         UserError: a line does not fit; the message says which one and why.
     """
-    train, val = lists
+    train, val = lists[0], lists[-1]
     task, known = options.task, options.classes is not None
     _refuse_unnamed_flags(train, val, "classify" if known and not task else task)
     if not (task or train.columns or known):

@@ -6,12 +6,14 @@ Every image is read once. The figure shows classes or numbers, sizes, shapes, an
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from augment.cli.compose import compose_recipe
 from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, output, png_file, readable_errors, writing
 from augment.support.console import text_console
+from augment.support.errors import UserError
 
 OUT = Path("outputs/info.png")
 
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         source = recipe.source()
         # Slow imports, after the overrides have been validated.
         from augment.data.sources.notices import warn_of_unused_names
+        from augment.data.sources.registry import VAL_MISSING
         from augment.drawing.style import save_figure
         from augment.drawing.text import DPI
         from augment.support.files import write_json
@@ -41,15 +44,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from augment.tools.info.figure import draw
         from augment.tools.info.findings import find_problems
         from augment.tools.info.scan import scan_images
+        from augment.tools.info.split import as_trained
         from augment.tools.info.summary import Info
         from augment.tools.info.text import report
 
         name = str(recipe.plain["data"]["source"])
         data = source.unchecked()
         warn_of_unused_names(source, data)
-        images = data.train.files + data.val.files
-        scan = scan_images(images)
-        info = Info(name, recipe.aug.size, data, scan, find_copies(images, scan))
+        if not len(data.train):
+            raise UserError(data.problems[0] if data.problems else "data.train: holds no images.")
+        data, scan = as_trained(source, data, scan_images(data.train.files + data.val.files))
+        if not len(data.val) and not data.problems:
+            data = replace(data, problems=(VAL_MISSING,))
+        info = Info(name, recipe.aug.size, data, scan, find_copies(data.train.files + data.val.files, scan))
         chosen = shlex.join(token for token in overrides if key_of(parse(token)).split(".")[0] == "data")
         findings = find_problems(info, skip_bad=getattr(source, "skip_bad", None), convert=chosen or "data=NAME")
         console = text_console()

@@ -116,7 +116,8 @@ def _draw_ranks(page: Page, info: Info) -> None:
 def _draw_numbers(page: Page, info: Info) -> None:
     names = list(info.numbers)[:_NUMBERS]
     across = min(len(names), 4)
-    train, val = (np.array(split.targets, float) for split in (info.data.train, info.data.val))
+    shape = (-1, len(info.data.classes))
+    train, val = (np.array(split.targets, float).reshape(shape) for split in (info.data.train, info.data.val))
     cell = _INNER / across
     width = min(cell, _INNER / 2) - 0.65
     for index, name in enumerate(names):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.faults import CONVERT, FOREIGN
+from augment.data.sources.notices import describe_foreign
 from augment.support.text import amount, list_some, percent
 from augment.tools.info.summary import GRAY, NOUNS, SPLITS, Info
 
@@ -45,11 +47,13 @@ def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = ""
         convert: overrides that select the data, for the command that writes smaller copies.
     """
     return [
+        *(Finding("structure", f"Training refuses to start: {problem}") for problem in info.data.problems),
+        *_foreign(info),
         *_unreadable(info, skip_bad),
         *_leakage(info),
         *_contradictions(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
-        *_val_share(info),
+        *(_val_share(info) if len(info.data.val) else ()),
         *_duplicates(info),
         *_sizes(info, convert),
         *_modes(info),
@@ -57,6 +61,11 @@ def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = ""
 
 
 # --- files and duplicates ---
+
+
+def _foreign(info: Info) -> Iterator[Finding]:
+    if text := describe_foreign(info.data):
+        yield Finding("formats", f"{text}.")
 
 
 def _unreadable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
@@ -68,6 +77,8 @@ def _unreadable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
         False: "Training refuses to start until they are repaired or removed; data.skip_bad=true skips them.",
         True: "Training skips them (data.skip_bad=true).",
     }[skip_bad]
+    other = any(FOREIGN in reason for reason in info.scan.faults.values())
+    remedy += f" Of other formats, {CONVERT}." if other else ""
     yield Finding("unreadable", f"{amount(bad, 'image')} of {len(info.images):,} cannot be used. {remedy}")
 
 
@@ -130,7 +141,7 @@ def _classes(info: Info) -> Iterator[Finding]:
     everywhere = labels & (train == len(info.data.train))
     for kind, which, (singular, plural), what in (
         ("missing_in_train", train == 0, has, "no image in train and cannot be learned"),
-        ("missing_in_val", val == 0, has, "no image in val and cannot be scored"),
+        ("missing_in_val", (val == 0) & bool(len(info.data.val)), has, "no image in val and cannot be scored"),
         ("tiny", (train > 0) & (train < FEW), has, f"fewer than {FEW} images in train, too few to learn from"),
         ("everywhere", everywhere, ("is", "are"), "on every train image, so there is nothing to learn about them"),
     ):
@@ -152,7 +163,7 @@ def _classes(info: Info) -> Iterator[Finding]:
 
 def _numbers(info: Info) -> Iterator[Finding]:
     for name, spread in info.numbers.items():
-        train, val = spread["train"], spread["val"]
+        train, val = spread["train"], spread.get("val", spread["train"])
         if not train["std"]:
             yield Finding(
                 "constant", f"{name} is {train['mean']:.4g} for every train image: there is nothing to learn."

@@ -84,10 +84,14 @@ class Info:
         """Mean, standard deviation and extremes of each number to predict, in train and in val."""
         found: dict[str, dict[SplitName, dict[str, float]]] = {}
         for index, name in enumerate(self.data.classes if self.data.task == "regress" else ()):
-            columns = [np.array(split.targets, float)[:, index] for split in (self.data.train, self.data.val)]
+            columns = {
+                split: np.array(of.targets, float)[:, index]
+                for split, of in zip(SPLITS, (self.data.train, self.data.val), strict=True)
+                if len(of)
+            }
             found[name] = {
                 split: {key: float(getattr(column, key)()) for key in ("mean", "std", "min", "max")}
-                for split, column in zip(SPLITS, columns, strict=True)
+                for split, column in columns.items()
             }
         return found
 
@@ -196,6 +200,7 @@ class Info:
             "numbers": self.numbers,
             **{name: {split: self.quantiles(values, split) for split in SPLITS} for name, values in sides.items()},
             "formats": self.frequent(facts["format"]),
+            "other_formats": {split: [str(file) for file, _ in getattr(data, split).foreign] for split in SPLITS},
             "modes": self.frequent(self.modes),
             "turned_by_exif": int((facts["orientation"] > 1).sum()),
             "blank": [self.name(index) for index in np.flatnonzero(facts["blank"]).tolist()],

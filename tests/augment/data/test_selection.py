@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from augment.data.dataset import Dataset, Split, Target, Task
-from augment.data.selection import take_fold, take_fraction
+from augment.data.selection import take_fold, take_fraction, take_val
 from augment.data.sources import SOURCES, Source, load_dataset, parse_data
 from augment.params import setting, settings
 from augment.support.errors import UserError
@@ -143,6 +143,29 @@ def test_labels_keep_their_share_better_than_by_chance() -> None:
     assert off < 0.65 * by_chance
 
 
+# --- val ---
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.2, 0.5, 0.9])
+def test_val_is_a_share_of_each_class(fraction: float) -> None:
+    whole = dataset([0] * 40 + [1] * 7 + [2] * 2 + [3])
+    cut = take_val(whole, fraction=fraction, seed=1)
+    assert pairs(cut.train) | pairs(cut.val) == pairs(whole.train)
+    assert len(cut.train) + len(cut.val) == len(whole.train)
+    expected = [round(40 * fraction), min(max(round(7 * fraction), 1), 6), 1, 0]
+    assert np.bincount(cut.val.targets, minlength=4).tolist() == expected
+    other = take_val(whole, fraction=fraction, seed=2)
+    assert len(other.val) == len(cut.val)
+    assert other.val != cut.val
+
+
+def test_val_is_a_share_of_labels_and_numbers() -> None:
+    labels = take_val(of_labels(0), fraction=0.25, seed=0).val
+    assert len(labels) == 50
+    assert np.sum(labels.targets, axis=0)[4] == 1, "of four images with the rarest label"
+    assert len(take_val(dataset([(float(n),) for n in range(30)], "regress"), fraction=0.2, seed=0).val) == 6
+
+
 # --- as settings of every source ---
 
 
@@ -167,7 +190,7 @@ def test_the_fold_comes_first_and_then_the_fraction(monkeypatch: pytest.MonkeyPa
         found = load_dataset(Drawn(name="a", folds=3, fold=fold, split_seed=4, fraction=0.5))
         assert found == take_fraction(cut, fraction=0.5, seed=4)
         assert found.val == cut.val
-    assert Drawn.asked == ["a"], "the jobs of a sweep list and check their images once"
+    assert Drawn.asked == ["a", "a"], "the jobs of a sweep over folds list and check their images once"
 
 
 def test_the_selected_part_is_described() -> None:

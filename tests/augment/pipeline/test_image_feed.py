@@ -4,21 +4,27 @@ import gc
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, Future
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import pytest
 import torch
-from decoded import for_device
+from decoded import MemoryImage, for_device
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+from photos import draw_photo
 from PIL import Image
 from stores import FIXED, write_arrays, write_shards
 
 from augment.data.dataset import Split
 from augment.data.images import file_name
 from augment.data.sources import parse_data
-from augment.pipeline.build import Shard, batches_per_epoch
+from augment.pipeline.build import Shard, _read, batches_per_epoch, feed_images, image_feed
 from augment.pipeline.graph import Placement
 from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.loader import Loader
@@ -262,3 +268,79 @@ def test_a_shard_that_was_emptied_is_named(image_files: Split, tmp_path: Path, m
     feed = ImageFeed(tar.files, batch_size=2, batches=4)
     with pytest.raises(UserError, match=r"^data: train-000\.tar/.*\.jpg cannot be read any more"):
         feed(SimpleNamespace(iteration=0))
+
+
+# --- without copies ---
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """An encoded image in memory."""
+
+    name: str
+    content: bytes
+
+    def read(self) -> bytes | memoryview:
+        return self.content
+
+
+class Fleeting(Lasting):
+    """Its memory is overwritten as soon as nobody refers to it."""
+
+    def read(self) -> memoryview:
+        return lend(self.content)
+
+
+class FleetingPixels(Fleeting):
+    def read_pixels(self) -> Any:
+        return np.frombuffer(lend(self.content), np.uint8).reshape(400, 500, 3)
+
+
+def encoded(photo: Any) -> bytes:
+    stream = BytesIO()
+    Image.fromarray(photo).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+def lend(content: bytes) -> memoryview:
+    memory = bytearray(content)
+    lent = np.frombuffer(memory, np.uint8)
+    finalize(lent, overwrite, np.frombuffer(memory, np.uint8))
+    return memoryview(lent)
+
+
+def overwrite(memory: Any) -> None:
+    memory[:] = 0
+
+
+@pytest.mark.parametrize("kind", [Fleeting, FleetingPixels])
+def test_memory_is_kept_for_as_long_as_dali_needs_it(kind: type[Fleeting], device: torch.device) -> None:
+    photos = [draw_photo(500, 400, number) for number in range(8)]
+    stored = [photo.tobytes() if kind is FleetingPixels else encoded(photo) for photo in photos]
+    images: dict[bool, Any] = {True: [kind(str(n), content) for n, content in enumerate(stored)]}
+    images[False] = (
+        [MemoryImage(str(n), photo) for n, photo in enumerate(photos)]
+        if kind is FleetingPixels
+        else list(map(Lasting, map(str, range(8)), stored))
+    )
+    placement = Placement("gpu" if device.type == "cuda" else "cpu", prefetch=3)
+    splits = {fleeting: Split(tuple(some), tuple(range(8))) for fleeting, some in images.items()}
+    loaders = {fleeting: make(split, device=device, placement=placement) for fleeting, split in splits.items()}
+    for _ in range(3):
+        assert samples(loaders[True], splits[True]) == samples(loaders[False], splits[False])
+
+
+def test_dali_reads_images_where_they_are(stores: dict[str, Split]) -> None:
+    files = stores["numpy"].files
+    order: dict[str, Any] = {"batch_size": 2, "seed": 0, "epoch": 0, "shard": Shard(), "stand_ins": {}}
+    feed = image_feed(FIXED, files, **order)
+    pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None, exec_async=False, exec_pipelined=False)
+    with pipeline:
+        stored, index = _read(FIXED, files, **order)
+        addresses = [
+            fn.python_function(node, function=lambda image: np.array(image.ctypes.data))
+            for node in (stored, feed_images(feed))
+        ]
+        pipeline.set_outputs(*addresses, index)
+    expected = [feed.load(index).ctypes.data for index in feed.indices(0).tolist()]
+    assert [output.as_array().tolist() for output in pipeline.run()[:2]] == [expected, expected]

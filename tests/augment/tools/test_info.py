@@ -147,3 +147,38 @@ def test_mistakes_end_with_code_2(arguments: list[str], message: str, here: Path
         main(arguments)
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_it_goes_on_after_structural_problems_and_names_other_formats(here: Path, capsys: pytest.CaptureFixture[str]):
+    root = write_folder(here / "d", train=4)
+    shutil.rmtree(root / "val")
+    (root / "train" / "emu").mkdir()
+    for number in range(3):
+        (root / f"train/cat/{number}.jpg").rename(root / f"train/cat/{number}.HEIC")
+    shutil.copy(root / "train/cat/3.jpg", root / "train/dog/copy.jpg")
+    content = report("data=folder", f"data.root={root}")
+    assert kinds(content)[:4] == ["structure", "structure", "formats", "contradiction"]
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "Training refuses to start: data.root=" in said
+    assert "there is no folder val in it" in said
+    assert "3 of 9 images are left out, because DALI does not decode their formats: 3 .heic" in said
+    assert len(content["other_formats"]["train"]) == 3
+
+
+def test_with_folds_copies_are_on_one_side(here: Path):
+    root = write_folder(here / "d", train=4)
+    for seed in range(3):
+        shutil.copy(root / "train/cat/0.jpg", root / f"train/cat/copy {seed}.jpg")
+    shutil.copytree(root / "train", root / "val", dirs_exist_ok=True)  # is not used
+    for fold in range(3):
+        content = report("data=folder", f"data.root={root}", "data.folds=3", f"data.fold={fold}")
+        assert content["images"]["train"] + content["images"]["val"] == 11
+        assert content["duplicates"]["val_in_train"] == 0
+        assert not {"leak", "structure"} & set(kinds(content))
+
+
+def test_numbers_without_a_val(here: Path):
+    write_folder(here / "d", val=0)
+    Path("t.csv").write_text("path,age\n" + "".join(f"d/train/cat/{n}.jpg,{n}.5\n" for n in range(12)))
+    content = report("data=filelist", "data.train=t.csv")
+    assert (kinds(content)[0], content["numbers"]["target"].keys()) == ("structure", {"train"})

@@ -323,7 +323,7 @@ def test_defaults_are_written_down_too() -> None:
     resolved = config(
         callbacks={"checkpoint": {}, "grad_clip": {}, "progress_bar": None}, aug={"train": {"rotate": {}}}
     ).resolved
-    whole = {"fraction": 1.0, "folds": None, "fold": None, "split_seed": 0, "balance": "none"}
+    whole = {"fraction": 1.0, "val_fraction": None, "folds": None, "fold": None, "split_seed": 0, "balance": "none"}
     assert resolved["data"] == {"source": "sample", "dir": "outputs/data"} | whole
     assert resolved["model"] == {"kind": "cnn"}
     assert resolved["fit"] == {name: param.default for name, param in settings(Fit).items()} | {"stages": {}}

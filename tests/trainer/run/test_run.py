@@ -211,6 +211,18 @@ def weights(learner: Learner) -> list[float]:
     return loss.weights.tolist()
 
 
+def test_limited_batches_validate_on_a_random_sample(photos: Path) -> None:
+    """Sources list images class by class: the first batches would all be of one class."""
+    given = ["data=folder", f"data.root={photos}", "data.val_fraction=0.7", "fit.batch_size=2", "fit.device=cpu"]
+    whole, *some = (
+        parse_config(compose([*given, f"data.split_seed={seed}", f"fit.limit_batches={limit}"])).dataset.val
+        for seed, limit in ((0, "null"), *((seed, 1) for seed in range(8)))
+    )
+    assert whole.targets == (0, 0, 1, 1)
+    assert {split.targets for split in some} >= {(0, 0), (0, 1)}
+    assert {len(split) for split in some} == {2}
+
+
 def test_balance_reaches_the_loss_or_the_loader(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the three images of each class, one ant is learned, and two bees."""
     monkeypatch.chdir(tmp_path)

@@ -115,6 +115,14 @@ def test_runs_that_all_stopped_early_count(said: Any, tmp_path: Path) -> None:
     assert any("│ 3 │ 0.9050" in line for line in lines)
 
 
+def test_if_val_is_cut_from_train_both_must_be_the_same(said: Any, tmp_path: Path) -> None:
+    for name, settings in (("a", {"data.train": "a.csv"}), ("b", {"data.train": "b.csv", "model.kind": "timm"})):
+        write_seeds(tmp_path / name, LOW, {"data.val_fraction": 0.2, "data.val": f"unused {name}", **settings})
+    _, lines = said(".")
+    differ = "not compared, as validation images differ: data.train=b.csv, of the baseline a.csv."
+    assert any(line.endswith(differ) for line in lines)
+
+
 @pytest.mark.parametrize(
     ("settings", "row", "reason"),
     [

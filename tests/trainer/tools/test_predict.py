@@ -82,9 +82,10 @@ def test_the_model_has_learned_its_colors(finished_run, tmp_path):
 def test_folders_are_searched_and_the_order_kept(photos, tmp_path):
     deep = tmp_path / "b" / "deeper"
     deep.mkdir(parents=True)
-    for name in ("2.png", "10.PNG", ".hidden.png", "notes.txt"):
+    for name in ("2.png", "10.PNG", "3.heic", ".hidden.png", "notes.txt"):
         shutil.copy(photos[0], deep / name)
-    assert list_images([photos[1], tmp_path, photos[0]]) == [photos[1], deep / "10.PNG", deep / "2.png", photos[0]]
+    expected = [photos[1], *(deep / name for name in ("10.PNG", "2.png", "3.heic")), photos[0]]
+    assert list_images([photos[1], tmp_path, photos[0]]) == expected
 
 
 def test_a_bad_image_keeps_its_position(finished_run, photos, bad):

@@ -392,3 +392,23 @@ def test_written_images_are_counted(
     for expected in (first, second):
         assert main(["data=folder", f"data.root={tmp_path}", "--to", to, "--out", str(tmp_path / "out")]) == 0
         assert capsys.readouterr().out.splitlines()[:2] == expected
+
+
+def test_formats_that_dali_does_not_decode_become_jpeg(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(4):
+        Path(f"d/train/cat{number % 2}").mkdir(parents=True, exist_ok=True)
+        photo = Image.new("RGB", (40, 30), (60 * number, 90, 120))
+        for ending in ("gif", "avif", "tga", "png"):
+            photo.save(f"d/train/cat{number % 2}/{number}.{ending}")
+    Path("d/train/cat0/0.png").write_bytes(Path("d/train/cat0/0.gif").read_bytes())  # by its content, not its name
+    Path("d/train/cat0/0.gif").unlink()
+    command = ["data=folder", "data.root=d", "data.val_fraction=0.25", "--to", "folder", "--out", "out"]
+    assert main(command) == 0
+    assert "12 images become JPEG: 4 .avif, 4 .tga, 3 .gif, 1 .png" in capsys.readouterr().out
+    found = parse_data({"source": "folder", "root": "out"}).load()
+    assert (len(found.train), len(found.val)) == (11, 4)
+    assert Counter(Path(str(file)).suffix for file in found.train.files + found.val.files) == {".jpg": 12, ".png": 3}
+    Path("d/train/cat0/0.psd").write_bytes(b"8BPS" + bytes(60))
+    with pytest.raises(SystemExit):
+        main([*command[:-1], "other"])
+    assert "0.psd is a Photoshop file, which DALI does not decode" in capsys.readouterr().err

@@ -130,7 +130,38 @@ def test_empty_root(tmp_path: Path) -> None:
 
 
 def test_root_that_holds_the_classes(tmp_path: Path) -> None:
-    assert "If these are the classes, move their images" in message(make(tmp_path, "cat/a.jpg", "owl/b.jpg"))
+    text = message(make(tmp_path, "cat/a.jpg", "owl/b.jpg"))
+    assert (
+        "If these are the classes: data.val_fraction=0.2, which validates on a fifth of the images, or data.fo" in text
+    )
+
+
+def test_classes_without_a_split_are_train_if_val_is_cut_from_it(tmp_path: Path) -> None:
+    dataset = scan_folder(make(tmp_path, "cat/a.jpg", "owl/b.jpg", "owl/more/c.jpg"), cuts_val=True)
+    assert (dataset.classes, dataset.train.targets, len(dataset.val)) == (("cat", "owl"), (0, 1, 1), 0)
+
+
+def test_folders_of_other_names(tmp_path: Path) -> None:
+    make(tmp_path, "training_set/training_set/cat/a.jpg", "test_set/cat/v.jpg")
+    meant = "Did you mean data.train_dir=training_set/training_set data.val_dir=test_set?"
+    assert meant in message(tmp_path)
+    with pytest.raises(UserError, match="Did you mean"):  # rather than two classes, training_set and test_set
+        scan_folder(tmp_path, cuts_val=True)
+    dataset = scan_folder(tmp_path, train_dir="training_set/training_set", val_dir="test_set")
+    assert (dataset.classes, len(dataset.train), len(dataset.val)) == (("cat",), 1, 1)
+    assert scan_folder(tmp_path, train_dir="test_set", cuts_val=True).train.files == dataset.val.files
+
+
+def test_images_of_other_formats_are_kept_in_mind(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/a.jpg", "train/owl/b.jpg", "train/owl/c.HEIC", "train/owl/d.txt", "val/cat/v.jpg")
+    assert scan_folder(tmp_path).train.foreign == ((tmp_path / "train/owl/c.HEIC", 1),)
+
+
+def test_a_lenient_scan_goes_on_after_problems(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/a.jpg", "train/owl/notes.txt")
+    dataset = scan_folder(tmp_path, lenient=True)
+    assert (dataset.classes, dataset.train.targets, len(dataset.val)) == (("cat", "owl"), (0,), 0)
+    assert ["no folder val in it" in dataset.problems[0], "owl holds no images" in dataset.problems[1]] == [True, True]
 
 
 @pytest.mark.parametrize("split", ["train", "val", "train/cat"])
@@ -147,7 +178,7 @@ def test_root_one_level_too_high(tmp_path: Path) -> None:
 def test_missing_val(tmp_path: Path) -> None:
     text = message(make(tmp_path, "train/cat/a.jpg", "test/cat/v.jpg"))
     assert "no folder val in it, only test, train." in text
-    assert "train/<class>/* and val/<class>/*" in text
+    assert "Did you mean data.val_dir=test? Otherwise: data.val_fraction=0.2" in text
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -1,0 +1,57 @@
+"""Images with the same bytes: group them, and report those that mislead a model or its scores."""
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from augment.data.dataset import Dataset, ImageRef, Split
+from augment.data.images import name_of
+from augment.support.text import amount
+
+logger = logging.getLogger(__name__)
+
+
+def group_copies(images: Sequence[ImageRef], digests: Mapping[ImageRef, str]) -> dict[ImageRef, int]:
+    """Return the number of its group for each image that has the same digest as another, or is listed twice."""
+    counts = Counter(digests.values())
+    if len(images) > len(digests):  # hashing a million paths takes seconds
+        counts.update(digests[image] for image, times in Counter(images).items() if times > 1 and image in digests)
+    several = (digest for digest, count in counts.items() if count > 1)
+    numbers = {digest: number for number, digest in enumerate(several)}
+    return {image: numbers[digest] for image, digest in digests.items() if digest in numbers}
+
+
+def warn_of_copies(dataset: Dataset) -> None:
+    """Warn, in one line, of copies across the splits and of copies with different targets."""
+    if not dataset.copies:
+        return
+    train, val = (_copied(dataset, split) for split in (dataset.train, dataset.val))
+    targets: dict[int, dict[object, ImageRef]] = defaultdict(dict)
+    for group, image, target in train + val:
+        targets[group].setdefault(target, image)
+    learned = {group for group, _, _ in train}
+    scored = [image for group, image, _ in val if group in learned]
+    found = []
+    if scored:
+        found.append(
+            f"{len(scored):,} of {len(dataset.val):,} val images are copies of train images, as {name_of(scored[0])}"
+        )
+    if clashing := [images for images in targets.values() if len(images) > 1]:
+        (one, first), (other, second), *_ = clashing[0].items()
+        shown = [
+            f"{name_of(image)} ({dataset.classes[target]})" if isinstance(target, int) else name_of(image)
+            for target, image in ((one, first), (other, second))
+        ]
+        what = "numbers" if dataset.task == "regress" else "labels"
+        found.append(f"{amount(len(clashing), 'image')} with copies of other {what}, as {' and '.join(shown)}")
+    if found:
+        logger.warning("data: %s; python -m augment info lists them", "; ".join(found))
+
+
+def _copied(dataset: Dataset, split: Split) -> list[tuple[int, ImageRef, object]]:
+    """Return group, image and target of each image that has copies."""
+    return [
+        (dataset.copies[image], image, target)
+        for image, target in zip(split.files, split.targets, strict=True)
+        if image in dataset.copies
+    ]

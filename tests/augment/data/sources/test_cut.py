@@ -1,0 +1,145 @@
+"""Val that is cut from train, in every source, and the folders that people have."""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from files_of_sources import ENDINGS, Sample, jpeg, put
+from photos import SQUARE, draw_photo
+from PIL import Image
+
+from augment.data.dataset import Dataset
+from augment.data.sources import load_dataset, parse_data
+from augment.support.errors import UserError
+from trainer import train
+
+ALL = ("folder", *ENDINGS, "own")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    """Ten JPEGs of each of two classes, of which the last has a copy of the first."""
+    images = [jpeg(number) for number in range(19)]
+    return [(image, number % 2, "") for number, image in enumerate([*images, images[1]])]
+
+
+def cut(source: str, samples: list[Sample], **settings: object) -> Dataset:
+    if source == "own":
+        Path("my_cut_data.py").write_text(
+            "from pathlib import Path\n"
+            "def train():\n    return [(Path(f'{n}.jpg').read_bytes(), n % 2) for n in range(20)]\n"
+        )
+        for number, (image, _, _) in enumerate(samples):
+            Path(f"{number}.jpg").write_bytes(image)
+        given: dict[str, object] = {"train": "my_cut_data.train"}
+    elif source == "numpy":
+        np.save("x.npy", [np.asarray(Image.open(BytesIO(image))) for image, _, _ in samples])
+        np.save("y.npy", [target for _, target, _ in samples])
+        given = {"train": "x.npy", "train_targets": "y.npy"}
+    else:
+        given = dict(put(source, "train", samples))
+    return load_dataset(parse_data({"source": source, **given, **settings}))
+
+
+@pytest.mark.parametrize("source", ALL)
+def test_a_share_of_each_class_is_validated_on_and_copies_are_on_one_side(
+    source: str, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(".")
+    found = cut(source, samples, val_fraction=0.3, split_seed=3)
+    assert np.bincount(found.train.targets).tolist() in ([7, 7], [7, 6]), "one more in val if the copies are there"
+    assert len(set(found.train.files) | set(found.val.files)) == len(found.train) + len(found.val) == 20
+    pairs = [[image in split.files for image in found.copies] for split in (found.train, found.val)]
+    assert sorted(pairs) == [[False, False], [True, True]]
+
+
+@pytest.mark.parametrize("source", ["folder", "filelist", "numpy", "tfrecord"])
+def test_folds_need_no_val(source: str, samples: list[Sample]) -> None:
+    assert len(cut(source, samples, folds=5, fold=0).val) in (4, 5)
+
+
+def test_the_cut_is_drawn_by_split_seed(samples: list[Sample]) -> None:
+    put("folder", "train", samples)
+    one, again, other = (
+        load_dataset(parse_data({"source": "folder", "root": "set", "val_fraction": share, "split_seed": seed}))
+        for share, seed in ((0.2, 0), (0.2, 0), (0.2, 1))
+    )
+    assert one.val == again.val != other.val
+
+
+def test_a_val_is_missed_before_anything_is_read(samples: list[Sample]) -> None:
+    with pytest.raises(UserError, match=r"^data.val: missing. Allowed: .*data.val_fraction=0.2, which .*data.folds=5"):
+        cut("numpy", samples)
+    with pytest.raises(UserError, match=r"^data.val_fraction=0.2: but data.folds=3"):
+        parse_data({"source": "folder", "root": ".", "folds": 3, "fold": 0, "val_fraction": 0.2})
+
+
+def test_too_few_images(samples: list[Sample]) -> None:
+    with pytest.raises(UserError, match=r"^data.val_fraction=0.2: train has 2 images, of which val would have none"):
+        cut("filelist", samples[:2], val_fraction=0.2)
+
+
+# --- as people have them ---
+
+
+def images(*names: str) -> None:
+    for number, name in enumerate(names):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw_photo(SQUARE, SQUARE, number)).save(name)
+
+
+def flowers() -> str:
+    """Folders of classes only."""
+    images(*(f"d/{kind}/{number}.png" for kind in ("daisy", "rose") for number in range(5)))
+    return "data=folder data.root=d data.val_fraction=0.2"
+
+
+def cats() -> str:
+    """Splits of other names, each in a folder of the same name."""
+    sets = {"training_set": 4, "test_set": 1}
+    images(*(f"d/{s}/{s}/{kind}/{n}.png" for s, some in sets.items() for kind in ("cats", "dogs") for n in range(some)))
+    return "data=folder data.root=d data.train_dir=training_set/training_set data.val_dir=test_set/test_set"
+
+
+def breeds() -> str:
+    """A table of ids beside one folder."""
+    images(*(f"d/images/{number:03}.png" for number in range(10)))
+    Path("d/labels.csv").write_text("id,breed\n" + "".join(f"{n:03},{('pug', 'boxer')[n % 2]}\n" for n in range(10)))
+    return "data=filelist data.train=d/labels.csv data.root=d/images data.val_fraction=0.2"
+
+
+def ants() -> str:
+    """A train folder without val."""
+    images(*(f"d/train/{kind}/{number}.png" for kind in ("ants", "bees") for number in range(5)))
+    return "data=folder data.root=d data.val_fraction=0.2"
+
+
+@pytest.mark.parametrize("make", [flowers, cats, breeds, ants])
+def test_folders_that_people_have_train_with_one_command(make: Callable[[], str]) -> None:
+    small = "fit.device=cpu fit.threads=1 fit.epochs=1 fit.batch_size=4 aug.size=16"
+    assert train(*make().split(), *small.split()).status == "finished"
+
+
+def test_a_table_beside_a_folder_names_it() -> None:
+    breeds()
+    source = parse_data({"source": "filelist", "train": "d/labels.csv", "val_fraction": 0.2})
+    with pytest.raises(UserError, match=r"there is no d/000 .*Did you mean data.root=d/images\?"):
+        load_dataset(source)
+
+
+def test_copies_and_clashing_labels_are_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    images("d/train/a/0.png", "d/train/b/1.png", "d/val/a/2.png", "d/val/b/3.png")
+    Path("d/val/a/2.png").write_bytes(Path("d/train/a/0.png").read_bytes())
+    Path("d/val/b/3.png").write_bytes(Path("d/train/a/0.png").read_bytes())
+    load_dataset(parse_data({"source": "folder", "root": "d"}))
+    assert [record.getMessage() for record in caplog.records] == [
+        "data: 2 of 2 val images are copies of train images, as d/val/a/2.png; 1 image with copies of other labels, as "
+        "d/train/a/0.png (a) and d/val/b/3.png (b); python -m augment info lists them"
+    ]
