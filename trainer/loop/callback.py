@@ -69,6 +69,7 @@ class RunDescription:
         name: what people call the run; empty: it has only the name of its folder.
         tags: its tags.
         val_files: the validation images, in the order of their indices; empty: unknown.
+        notes: sentences about the model that people should read.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class RunDescription:
     name: str = ""
     tags: tuple[str, ...] = ()
     val_files: "Sequence[ImageRef]" = ()
+    notes: tuple[str, ...] = ()
 
 
 class Callback:
