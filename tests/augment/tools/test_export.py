@@ -18,13 +18,14 @@ from PIL import Image
 from augment.data.dataset import Split
 from augment.pipeline.graph import Device
 from augment.pipeline.loader import Loader
+from augment.pipeline.serving.serialized import serialize
+from augment.pipeline.serving.transform_source import python_source, torchvision_source
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SplitName, parse_aug
 from augment.support.errors import UserError
 from augment.tools._photos import find_photos
-from augment.tools.export.command import export, export_dali, main
+from augment.tools.export.command import export, main
 from augment.tools.export.parity import dali_form, parity, pillow_form
-from augment.tools.export.transform_source import python_source, torchvision_source
 
 SIZE = 32
 CPU = torch.device("cpu")
@@ -88,7 +89,7 @@ def test_the_serialized_pipeline_matches_validation(
     steps: dict[str, Any], image_files: Split, tmp_path: Path, device: torch.device
 ) -> None:
     plan, kind = plan_of(steps), "gpu" if device.type == "cuda" else "cpu"
-    export_dali(plan, tmp_path / "it.dali", kind)  # type: ignore[arg-type]
+    (tmp_path / "it.dali").write_bytes(serialize(plan, kind))  # type: ignore[arg-type]
     form = dali_form(tmp_path / "it.dali", kind)  # type: ignore[arg-type]
     theirs = np.concatenate([form.transform(image_files.files[:4]), form.transform(image_files.files[4:])])
     np.testing.assert_array_equal(theirs, validate(plan, image_files.files, device))
@@ -129,7 +130,7 @@ def isolated(script: str, transform: Path, files: Sequence[Path]) -> NDArray[np.
 
 def test_the_serialized_pipeline_needs_dali_only(image_files: Split, tmp_path: Path) -> None:
     plan = plan_of(STEPS["center_crop"])
-    export_dali(plan, tmp_path / "it.dali", "cpu")
+    (tmp_path / "it.dali").write_bytes(serialize(plan, "cpu"))
     theirs = isolated(_LOAD, tmp_path / "it.dali", image_files.files)
     np.testing.assert_array_equal(theirs, validate(plan, image_files.files))
 
@@ -211,9 +212,7 @@ def test_the_plan_in_the_python_file_is_a_comment(tmp_path: Path) -> None:
     assert callable(pillow_form(tmp_path / "transform.py", "").transform)
 
 
-@pytest.mark.parametrize(
-    "write", [python_source, torchvision_source, lambda plan: export_dali(plan, Path("no"), "cpu")]
-)
+@pytest.mark.parametrize("write", [python_source, torchvision_source, lambda plan: serialize(plan, "cpu")])
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
@@ -246,7 +245,7 @@ def test_parity_measures_the_difference(image_files: Split, tmp_path: Path) -> N
         python_source(plan).replace("return normalize(", "return OFF + normalize(")
         + "\n\nOFF = np.array([3, 0, 0], np.float32)[:, None, None] / 255\n"
     )
-    export_dali(plan, tmp_path / "it.dali", "cpu")
+    (tmp_path / "it.dali").write_bytes(serialize(plan, "cpu"))
     forms = [dali_form(tmp_path / "it.dali", "cpu"), pillow_form(tmp_path / "off.py", "3 levels of red")]
     same, off = parity(plan, image_files.files, forms, CPU)
     assert (same.form, same.loader, same.images) == ("it.dali", "cpu", len(image_files))
@@ -309,7 +308,7 @@ def test_the_compose_approximates_validation(image_files: Split, tmp_path: Path)
 def test_the_gpu_pipeline_is_written_without_a_gpu(tmp_path: Path) -> None:
     devices: tuple[Device, ...] = ("cpu", "gpu")
     for device in devices:
-        export_dali(plan_of(), tmp_path / device, device)
+        (tmp_path / device).write_bytes(serialize(plan_of(), device))
     assert b"mixed" in (tmp_path / "gpu").read_bytes()
     assert b"mixed" not in (tmp_path / "cpu").read_bytes()
 

@@ -1,4 +1,4 @@
-"""The validation transform in Pillow and NumPy, whose source `augment.tools.export` copies into a file.
+"""The validation transform in Pillow and NumPy, whose source `transform_source` copies into a file.
 
 Functions here therefore use only Pillow, NumPy, `math` and each other, and address readers of that file. Each crop op
 has a function of its name: `(image, size, **parameters) -> image`; `resize` implements side both only, as its other
