@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import near_file, require_file
-from augment.support.text import amount, printable
+from augment.support.text import amount, list_some, printable
 from trainer.loop.checkpoint import BEST
 from trainer.loop.plain import check_tensors, read_plain
 from trainer.models.matching import Match, match
@@ -172,13 +172,8 @@ def _describe(found: Match, weights: Weights, classes: tuple[str, ...]) -> str:
         layers = sorted({name.rpartition(".")[0] or name for name in found.head})
         parts.append(f"the head ({', '.join(layers)}) is new, for {amount(len(classes), 'output')}")
         if weights.classes is not None:
-            parts.append(f"it was trained for {_listed(weights.classes)}")
+            parts.append(f"it was trained for {list_some(map(printable, weights.classes), 3)}")
     return "; ".join(parts)
-
-
-def _listed(classes: tuple[str, ...], most: int = 3) -> str:
-    more = f" and {len(classes) - most} more" if len(classes) > most else ""
-    return ", ".join(map(printable, classes[:most])) + more
 
 
 def _model_of(file: Path) -> str:
