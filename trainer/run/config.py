@@ -140,7 +140,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     load_plugins(top["plugins"], "plugins")
     model = parse_model(given.get("model"))
     aug = parse_aug(given.get("aug"))
-    if norm := _normalization(model):
+    if (aug.mean is None or aug.std is None) and (norm := _normalization(model)):
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
     data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
     fit.full_stages(aug.size)

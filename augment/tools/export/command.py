@@ -19,9 +19,9 @@ These load without this project:
 `python -m trainer export RUN` exports a whole model.
 
 The serialized pipelines consist of the operators of validation and are equal to it on the same device; CPU and GPU
-decode JPEG differently. Pillow decodes as DALI does on the CPU, but rounds to whole levels between the two passes of a
-resize, so some values are off by one level. The Compose crops at whole pixels, and its filter ends at the edges of the
-image, where DALI repeats the edge pixels.
+decode JPEG differently. Pillow decodes as DALI does on the CPU; of the values halfway between two levels, some are
+rounded to the other one. The Compose crops at whole pixels, and its filter ends at the edges of the image, where DALI
+repeats the edge pixels.
 """
 
 import sys
@@ -63,7 +63,7 @@ _EXAMPLES = """\
   python -m augment export --run outputs/DATE/RUN --out DIR    the transform that a model was validated with
 """
 _WHY = {
-    PYTHON_FILE: "Pillow rounds to whole levels between the two passes of a resize",
+    PYTHON_FILE: "values halfway between two levels may be rounded to the other one",
     TORCHVISION_FILE: "the resize filter ends at the edges; a center crop is cut at whole pixels",
 }
 _OF_RUNS = ("plugins=", "aug.plugins=", "data=", "data.")  # overrides that --run allows
