@@ -60,7 +60,7 @@ def open_image(ref: ImageRef) -> Iterator[Image.Image]:
             yield image
 
 
-# `augment.tools.export` copies the source of this function, so it uses only Pillow and NumPy.
+# `augment.pipeline.serving` copies the source of this function, so it uses only Pillow and NumPy.
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return the image in RGB, 8 bits per channel, upright by its EXIF orientation; transparency is dropped."""
     image = ImageOps.exif_transpose(image)

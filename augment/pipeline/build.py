@@ -151,7 +151,7 @@ def build_transform(plan: Plan, *, device: Device, batch_size: int, threads: int
     )
     with pipeline:
         encoded = fn.external_source(name=ENCODED, dtype=types.UINT8, ndim=1)
-        image = GraphImage(encoded, Placement(device), seed=0)
+        image = GraphImage(encoded, Placement(device), seed=0, peek=True)
         images = plan.crop.op.function(image, plan.size, **plan.crop.op.values(plan.crop.params, {}))
         pipeline.set_outputs(normalize(images, plan, half=False, layout="CHW"))
     return pipeline

@@ -158,11 +158,13 @@ class GraphImage:
         placement: where it is decoded.
         seed: the seed of DALI's random draws.
         raw: whether it is stored decoded.
+        peek: read sides from the encoded image, so that no executor has to copy them from the GPU.
     """
 
-    def __init__(self, stored: Node, placement: Placement, seed: int, *, raw: bool = False) -> None:
+    def __init__(self, stored: Node, placement: Placement, seed: int, *, raw: bool = False, peek: bool = False) -> None:
         self._stored = stored
         self._raw = raw
+        self._peek = peek
         self._placement = placement
         self._mixed = placement.device == "gpu" and placement.decode == "mixed" and not raw
         self._decoder: dict[str, Any] = {"device": "mixed" if self._mixed else "cpu", "output_type": types.RGB}
@@ -196,7 +198,7 @@ class GraphImage:
 
     def centered_square(self, image: Node, scale: float) -> tuple[Node, Node]:
         """Return start and end, (y, x) in pixels, of a centered square of `scale` times the short side."""
-        sides = fn.cast(image.shape(), dtype=types.FLOAT)[:2]
+        sides = self._sides(image)
         side = scale * fn.reductions.min(sides)
         return (sides - side) / 2, (sides + side) / 2
 
@@ -231,9 +233,20 @@ class GraphImage:
 
     def letterbox(self, size: int, border: str, fill: int) -> Node:
         """Return the whole image, its long side resized to fit, in the middle of (size, size, 3) uint8."""
-        image = fn.resize(self.decode(), resize_longer=size, interp_type=types.INTERP_LINEAR, antialias=True)
-        sides = fn.cast(image.shape(), dtype=types.INT32)[:2]
+        whole = self.decode()
+        image = fn.resize(whole, resize_longer=size, interp_type=types.INTERP_LINEAR, antialias=True)
+        if self._peek:
+            sides = self._sides(whole)
+            resized = math.floor(sides * (size / fn.reductions.max(sides)) + 0.5)
+            sides = fn.cast(math.max(resized, 1.0), dtype=types.INT32)
+        else:
+            sides = fn.cast(image.shape(), dtype=types.INT32)[:2]
         return self._cut(image, -((size - sides) // 2), size, border, fill)
+
+    def _sides(self, image: Node) -> Node:
+        """Return the height and width of the whole image as floats."""
+        shape = fn.peek_image_shape(self._stored) if self._peek else image.shape()
+        return fn.cast(shape, dtype=types.FLOAT)[:2]
 
     def _cut(self, image: Node, start: Node, size: int, border: str, fill: int) -> Node:
         policy = {"constant": "pad", "replicate": "edge"}.get(border, border)

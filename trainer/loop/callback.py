@@ -70,6 +70,7 @@ class RunDescription:
         tags: its tags.
         val_files: the validation images, in the order of their indices; empty: unknown.
         validation: what scores of the validation depend on, as plain values by the names of settings.
+        notes: sentences about the model that people should read.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -79,6 +80,7 @@ class RunDescription:
     tags: tuple[str, ...] = ()
     val_files: "Sequence[ImageRef]" = ()
     validation: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Callback:

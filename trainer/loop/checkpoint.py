@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -15,8 +11,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError
 from augment.support.files import atomic_path
+from trainer.loop.plain import DamagedError, check_tensors, is_whole, read_plain
 
 if TYPE_CHECKING:
     import torch
@@ -91,10 +88,6 @@ S = TypeVar("S", FitState, BestModel)
 log = logging.getLogger(__name__)
 
 
-class DamagedError(UserError):
-    """A checkpoint is missing, cut short, or differs from what was written."""
-
-
 def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     """Write a state of plain values and tensors; until it is complete, readers of `path` see the old file.
 
@@ -137,7 +130,7 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
 
 def mend(path: Path) -> None:
     """Replace a damaged file with the newest undamaged one before it, so that the next save keeps a usable file."""
-    if path.is_file() and not _is_whole(path) and (older := _newest_whole(path)):
+    if path.is_file() and not is_whole(path) and (older := _newest_whole(path)):
         _copy(older, path)
 
 
@@ -149,7 +142,7 @@ def _newest_whole(path: Path) -> Path | None:
     """Return the newest undamaged file before a checkpoint, or None if there is none."""
     number = 1
     while (older := _older(path, number)).is_file():
-        if _is_whole(older):
+        if is_whole(older):
             return older
         number += 1
     return None
@@ -164,36 +157,12 @@ def _copy(path: Path, to: Path) -> None:
             part.write_bytes(path.read_bytes())
 
 
-def _is_whole(path: Path) -> bool:
-    """Return whether every part of a file matches its checksum, which PyTorch does not verify."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (
-        *(OSError, EOFError, LookupError, RuntimeError, ValueError, OverflowError),
-        *(zipfile.BadZipFile, struct.error, zlib.error),
-    ):
-        return False
-
-
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
-    import torch
 
     if not path.is_file():
         inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
         raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
-    # torch.load would mistake anything else for one of its own old formats, and fail in unpredictable ways.
-    if not _is_whole(path):
-        raise DamagedError(f"{path}: not a checkpoint, or cut short.")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                raise UserError(f"{path}: not a checkpoint: it is compressed, and {LAST} and {BEST} never are.")
-        state = torch.load(path, map_location=device or "cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its message would advise loading it anyway
-        raise UserError(f"{path}: not a checkpoint: it holds more than plain values and tensors.") from error
-    except (RuntimeError, EOFError, LookupError, ValueError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
+    state = read_plain(path, device)
     if not isinstance(state, dict) or "model" not in state:
         raise UserError(f"{path}: not a checkpoint of a run.")
     found = state.pop("format", None)
@@ -216,9 +185,6 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
     Raises:
         UserError: a type is wrong, or a tensor is larger than its file because it repeats its numbers.
     """
-    import torch
-    from torch import Tensor
-
     names = state.get("classes", ())
     tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
     plain = (
@@ -228,10 +194,9 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
         and all(isinstance(value, int | float) for value in state.get("row", {}).values())
     )
     values = [value for kept in tensors for value in kept.values()] if plain else []
-    if not plain or not all(isinstance(value, Tensor) for value in values):
+    if not plain:
         raise UserError(f"{path}: holds other types than a checkpoint does.")
-    if any(value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes() for value in values):
-        raise UserError(f"{path}: holds a tensor that is larger than its file.")
+    check_tensors(values, path)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

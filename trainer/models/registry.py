@@ -3,6 +3,7 @@
 The settings of a model build its network, and only then import PyTorch, which takes seconds.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from augment.params import Choice, Count, Flag, Number, Text, parse_named, setti
 from augment.support.errors import UserError, first_line, suggest
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 Channels = tuple[float, float, float]
 
@@ -22,10 +23,21 @@ class Model:
     """Base of the models' settings.
 
     Attributes:
+        weights: the file or run whose weights training starts from, see `trainer.run.weights`.
         any_size: whether images of any size fit through the network, so that none has to be tried.
     """
 
     any_size: ClassVar[bool] = False
+
+    weights: str | None = setting(
+        Text(
+            optional=True,
+            doc=(
+                "start from the weights in this file, .safetensors or a checkpoint of PyTorch's, or in this run's "
+                "folder; the head is new unless the classes are the same"
+            ),
+        )
+    )
 
     def build(self, classes: int, size: int) -> "nn.Module":
         """Build the network: (N, 3, size, size) -> (N, classes)."""
@@ -36,8 +48,24 @@ class Model:
         return None
 
     def untrained(self) -> "Model":
-        """Return the same model without weights to download."""
-        return self
+        """Return the same model without weights to read or download."""
+        return replace(self, weights=None)
+
+    def require_weights(self) -> None:
+        """Check that the weights can be had, before anything is written.
+
+        Raises:
+            UserError: they cannot be downloaded.
+        """
+
+    def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
+        """Return the tensors of a file in another layout of this model by the names of its network, if it knows how.
+
+        Args:
+            tensors: the tensors by their names in the file.
+            network: the network; only names and shapes of its tensors count.
+        """
+        return tensors
 
 
 M = TypeVar("M", bound=type[Model])
@@ -152,7 +180,9 @@ class Timm(Model):
     """A model of timm, by its name there."""
 
     name: str = setting(Text(required=True, doc="a model of timm, such as resnet18 or convnext_tiny.fb_in22k"))
-    pretrained: bool = setting(Flag(default=False, doc="start from timm's weights, which are downloaded once"))
+    pretrained: bool = setting(
+        Flag(default=False, doc="start from timm's weights, which are downloaded once; model.weights takes their place")
+    )
 
     def build(self, classes: int, size: int) -> "nn.Module":
         """Build it, with a new head for the classes.
@@ -166,15 +196,16 @@ class Timm(Model):
         options: dict[str, Any] = {"num_classes": classes}
         if timm.get_pretrained_cfg(self.name, allow_unregistered=True).fixed_input_size:
             options["img_size"] = size
+        self.require_weights()
         try:
-            network: nn.Module = timm.create_model(self.name, pretrained=self.pretrained, **options)
+            network: nn.Module = timm.create_model(self.name, pretrained=self._downloads, **options)
         except (RuntimeError, OSError, ValueError) as error:
             raise UserError(f"model.name={self.name}: {first_line(error)}") from error
         return network
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return those of the pretrained weights."""
-        if not self.pretrained:
+        """Return those of the pretrained weights, also for a file of weights."""
+        if not self.pretrained and self.weights is None:
             return None
         import timm
 
@@ -183,8 +214,28 @@ class Timm(Model):
         return tuple(config.mean), tuple(config.std)
 
     def untrained(self) -> "Timm":
-        """Return the same model without weights to download."""
-        return replace(self, pretrained=False)
+        """Return the same model without weights to read or download."""
+        return replace(self, pretrained=False, weights=None)
+
+    def require_weights(self) -> None:
+        """Check that the pretrained weights are in the cache or can be downloaded, within seconds."""
+        if not self._downloads:
+            return
+        import timm
+
+        from trainer.models.pretrained import require_reachable
+
+        self._require_name(timm)
+        require_reachable(self.name, timm.get_pretrained_cfg(self.name))
+
+    def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
+        """Return the tensors as timm converts them for this model, such as position embeddings of another size."""
+        convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+        return tensors if convert is None else convert(dict(tensors), network)
+
+    @property
+    def _downloads(self) -> bool:
+        return self.pretrained and self.weights is None
 
     def _require_name(self, timm: Any) -> None:
         known = timm.list_models()

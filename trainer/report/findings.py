@@ -54,7 +54,8 @@ def _of_task(record: Record) -> Iterator[Finding]:
 
 
 def _few_batches(record: Record) -> Iterator[Finding]:
-    pretrained = record.config is not None and record.config.resolved["model"].get("pretrained")
+    model = {} if record.config is None else record.config.resolved["model"]
+    pretrained = model.get("pretrained") or model.get("weights")
     left = (1 - _MOMENTUM) ** (record.normed or 0)
     if record.normed and left >= 0.01 and not pretrained:
         yield Finding(

@@ -33,6 +33,7 @@ from trainer.loop.resizing import StagedLoader
 from trainer.models.warm_up import warm_up
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config import Config
+from trainer.run.weights import start_from
 from trainer.tasks.registry import task_named
 
 log = logging.getLogger(__name__)
@@ -145,9 +146,14 @@ def make_learner(
         # Let cuDNN's heuristics choose algorithms: trying all of them for each shape took seconds and gained 1 %.
         torch.backends.cudnn.benchmark = False
     torch.manual_seed(config.seed)
-    network = config.model.build(len(dataset.classes), config.aug.size)
+    # The checkpoint of a run to resume holds all weights.
+    model = config.model if fit.resume is None else config.model.untrained()
+    network = model.build(len(dataset.classes), config.aug.size)
     task = task_named(dataset.task)
-    if note := task.prepare(network, fit, dataset.train.targets, dataset.classes):
+    started = start_from(model, network, dataset.classes, config.aug.size)
+    prepared = task.prepare(network, fit, dataset.train.targets, dataset.classes)
+    notes = tuple(filter(None, (started, prepared)))
+    for note in notes:
         log.info(note)
     weights = None
     if config.data.balance == "weights":
@@ -177,6 +183,7 @@ def make_learner(
             config.run.written_tags,
             dataset.val.files,
             validation=_validation(config, loaders),
+            notes=notes,
         ),
     )
     if not ranks.is_main:

@@ -10,6 +10,7 @@ from trainer.callbacks.freeze import keep_statistics
 from trainer.models.registry import check_model
 from trainer.optim.optimizers import has_momentum, make_optimizer
 from trainer.run.config import Config, Fit
+from trainer.run.weights import check_weights
 from trainer.tasks.registry import ALL_MONITORED, task_named
 from trainer.tasks.task import AUTO
 
@@ -35,6 +36,8 @@ def check_config(config: Config) -> None:
             )
     size = config.aug.size
     network = check_model(config.model, len(classes), size)
+    if config.fit.resume is None:
+        check_weights(config.model, network, classes, size)
     for stage in config.fit.full_stages(size):
         if stage.size != size:
             check_model(config.model, len(classes), size, fed=stage.size, key=f"fit.stages.{stage.name}.size")

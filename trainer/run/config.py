@@ -22,7 +22,7 @@ from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, notices_of, parse_data
 from augment.params import Count, Flag, Text, parse_params, parse_settings, setting, settings
 from augment.recipe.op import load_plugins
-from augment.recipe.steps import Aug, parse_aug, plain_steps
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.files import read_some, write_json
 from augment.support.secrets import as_written
@@ -31,7 +31,7 @@ from trainer.callbacks.registry import complete_callbacks, known_callbacks, pars
 from trainer.loop.callback import Callback
 from trainer.loop.settings import LoopSettings, launched, local
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages, plain_stages
-from trainer.models.registry import MODELS, Model, parse_model
+from trainer.models.registry import MODELS, Channels, Model, parse_model
 from trainer.optim.settings import ScheduleSettings
 from trainer.run.labels import RunLabels
 from trainer.tasks.settings import LossSettings
@@ -170,7 +170,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     load_plugins(top["plugins"], "plugins")
     model = parse_model(given.get("model"))
     aug = parse_aug(given.get("aug"))
-    if norm := model.normalization():
+    if (aug.mean is None or aug.std is None) and (norm := _normalization(model)):
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
     data, fit = parse_data(given.get("data")), _with_found_size(parse_fit(given.get("fit")))
     if launched() > 1:
@@ -217,6 +217,19 @@ def _check_ranks(fit: Fit, size: int) -> None:
                 f"{key}: {batch_size} images cannot be shared evenly by {ranks} GPUs. Allowed: multiples of {ranks}, "
                 f"such as {near}."
             )
+
+
+def _normalization(model: Model) -> tuple[Channels, Channels] | None:
+    """Return mean and std that the weights to start from were trained with; None: no preference."""
+    run = Path(model.weights).expanduser() if model.weights else None
+    if run is not None and not run.is_dir():
+        run = run.parent
+    if run is None or not (run / CONFIG_FILE).is_file():
+        return model.normalization()
+    saved = load_config(run).get("aug")
+    given = {name: saved.get(name) for name in ("mean", "std")} if isinstance(saved, Mapping) else {}
+    aug = parse_aug(given)
+    return aug.mean or IMAGENET_MEAN, aug.std or IMAGENET_STD
 
 
 def inner_keys() -> list[str]:

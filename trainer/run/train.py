@@ -224,6 +224,7 @@ def _announce(
     if balance := describe_balance(dataset, config.data.balance):
         log.info(balance)
         lines.append(balance)
+    lines += learner.run.notes
     if config.fit.resume is not None:
         lines.append(f"resumes {config.fit.resume}")
     device = torch.cuda.get_device_name(learner.device) if learner.device.type == "cuda" else "CPU"

@@ -61,19 +61,28 @@ def evaluate(
     """
     trained = load_trained(run, overrides, tta=tta, trust=trust, data=folder is None)
     task, names = trained.task, trained.classes
-    if folder is not None and not task.reads_folders:
-        raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
-                        "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
-    if folder is None:
-        split = _own_split(trained)
-    else:
-        listed = scan_split(folder, names)
-        warn_of_foreign(Dataset(names, listed, NO_VAL))
-        split = require_readable(listed, "val", skip_bad=False)
+    split = evaluated_split(trained, folder)
     recorder = Recorder()
     trained.run_over(split, recorder, description="evaluating")
     assert recorder.samples is not None
     return replace(task.evaluate(recorder.val, recorder.samples, names), tta=trained.config.fit.tta)
+
+
+def evaluated_split(trained: Trained, folder: Path | None) -> Split:
+    """Return the images to score a model on: those of a folder, see `scan_split`, or the run's validation data.
+
+    Raises:
+        UserError: there are none, some cannot be decoded, or they have other targets than the model.
+    """
+    if folder is None:
+        return _own_split(trained)
+    task = trained.task
+    if not task.reads_folders:
+        raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
+                        "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
+    listed = scan_split(folder, trained.classes)
+    warn_of_foreign(Dataset(trained.classes, listed, NO_VAL))
+    return require_readable(listed, "val", skip_bad=False)
 
 
 def _own_split(trained: Trained) -> Split:

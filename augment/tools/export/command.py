@@ -10,17 +10,18 @@ that is off by a pixel, or an ignored EXIF orientation. The transform is therefo
 
 These load without this project:
 
-    gpu = {"device_id": 0, "exec_dynamic": True, "exec_pipelined": True, "exec_async": True}    # for the CPU: {}
-    pipeline = Pipeline.deserialize(filename="transform_gpu.dali", batch_size=64, **gpu)
+    pipeline = Pipeline.deserialize(filename="transform_gpu.dali", batch_size=64, device_id=0)
     (images,) = pipeline.run(encoded=[np.fromfile(file, np.uint8) for file in files])           # NCHW float32
 
     from transform import transform
     image = transform(PIL.Image.open(file))                                                     # CHW float32
 
+`python -m trainer export RUN` exports a whole model.
+
 The serialized pipelines consist of the operators of validation and are equal to it on the same device; CPU and GPU
-decode JPEG differently. Pillow decodes as DALI does on the CPU, but rounds to whole levels between the two passes of a
-resize, so some values are off by one level. The Compose crops at whole pixels, and its filter ends at the edges of the
-image, where DALI repeats the edge pixels.
+decode JPEG differently. Pillow decodes as DALI does on the CPU; of the values halfway between two levels, some are
+rounded to the other one. The Compose crops at whole pixels, and its filter ends at the edges of the image, where DALI
+repeats the edge pixels.
 """
 
 import sys
@@ -38,8 +39,10 @@ from augment.cli.trust import add_trust_flag, with_overrides
 from augment.data.dataset import ImageRef
 from augment.data.images import name_of
 from augment.data.sources import load_dataset
-from augment.pipeline.build import build_transform
 from augment.pipeline.graph import Device
+from augment.pipeline.serving.pillow import CROPS
+from augment.pipeline.serving.serialized import serialize
+from augment.pipeline.serving.transform_source import has_compose, python_source, require_fixed, torchvision_source
 from augment.recipe.op import load_plugins
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
@@ -50,8 +53,6 @@ from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
 from augment.tools._photos import find_photos
 from augment.tools.export.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
-from augment.tools.export.pillow import CROPS
-from augment.tools.export.transform_source import has_compose, python_source, require_fixed, torchvision_source
 
 OUT = Path("outputs/export")
 DALI_FILES: Mapping[Device, str] = MappingProxyType({"cpu": "transform_cpu.dali", "gpu": "transform_gpu.dali"})
@@ -62,30 +63,10 @@ _EXAMPLES = """\
   python -m augment export --run outputs/DATE/RUN --out DIR    the transform that a model was validated with
 """
 _WHY = {
-    PYTHON_FILE: "Pillow rounds to whole levels between the two passes of a resize",
+    PYTHON_FILE: "values halfway between two levels may be rounded to the other one",
     TORCHVISION_FILE: "the resize filter ends at the edges; a center crop is cut at whole pixels",
 }
 _OF_RUNS = ("plugins=", "aug.plugins=", "data=", "data.")  # overrides that --run allows
-# Defaults, which can be changed when a pipeline is loaded.
-BATCH_SIZE, THREADS = 64, 4
-
-
-def export_dali(plan: Plan, file: Path, device: Device) -> None:
-    """Write a plan as a serialized DALI pipeline, for `nvidia.dali.Pipeline.deserialize`.
-
-    Its input "encoded" takes the bytes of encoded images, its output is (N, 3, size, size) float32, normalized.
-
-    Args:
-        plan: the plan, which must consist of a crop that is not random.
-        file: the file to write.
-        device: where it will run; gpu can be written without a GPU, and must be loaded with `device_id`.
-
-    Raises:
-        UserError: the plan is random, or has steps besides the crop.
-    """
-    require_fixed(plan)
-    pipeline = build_transform(plan, device=device, batch_size=BATCH_SIZE, threads=THREADS)
-    write_atomically(file, pipeline.serialize())
 
 
 def export(plan: Plan, folder: Path, files: Sequence[ImageRef]) -> list[Parity]:
@@ -107,7 +88,7 @@ def export(plan: Plan, folder: Path, files: Sequence[ImageRef]) -> list[Parity]:
         for name, source in sources.items():
             write_atomically(folder / name, source)
         for device, name in DALI_FILES.items():
-            export_dali(plan, folder / name, device)
+            write_atomically(folder / name, serialize(plan, device))
 
     has_gpu = torch.cuda.is_available()
     devices: list[Device] = ["cpu", "gpu"] if has_gpu else ["cpu"]

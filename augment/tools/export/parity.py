@@ -7,22 +7,20 @@ import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from nvidia.dali.pipeline import Pipeline
 from rich import box
 from rich.table import Table
 
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import file_name, open_image, read_encoded
 from augment.drawing.style import INK, TITLE, save_figure
-from augment.pipeline.build import ENCODED
 from augment.pipeline.graph import Device
 from augment.pipeline.loader import Loader
+from augment.pipeline.serving.serialized import deserialize
 from augment.recipe.plan import Plan
 from augment.support.console import progress_bar
 
@@ -78,20 +76,11 @@ class Parity:
     worst: ImageRef
 
 
-# Image sizes are copied from GPU to CPU, which DALI's older executor cannot do; files do not name the executor.
-GPU_EXECUTOR = {"exec_dynamic": True, "exec_pipelined": True, "exec_async": True}
-
-
 def dali_form(file: Path, device: Device) -> Form:
     """Load a serialized pipeline as a server does, with DALI only."""
-    where: dict[str, Any] = {"device_id": 0, **GPU_EXECUTOR} if device == "gpu" else {}
-    pipeline = Pipeline.deserialize(filename=str(file), batch_size=BATCH, prefetch_queue_depth=1, **where)
-
-    def transform(files: Sequence[ImageRef]) -> Floats:
-        (output,) = pipeline.run(**{ENCODED: [np.frombuffer(read_encoded(file), np.uint8) for file in files]})
-        return np.array(output.as_cpu().as_tensor(), np.float32)
-
-    return Form(file.name, "the operators of validation; CPU and GPU decode JPEG differently", transform)
+    run = deserialize(file.read_bytes(), device, BATCH)
+    why = "the operators of validation; CPU and GPU decode JPEG differently"
+    return Form(file.name, why, lambda files: run([read_encoded(file) for file in files]))
 
 
 def pillow_form(file: Path, why: str) -> Form:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from augment.support.errors import UserError
+from trainer.models import pretrained
 from trainer.models import registry as models
 from trainer.models.registry import MODELS, Cnn, Model, Timm, check_model, count_parameters, model, parse_model
 
@@ -97,12 +98,12 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
         ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, timm, xresnet."),
         (
             {"kind": "cnn", "name": "resnet18"},
-            "model.name: unknown key of model=cnn; model=timm has it. Allowed: (none).",
+            "model.name: unknown key of model=cnn; model=timm has it. Allowed: weights.",
         ),
         ({"kind": "timm"}, "model.name: missing. Allowed: text (a model of timm,"),
         (
             {"kind": "timm", "nam": "resnet18"},
-            "model.nam: unknown key. Did you mean 'name'? Allowed: name, pre",
+            "model.nam: unknown key. Did you mean 'name'? Allowed: name, pretrained, weights.",
         ),
         ({"kind": "timm", "name": ["resnet18"]}, "model.name: ['resnet18'] is not allowed. Allowed: text."),
         ({"kind": "timm", "name": "resnet18", "pretrained": "yes"}, "model.pretrained: 'yes' is not allowed."),
@@ -167,9 +168,9 @@ def test_an_unknown_name_is_refused_with_the_nearest(given: str, meant: str | No
     )
 
 
-@pytest.mark.parametrize("pretrained", [False, True])
-def test_unknown_weights_are_refused_with_the_nearest(pretrained: bool) -> None:
-    settings = Timm(name="resnet18.a1_in1", pretrained=pretrained)
+@pytest.mark.parametrize("choice", [False, True])
+def test_unknown_weights_are_refused_with_the_nearest(choice: bool) -> None:
+    settings = Timm(name="resnet18.a1_in1", pretrained=choice)
     message = r"^model\.name: unknown weights 'resnet18\.a1_in1'\. Did you mean 'resnet18\.a1_in1k'\? Allowed: "
     with pytest.raises(UserError, match=message):
         settings.build(10, 64)
@@ -197,6 +198,7 @@ def test_weights_that_cannot_be_had(error: Exception, monkeypatch: pytest.Monkey
         raise error
 
     monkeypatch.setattr(timm, "create_model", fail)
+    monkeypatch.setattr(pretrained, "_reach", lambda model_id: None)
     first = str(error).splitlines()[0] if str(error) else ""
     with pytest.raises(UserError, match=rf"^model\.name=resnet18: {first}") as caught:
         Timm(name="resnet18", pretrained=True).build(10, 64)
@@ -212,9 +214,34 @@ def test_weights_are_asked_for_only_if_pretrained(monkeypatch: pytest.MonkeyPatc
         return nn.Flatten()
 
     monkeypatch.setattr(timm, "create_model", create)
-    for pretrained in (False, True):
-        Timm(name="resnet18", pretrained=pretrained).build(7, 64)
-    assert asked == [{"name": "resnet18", "pretrained": pretrained, "num_classes": 7} for pretrained in (False, True)]
+    monkeypatch.setattr(pretrained, "_reach", lambda model_id: None)
+    for choice in (False, True):
+        Timm(name="resnet18", pretrained=choice).build(7, 64)
+    Timm(name="resnet18", pretrained=True, weights="file.pth").build(7, 64)  # takes their place
+    assert [(each["pretrained"], each["num_classes"]) for each in asked] == [(False, 7), (True, 7), (False, 7)]
+
+
+def test_weights_that_are_out_of_reach_end_at_once_with_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The download itself would try ten times."""
+    asked: list[float] = []
+
+    def fail(url: str, *, timeout: float) -> None:
+        asked.append(timeout)
+        raise ConnectionError("no route to host\nmore")
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", fail)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names, **options: None)
+    monkeypatch.setattr(timm, "create_model", lambda *given, **options: pytest.fail("tried to download"))
+    pretrained._reach.cache_clear()
+    with pytest.raises(UserError) as caught:
+        Timm(name="resnet18", pretrained=True).build(10, 64)
+    assert "(no route to host)" in str(caught.value)
+    for way in ("model.weights=FILE", "timm/resnet18.a1_in1k", "HF_HOME=DIR", "model.pretrained=false"):
+        assert way in str(caught.value)
+    assert len(asked) == 1
+    assert asked[0] <= 10
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names, **options: "/cache/file")
+    Timm(name="resnet18", pretrained=True).require_weights()  # from the cache
 
 
 def test_only_pretrained_weights_have_a_normalization(monkeypatch: pytest.MonkeyPatch) -> None:

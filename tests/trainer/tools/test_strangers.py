@@ -18,6 +18,7 @@ from augment.tools.export.command import main as export
 from trainer.cli.main import main as train
 from trainer.report.command import main as report
 from trainer.tools.evaluate import main as evaluate
+from trainer.tools.export.command import main as export_model
 from trainer.tools.predict import main as predict
 
 EVIL = """\
@@ -115,6 +116,7 @@ def alias_bomb(stranger: Stranger) -> None:
 def links(stranger: Stranger) -> None:
     for name in ("report.html", "evaluation.json", "evaluation-mine.json", "evaluations.jsonl", "evaluation-mine.png"):
         stranger.link(name)
+    stranger.link("export-torch")
 
 
 def figure_link(stranger: Stranger) -> None:
@@ -129,8 +131,8 @@ def garbage(stranger: Stranger) -> None:
     (stranger.run / "environment.json").write_text('{"packages": [1], "gpus": {"a": 1}, "git": [1]}')
 
 
-CONFIGURED = ("evaluate", "evaluate on a folder", "predict", "report", "export", "resume")
-LOADED = ("evaluate on a folder", "predict", "report", "resume")
+CONFIGURED = ("evaluate", "evaluate on a folder", "predict", "report", "export", "export a model", "resume")
+LOADED = ("evaluate on a folder", "predict", "report", "export a model", "resume")
 RESUMED = ("resume",)
 
 # What to do with the folder, and the tools that read it.
@@ -171,7 +173,7 @@ WAYS: dict[str, tuple[tuple[str, ...], Callable[[Stranger], object]]] = {
     "pickled checkpoints": (LOADED, checkpoints),
     "pickled checkpoints of old": (LOADED, old_checkpoints),
     "compressed checkpoints": (LOADED, compressed_checkpoints),
-    "links": (("evaluate on a folder", "report", "resume"), links),
+    "links": (("evaluate on a folder", "report", "export a model", "resume"), links),
     "a link as a figure": (("report", "resume"), figure_link),
     "garbage": (("report",), garbage),
 }
@@ -228,6 +230,7 @@ def test_no_way_in_makes_a_canary(
         "predict": (predict, run, stranger.photo),
         "report": (report, run),
         "export": (export, "--run", run, "--photos", mine, "--out", run / "exported", "--limit", 1),
+        "export a model": (export_model, run, "--to", "torch", "--unchecked"),
         "resume": (train, f"fit.resume={run}"),
     }
     codes = {name: code(*calls[name]) for name in tools}

@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import Any
 
 from augment.data.images import to_rgb
+from augment.pipeline.serving import pillow
 from augment.recipe.captions import is_fixed
 from augment.recipe.plan import Plan
 from augment.recipe.steps import Step
 from augment.support.errors import UserError
-from augment.tools.export import pillow
 
 _PYTHON = '''\
 """A model's validation transform: `transform(PIL.Image.open(file))`. Requires only Pillow and NumPy."""
@@ -89,7 +89,7 @@ def python_source(plan: Plan) -> str:
         UserError: the plan is random, has steps besides the crop, or a crop that is not available in Pillow.
     """
     require_fixed(plan, forms=pillow.CROPS)
-    name, values = _call(plan.crop)
+    name, values = crop_call(plan.crop)
     parts = (to_rgb, pillow.CROPS[name], pillow.resample, pillow.normalize)
     return _PYTHON.format(
         plan=_comment(plan),
@@ -109,7 +109,7 @@ def torchvision_source(plan: Plan) -> str:
         UserError: the plan is random, has steps besides the crop, or a crop that is not available in torchvision.
     """
     require_fixed(plan, forms=COMPOSE)
-    name, values = _call(plan.crop)
+    name, values = crop_call(plan.crop)
     lines, note = COMPOSE[name](plan.size, **values)
     return _TORCHVISION.format(
         plan=_comment(plan),
@@ -123,10 +123,10 @@ def torchvision_source(plan: Plan) -> str:
 
 def has_compose(plan: Plan) -> bool:
     """Return whether the plan's crop is available in torchvision."""
-    return _call(plan.crop)[0] in COMPOSE
+    return crop_call(plan.crop)[0] in COMPOSE
 
 
-def _call(crop: Step) -> tuple[str, dict[str, Any]]:
+def crop_call(crop: Step) -> tuple[str, dict[str, Any]]:
     """Return the name of the function that implements a crop, and its arguments."""
     values = crop.op.values(crop.params, {})
     if crop.op.name != "resize":
@@ -160,7 +160,7 @@ def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None
     crop = plan.crop
     if _is_random(crop):
         reasons.insert(0, f"aug.{plan.split}.{crop.key}: is random")
-    elif forms is not None and _call(crop)[0] not in forms:
+    elif forms is not None and crop_call(crop)[0] not in forms:
         reasons.insert(0, f"aug.{plan.split}.{crop.key}: the op '{crop.op.name}' is available in DALI only")
     if reasons:
         raise UserError(

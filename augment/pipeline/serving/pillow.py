@@ -1,4 +1,4 @@
-"""The validation transform in Pillow and NumPy, whose source `augment.tools.export` copies into a file.
+"""The validation transform in Pillow and NumPy, whose source `transform_source` copies into a file.
 
 Functions here therefore use only Pillow, NumPy, `math` and each other, and address readers of that file. Each crop op
 has a function of its name: `(image, size, **parameters) -> image`; `resize` implements side both only, as its other
@@ -24,9 +24,15 @@ def resample(image: Image.Image, sides: tuple[int, int], box: tuple[float, float
     # Pad by how far the box, plus half the filter (one pixel of the result), extends beyond the image.
     x = math.ceil(max(-left, right - image.width, 0) + max((right - left) / sides[0], 1))
     y = math.ceil(max(-top, bottom - image.height, 0) + max((bottom - top) / sides[1], 1))
-    wide = Image.fromarray(np.pad(np.asarray(image), ((y, y), (x, x), (0, 0)), mode="edge"))
+    wide = np.pad(np.asarray(image), ((y, y), (x, x), (0, 0)), mode="edge")
+    moved = (left + x, top + y, right + x, bottom + y)
+    # In floating point: images of 8 bits are rounded to whole levels between the two passes of a resize, too.
     # reducing_gap=None: no fast reduction first, which is less exact.
-    return wide.resize(sides, Image.Resampling.BILINEAR, (left + x, top + y, right + x, bottom + y), reducing_gap=None)
+    pixels = np.empty((sides[1], sides[0], 3), np.float32)
+    for channel in range(3):
+        plane = Image.fromarray(wide[..., channel].astype(np.float32))
+        pixels[..., channel] = np.asarray(plane.resize(sides, Image.Resampling.BILINEAR, moved, reducing_gap=None))
+    return Image.fromarray(np.rint(pixels).clip(0, 255).astype(np.uint8))
 
 
 def resize(image: Image.Image, size: int) -> Image.Image:

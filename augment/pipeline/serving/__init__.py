@@ -1,0 +1,1 @@
+"""The transform of validation for servers: as a DALI graph, in PyTorch, and as Python source."""

@@ -1,0 +1,54 @@
+"""The transform of validation as a serialized DALI pipeline, which loads without this project."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
+
+from augment.pipeline.build import ENCODED, build_transform
+from augment.pipeline.graph import Device
+from augment.pipeline.serving.transform_source import require_fixed
+from augment.recipe.plan import Plan
+
+# Defaults, which can be changed when a pipeline is loaded.
+BATCH_SIZE, THREADS = 64, 4
+
+
+def serialize(plan: Plan, device: Device) -> bytes:
+    """Return a plan as a serialized DALI pipeline, for `nvidia.dali.Pipeline.deserialize`.
+
+    Its input "encoded" takes the bytes of encoded images, its output is (N, 3, size, size) float32, normalized.
+
+    Args:
+        plan: the plan, which must consist of a crop that is not random.
+        device: where it will run; gpu can be written without a GPU, and must be loaded with `device_id`.
+
+    Raises:
+        UserError: the plan is random, or has steps besides the crop.
+    """
+    require_fixed(plan)
+    content: bytes = build_transform(plan, device=device, batch_size=BATCH_SIZE, threads=THREADS).serialize()
+    return content
+
+
+def deserialize(
+    content: bytes, device: Device, batch_size: int
+) -> Callable[[Sequence[bytes | memoryview]], NDArray[np.float32]]:
+    """Load a serialized pipeline; return a function from encoded images to (N, 3, size, size), normalized.
+
+    It runs as in Triton, in DALI's simplest executor, where nothing is copied from the GPU to the CPU.
+
+    Args:
+        content: what `serialize` returned.
+        device: where it was made to run.
+        batch_size: the largest number of images in a call.
+    """
+    where = {"device_id": 0} if device == "gpu" else {}
+    pipeline = Pipeline.deserialize(serialized_pipeline=content, batch_size=batch_size, prefetch_queue_depth=1, **where)
+
+    def transform(images: Sequence[bytes | memoryview]) -> NDArray[np.float32]:
+        (output,) = pipeline.run(**{ENCODED: [np.frombuffer(image, np.uint8) for image in images]})
+        return np.array(output.as_cpu().as_tensor(), np.float32)
+
+    return transform

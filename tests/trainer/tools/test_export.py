@@ -1,0 +1,316 @@
+"""Exported models: what they compute without this project, how they are compared, and what is written where."""
+
+import ast
+import json
+import runpy
+import sys
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from photos import draw_photo
+from PIL import Image
+
+from augment.data.dataset import Split
+from augment.pipeline.serving.serialized import deserialize
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
+from augment.support.errors import UserError
+from trainer.models.registry import Cnn
+from trainer.run.trained import Trained, load_trained
+from trainer.tasks.registry import task_named
+from trainer.tasks.standardize import Standard
+from trainer.tools.evaluate import evaluate
+from trainer.tools.export.check import compare
+from trainer.tools.export.command import export, main
+from trainer.tools.export.served import Served, torch_bytes
+from trainer.tools.export.triton import repository
+from trainer.tools.predict import predict
+
+COLORS = ("blue", "green", "red")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """JPEGs of several sizes, turned by their EXIF block or not, of which some look like another class."""
+    root = tmp_path_factory.mktemp("images")
+    draw = np.random.default_rng(5)
+    for channel, name in enumerate(reversed(COLORS)):
+        (root / name).mkdir()
+        for seed in range(4):
+            width, height = draw.integers(20, 60, 2)
+            photo = draw_photo(int(width), int(height), 100 * channel + seed) // 2
+            photo[..., channel if seed else (channel + 1) % 3] += 110
+            exif = Image.Exif()
+            exif[0x0112] = 6 if seed == 2 else 1
+            Image.fromarray(photo).save(root / name / f"{seed}.jpg", quality=95, exif=exif)
+    return root
+
+
+def imports_of(file: Path) -> set[str]:
+    nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name) or "" for node in nodes}
+
+
+def outputs(trained: Trained, folder: Path) -> Split:
+    """Return the images of a folder with their targets."""
+    files = sorted(folder.glob("*/*"))
+    return Split(tuple(files), tuple(trained.classes.index(file.parent.name) for file in files))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packages"),
+    [
+        (["--to", "onnx"], {"onnxruntime"}),
+        (["--to", "torch", "--preprocessing", "beside"], {"torch", "transform"}),
+    ],
+    ids=" ".join,
+)
+def test_an_export_scores_what_evaluate_scores(
+    arguments: list[str],
+    packages: set[str],
+    finished_run: Path,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its script needs only the packages that it names."""
+    assert main([str(finished_run), str(images), *arguments, "--out", str(tmp_path / "out")]) == 0
+    assert "12 images: the largest difference of a probability is" in capsys.readouterr().out
+    assert imports_of(tmp_path / "out/predict.py") == {"json", "sys", "pathlib", "numpy", "PIL"} | packages
+    monkeypatch.syspath_prepend(tmp_path / "out")
+    script = runpy.run_path(str(tmp_path / "out/predict.py"))
+    sys.modules.pop("transform", None)
+    files = sorted(images.glob("*/*.jpg"))
+    right = 0
+    for file, expected in zip(files, predict(finished_run, files, top=3), strict=True):
+        with Image.open(file) as image:
+            found = script["predict"](image)["probabilities"]
+        by_name = dict(zip(script["CLASSES"], found.tolist(), strict=True))
+        assert by_name == pytest.approx(dict(expected.classes), abs=0.01)
+        right += max(by_name, key=by_name.__getitem__) == file.parent.name
+    scores = evaluate(finished_run, images).values
+    assert 0 < scores["val_accuracy"] < 1
+    assert right / len(files) == scores["val_accuracy"]
+    report = json.loads((tmp_path / "out/export.json").read_text())
+    assert report["exported"]["val_accuracy"] == report["pytorch"]["val_accuracy"] == scores["val_accuracy"]
+    assert report["exported"]["val_loss"] == pytest.approx(scores["val_loss"], abs=0.01)
+    assert report["differing"] == []
+    assert report["images"] == 12
+
+
+def test_a_difference_is_found(finished_run: Path, images: Path) -> None:
+    trained = load_trained(finished_run, data=False)
+    split = outputs(trained, images)
+    served = Served(trained)
+
+    def red(image: object) -> list[Any]:
+        return [np.float32([0, 0, 1])]
+
+    found = compare(trained, split, red)
+    assert found.exported["val_accuracy"] == pytest.approx(1 / 3)
+    assert 0 < len(found.differing) < 12
+    assert 0 < found.margin < 1
+    assert found.largest > 0.1
+    assert served.outputs == ("logits", "probabilities")
+
+
+# --- the graph ---
+
+
+@pytest.mark.parametrize(("name", "tta"), [("classify", "flip_shift"), ("regress", "none")])
+def test_a_graph_computes_what_the_run_does(name: str, tta: str) -> None:
+    """With test-time augmentation and numbers in their own units, for any number of images of any size."""
+    torch.manual_seed(0)
+    network = Cnn().build(3, 32).eval()
+    task = task_named(name)
+    if name == "regress":
+        Standard(torch.tensor([1990.0, 0.0, -5.0]), torch.tensor([20.0, 1.0, 0.1])).put_into(network)
+    aug = parse_aug({"size": 32, "val": {"letterbox": None}})
+    config = SimpleNamespace(fit=SimpleNamespace(tta=tta), aug=aug)
+    served = Served(Trained(cast(Any, config), COLORS, network, task), build_plan(aug, "val"))
+    content = torch_bytes(served.export(), {"classes": COLORS})
+    found: dict[str, Any] = {"metadata.json": ""}
+    graph = torch.export.load(BytesIO(content), extra_files=found).module()
+    assert json.loads(found["metadata.json"]) == {"classes": list(COLORS)}
+    for shape in ((1, 50, 20, 3), (3, 21, 90, 3)):
+        photos = torch.randint(0, 256, shape, dtype=torch.uint8)
+        with torch.inference_mode():
+            for ours, theirs in zip(served(photos), graph(photos), strict=True):
+                assert ours.shape == (shape[0], 3)
+                torch.testing.assert_close(theirs, ours)
+    assert served.outputs == (("numbers",) if name == "regress" else ("logits", "probabilities"))
+
+
+def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:
+    class Odd(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.mean((2, 3)) if images.sum() > 0 else images.amax((2, 3))
+
+    aug = parse_aug({"size": 32})
+    config = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
+    with pytest.raises(UserError, match=r"^the model cannot be exported: .") as caught:
+        Served(Trained(cast(Any, config), COLORS, Odd(), task_named("classify"))).export()
+    assert "\n" not in str(caught.value)
+
+
+# --- Triton ---
+
+# What is used of Triton's model_config.proto: message -> fields, by name: (number, type, repeated).
+TEXT, WHOLE, ENUM = "string", "int", "enum"
+PROTO: dict[str, dict[str, tuple[int, str, bool]]] = {
+    "ModelConfig": {
+        "name": (1, TEXT, False),
+        "platform": (2, TEXT, False),
+        "max_batch_size": (4, WHOLE, False),
+        "input": (5, "ModelInput", True),
+        "output": (6, "ModelOutput", True),
+        "instance_group": (7, "ModelInstanceGroup", True),
+        "dynamic_batching": (11, "ModelDynamicBatching", False),
+        "parameters": (14, "ParametersEntry", True),
+        "ensemble_scheduling": (15, "ModelEnsembling", False),
+        "backend": (17, TEXT, False),
+    },
+    "ModelInput": {"name": (1, TEXT, False), "data_type": (2, "DataType", False), "dims": (4, WHOLE, True)},
+    "ModelOutput": {
+        "name": (1, TEXT, False), "data_type": (2, "DataType", False), "dims": (3, WHOLE, True),
+        "label_filename": (4, TEXT, False),
+    },
+    "ModelInstanceGroup": {"kind": (4, "Kind", False)},
+    "ModelDynamicBatching": {},
+    "ModelParameter": {"string_value": (1, TEXT, False)},
+    "ParametersEntry": {"key": (1, TEXT, False), "value": (2, "ModelParameter", False)},
+    "MapEntry": {"key": (1, TEXT, False), "value": (2, TEXT, False)},
+    "Step": {
+        "model_name": (1, TEXT, False), "model_version": (2, WHOLE, False),
+        "input_map": (3, "MapEntry", True), "output_map": (4, "MapEntry", True),
+    },
+    "ModelEnsembling": {"step": (1, "Step", True)},
+}  # fmt: skip
+ENUMS = {
+    "DataType": {"TYPE_INVALID": 0, "TYPE_UINT8": 2, "TYPE_FP32": 11},
+    "Kind": {"KIND_AUTO": 0, "KIND_GPU": 1, "KIND_CPU": 2},
+}
+
+
+def model_config(text: str) -> Any:
+    """Parse a config.pbtxt; fields and names that Triton does not have are errors."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="config.proto", package="triton", syntax="proto3")
+    for name, values in ENUMS.items():
+        made = file.enum_type.add(name=name)
+        for value, number in values.items():
+            made.value.add(name=value, number=number)
+    for name, fields in PROTO.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind, many) in fields.items():
+            label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
+            plain = {TEXT: kinds.TYPE_STRING, WHOLE: kinds.TYPE_INT64}.get(kind)
+            other = kinds.TYPE_ENUM if kind in ENUMS else kinds.TYPE_MESSAGE
+            made_field = message.field.add(name=field, number=number, label=label, type=plain or other)
+            if plain is None:
+                made_field.type_name = f".triton.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    cls = message_factory.GetMessageClass(pool.FindMessageTypeByName("triton.ModelConfig"))
+    return text_format.Parse(text, cls())
+
+
+def test_a_model_repository_of_triton(finished_run: Path, images: Path, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    trained = load_trained(finished_run, data=False)
+    run = export(trained, "triton", tmp_path, device="cpu", name="colors")
+    found = compare(trained, outputs(trained, images), run)
+    assert found.differing == ()
+    assert found.largest < 1e-5  # DALI preprocesses for both
+    folders = {"colors", "colors_model", "colors_preprocessing"}
+    assert {path.name for path in tmp_path.iterdir()} == folders
+    configs = {name: model_config((tmp_path / name / "config.pbtxt").read_text()) for name in folders}
+    assert {name: config.name for name, config in configs.items()} == {name: name for name in folders}
+    first, second = configs["colors"].ensemble_scheduling.step
+    wires = {"encoded": "encoded"}
+    for step, model in ((first, "colors_preprocessing"), (second, "colors_model")):
+        config = configs[model]
+        assert step.model_name == model
+        assert config.instance_group[0].kind == ENUMS["Kind"]["KIND_CPU"]
+        assert {i.key for i in step.input_map} == {i.name for i in config.input}
+        assert {o.key for o in step.output_map} <= {o.name for o in config.output}
+        assert {i.value for i in step.input_map} <= wires.keys()
+        wires |= {o.value: o.key for o in step.output_map}
+    ensemble = configs["colors"]
+    assert [o.name for o in ensemble.output] == ["probabilities"]
+    assert list(ensemble.output[0].dims) == [3]
+    assert (tmp_path / "colors" / ensemble.output[0].label_filename).read_text() == "blue\ngreen\nred\n"
+    # What the files take and return is what their configurations say.
+    session = onnxruntime.InferenceSession(tmp_path / "colors_model/1/model.onnx")
+    model = configs["colors_model"]
+    (given,) = session.get_inputs()
+    assert (given.name, given.shape, given.type) == (
+        model.input[0].name,
+        ["batch", *model.input[0].dims],
+        "tensor(float)",
+    )
+    assert [(o.name, o.shape[1:]) for o in session.get_outputs()] == [(o.name, list(o.dims)) for o in model.output]
+    photo = next(images.glob("*/*.jpg")).read_bytes()
+    preprocessed = deserialize((tmp_path / "colors_preprocessing/1/model.dali").read_bytes(), "cpu", 1)([photo])
+    assert preprocessed.shape[1:] == tuple(configs["colors_preprocessing"].output[0].dims)
+    # A file that is padded, as Triton's batches need it, gives the same.
+    padded = deserialize((tmp_path / "colors_preprocessing/1/model.dali").read_bytes(), "cpu", 1)([photo + bytes(999)])
+    np.testing.assert_array_equal(padded, preprocessed)
+
+
+def test_labels_of_strangers_are_lines() -> None:
+    files = repository(
+        "it", onnx=b"", dali=b"", device="gpu", size=8, outputs=("numbers",), classes=("a\nb", "c\u2028\x1b[2Jd")
+    )
+    assert files["it/labels.txt"] == "a b\nc ?[2Jd\n"
+    assert "KIND_GPU" in str(files["it_model/config.pbtxt"])
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "onx"], "Did you mean 'onnx'?"),
+        ([], "--to"),
+        (["--to", "torch", "--name", "../it"], "letters, digits"),
+        (["--to", "torch", "aug.val.flip.p=0.5"], "aug.val.flip: is random"),
+        (["--to", "torch", "--out", "link"], "link is a link"),
+        (["--to", "torch", "--out", "out/there"], "out/there/model.pt2: cannot be written: it is a link"),
+        (["--to", "torch", "--unchecked", "--limit", "0"], "--limit"),
+        (["--to", "torch", "data.root=nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_give_one_message(
+    arguments: list[str],
+    message: str,
+    finished_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "out/there").mkdir(parents=True)
+    (tmp_path / "out/there/model.pt2").symlink_to(tmp_path / "target/model.pt2")
+    unchecked = [] if "data.root=nowhere" in arguments else ["--unchecked"]
+    with pytest.raises(SystemExit) as stopped:
+        main([str(finished_run), *unchecked, *arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list((tmp_path / "target").iterdir())
+
+
+def test_a_missing_package_is_named(finished_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(UserError, match=r"needs the package onnxscript. Allowed: pip install 'dali-trainer\[export\]'"):
+        export(load_trained(finished_run, data=False), "onnx", tmp_path)

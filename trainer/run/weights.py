@@ -1,0 +1,186 @@
+"""Weights to start from, `model.weights`: of one of our runs, or of a file as timm and torchvision write them.
+
+Files are data: safetensors, or what `torch.save` wrote, of which only plain values and tensors are read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from augment.support.errors import UserError, first_line
+from augment.support.files import near_file, require_file
+from augment.support.text import amount, list_some, printable
+from trainer.loop.checkpoint import BEST
+from trainer.loop.plain import check_tensors, read_plain
+from trainer.models.matching import Match, match
+from trainer.models.registry import Model
+from trainer.run.config import CONFIG_FILE, load_config
+from trainer.tasks.standardize import MEAN, STD
+
+_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
+# Where training scripts keep the weights in their checkpoints; averaged ones first, as timm does.
+_SECTIONS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights in a file.
+
+    Attributes:
+        file: the file.
+        tensors: the tensors by name.
+        classes: names of the model's outputs; None: the file does not say.
+    """
+
+    file: Path
+    tensors: dict[str, Tensor]
+    classes: tuple[str, ...] | None = None
+
+
+def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], size: int) -> None:
+    """Check that the weights to start from can be had, and fit.
+
+    Args:
+        model: the model's settings.
+        network: its network, on any device.
+        classes: names of the classes.
+        size: side of the images in pixels.
+
+    Raises:
+        UserError: they cannot be downloaded or read, or are of another model.
+    """
+    model.require_weights()
+    if model.weights is not None:
+        _fit(read_weights(model.weights), model, network, classes, size)
+
+
+def start_from(model: Model, network: nn.Module, classes: tuple[str, ...], size: int) -> str:
+    """Put the weights to start from, if there are any, into a network; return a sentence that says which, or nothing.
+
+    See `check_weights` for the arguments and errors.
+    """
+    if model.weights is None:
+        return ""
+    weights = read_weights(model.weights)
+    found = _fit(weights, model, network, classes, size)
+    network.load_state_dict(found.tensors, strict=False)
+    return f"model.weights: {weights.file}: {_describe(found, weights, classes)}"
+
+
+def read_weights(given: str) -> Weights:
+    """Read weights from a file, or the best ones from the folder of a run.
+
+    Raises:
+        UserError: there is no such file, it is of another kind, cut short, or holds more than values and tensors.
+    """
+    path = Path(given).expanduser()
+    file = path / BEST if path.is_dir() else path
+    try:
+        require_file(file)
+    except OSError as error:
+        raise UserError(f"model.weights={given}: {error.strerror}. Allowed: a file.") from error
+    if not file.is_file():
+        if path.is_dir():
+            raise UserError(
+                f"model.weights={given}: the folder has no {BEST}. Allowed: the folder of a run, or a file."
+            )
+        raise UserError(f"model.weights={given}: no such file.{near_file(file)}")
+    if file.suffix.lower() not in _SUFFIXES:
+        raise UserError(f"model.weights={given}: unknown kind of file. Allowed: {', '.join(_SUFFIXES)}.")
+    saved = _read_safetensors(file) if file.suffix.lower() == ".safetensors" else _read_saved(file)
+    tensors = _tensors_in(saved, file)
+    names = saved.get("classes") if "format" in saved else None
+    known = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
+    check_tensors(tensors.values(), file)
+    return Weights(file, tensors, tuple(names) if known and names is not None else None)
+
+
+def _read_safetensors(file: Path) -> dict[str, Any]:
+    try:
+        return dict(load_file(file))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{file}: not a safetensors file, or cut short ({first_line(error)}).") from error
+
+
+def _read_saved(file: Path) -> dict[str, Any]:
+    saved = read_plain(file, old=True)
+    if not isinstance(saved, dict):
+        raise UserError(f"{file}: holds {type(saved).__name__}. Allowed: a mapping of names to tensors.")
+    return saved
+
+
+def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
+    """Return the weights in what a file holds: the whole, or a section of a training script's checkpoint."""
+    found = next((saved[name] for name in _SECTIONS if isinstance(saved.get(name), Mapping)), saved)
+    odd = next((name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, Tensor))), "")
+    if odd or not found:
+        what = f"'{odd}' is no tensor" if odd else "it is empty"
+        raise UserError(f"{file}: {what}. Allowed: tensors by name, at the top or in {', '.join(_SECTIONS)}.")
+    # The scale of numbers belongs to the data that they were learned from.
+    return {name: tensor for name, tensor in found.items() if name not in (MEAN, STD)}
+
+
+def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str, ...], size: int) -> Match:
+    """Match weights with a network; its head stays new if the weights are of other classes."""
+    state = network.state_dict()
+    head = head_of(model, classes, size)
+    try:
+        try:
+            found = match(weights.tensors, state, head)
+        except UserError:
+            converted = _converted(model, weights, network)
+            if converted is None:
+                raise
+            found = match(converted, state, head)
+    except UserError as error:
+        raise UserError(f"model.weights={weights.file}: {error}{_model_of(weights.file)}") from error
+    if weights.classes is None or weights.classes == classes:
+        return found
+    kept = {name: tensor for name, tensor in found.tensors.items() if name not in head}
+    return Match(kept, tuple(head), found.renamed)
+
+
+def head_of(model: Model, classes: tuple[str, ...], size: int) -> list[str]:
+    """Return the names of the tensors of a model that depend on the number of classes."""
+    with torch.device("meta"):
+        one, other = (model.untrained().build(len(classes) + more, size).state_dict() for more in (0, 1))
+    return [name for name, tensor in one.items() if name not in other or tensor.shape != other[name].shape]
+
+
+def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[str, Tensor] | None:
+    """Return weights of another layout as the model converts them, or None if it does not know how."""
+    try:
+        found = model.convert(weights.tensors, network)
+    except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):  # they are not of it
+        return None
+    return None if found is weights.tensors else found
+
+
+def _describe(found: Match, weights: Weights, classes: tuple[str, ...]) -> str:
+    parts = [amount(len(found.tensors), "tensor")]
+    if found.renamed is not None:
+        parts.append("matched by order, as '{}' is '{}' here".format(*found.renamed))
+    if not found.head:
+        parts.append("with the head")
+    else:
+        layers = sorted({name.rpartition(".")[0] or name for name in found.head})
+        parts.append(f"the head ({', '.join(layers)}) is new, for {amount(len(classes), 'output')}")
+        if weights.classes is not None:
+            parts.append(f"it was trained for {list_some(map(printable, weights.classes), 3)}")
+    return "; ".join(parts)
+
+
+def _model_of(file: Path) -> str:
+    """Return a sentence about the model of the run that a file belongs to; empty if it belongs to none."""
+    config = load_config(file.parent) if (file.parent / CONFIG_FILE).is_file() else {}
+    model = config.get("model")
+    if not isinstance(model, Mapping):
+        return ""
+    values = {name: value for name, value in model.items() if isinstance(value, str | float) and name != "weights"}
+    return f" That run's model: {printable(', '.join(f'{name} {value}' for name, value in values.items()))}."

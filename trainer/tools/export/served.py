@@ -1,0 +1,143 @@
+"""A trained model as one graph, with or without its preprocessing, in the formats of PyTorch and ONNX."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from augment.pipeline.serving.torch_crops import Crop
+from augment.recipe.plan import Plan
+from augment.support.errors import UserError, first_line
+from trainer.run.trained import Trained
+from trainer.tasks.tta import average
+
+INPUT = "images"
+_EXAMPLE = 2, 40, 56  # images, height and width to trace with; none is 1 or repeated, which would fix them
+
+
+class Served(nn.Module):
+    """A trained model as validation runs it: its views are averaged, and its outputs activated.
+
+    Args:
+        trained: the model.
+        plan: the plan of validation, if images come as they are; None: they come preprocessed.
+
+    Attributes:
+        outputs: names of the outputs: logits and probabilities, or numbers.
+    """
+
+    def __init__(self, trained: Trained, plan: Plan | None = None) -> None:
+        super().__init__()
+        self.network = trained.network.cpu().eval()
+        self.crop = nn.Identity() if plan is None else Crop(plan)
+        self._task, self._tta = trained.task, trained.config.fit.tta
+        self.outputs = ("logits", "probabilities") if trained.task.ranked else ("numbers",)
+        self._size = trained.config.aug.size if plan is None else None
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs, (N, K) each.
+
+        Args:
+            images: (N, 3, size, size) float32, normalized; or with a plan (N, height, width, 3) uint8 RGB.
+        """
+        outputs = average(self.network, self.crop(images), self._tta, self._task).float()
+        return (outputs, self._task.activate(outputs)) if len(self.outputs) == 2 else (outputs,)
+
+    def export(self) -> torch.export.ExportedProgram:
+        """Return the graph, for any number of images and, with a plan, of any height and width.
+
+        Raises:
+            UserError: PyTorch cannot export the model.
+        """
+        count, height, width = _EXAMPLE
+        any_length = torch.export.Dim.DYNAMIC
+        if self._size is None:
+            example, free = torch.zeros(count, height, width, 3, dtype=torch.uint8), range(3)
+        else:
+            example, free = torch.zeros(count, 3, self._size, self._size), range(1)
+        try:
+            with torch.no_grad(), _quiet():
+                shapes = (dict.fromkeys(free, any_length),)
+                return torch.export.export(self, (example,), dynamic_shapes=shapes)
+        # It raises nearly anything, by what it meets.
+        except Exception as error:
+            raise UserError(f"the model cannot be exported: {first_line(error)}.") from error
+
+
+def torch_bytes(program: torch.export.ExportedProgram, metadata: Mapping[str, object]) -> bytes:
+    """Return a graph as `torch.export.load` reads it, with metadata in its extra file "metadata.json"."""
+    content = BytesIO()
+    torch.export.save(program, content, extra_files={"metadata.json": json.dumps(metadata)})
+    return content.getvalue()
+
+
+def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: Mapping[str, object]) -> bytes:
+    """Return a graph as ONNX, with metadata as JSON texts.
+
+    Raises:
+        UserError: a package is missing, or the model has operators that ONNX lacks.
+    """
+    require_onnx()
+    try:
+        with _quiet():
+            made = torch.onnx.export(
+                program, input_names=[INPUT], output_names=list(served.outputs), dynamo=True, verbose=False
+            )
+    except Exception as error:  # as in `Served.export`
+        raise UserError(f"the model cannot be exported to ONNX: {first_line(error)}.") from error
+    assert made is not None
+    model = made.model_proto
+    # The exporter calls them s34 and the like.
+    axes = dict(zip(_symbols(model.graph.input[0]), ("batch", "height", "width"), strict=False))
+    del model.graph.value_info[:]
+    for value in (*model.graph.input, *model.graph.output):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param:
+                axis.dim_param = axes[axis.dim_param]
+    for key, value in metadata.items():
+        model.metadata_props.add(key=key, value=json.dumps(value))
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _symbols(value: Any) -> list[str]:
+    """Return the names of the axes of any length of an ONNX input."""
+    return [axis.dim_param for axis in value.type.tensor_type.shape.dim if axis.dim_param]
+
+
+def require_onnx() -> None:
+    """Check that the packages for ONNX are there.
+
+    Raises:
+        UserError: one is missing.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"--to: needs the package {error.name}. Allowed: pip install 'dali-trainer[export]'."
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what exporters say about their own code."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
