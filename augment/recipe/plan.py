@@ -68,7 +68,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """A hash of everything that determines the pixels, at full precision."""
-        stages = [(s.kind, s.border, [list(map(_identity, steps)) for steps in s.positions]) for s in self.stages]
+        stages = list(map(_stage_identity, self.stages))
         tree = list(map(_identity, self.tree))
         whole = (self.split, self.size, _identity(self.crop), stages, tree, self.mean, self.std, self.views)
         return blake2b(repr(whole).encode(), digest_size=8).hexdigest()
@@ -90,6 +90,11 @@ def _identity(step: Step) -> tuple[object, ...]:
     return step.key, step.op.name, step.p, params, step.weight, list(map(_identity, step.steps))
 
 
+def _stage_identity(stage: Stage) -> tuple[object, ...]:
+    steps = [list(map(_identity, steps)) for steps in stage.positions]
+    return stage.kind, stage.border, steps, *(["chained"] if stage.chained else [])  # older digests have no such entry
+
+
 def _lines(stage: Stage) -> list[str]:
     if stage.kind in ("local", "batch") and len(stage.steps) == 1:
         return [f"  {stage.kind:<9} {stage.steps[0]}"]
@@ -101,7 +106,8 @@ def _summary(stage: Stage) -> str:
     alternatives = max(map(len, stage.positions))
     count = f"{amount(len(stage.steps), 'step')} in one"
     if stage.kind == "color":
-        return f"{count} color matrix" + (" and the image's mean" if stage.uses_mean else "")
+        how = "chain of color matrices, clipped after each" if stage.chained else "color matrix"
+        return f"{count} {how}" + (" and the image's mean" if stage.uses_mean else "")
     if stage.kind == "geometry":
         return f"{count} warp, border {mode}" + (f" {fill}" if mode == "constant" else "")
     return f"{stage.steps[0].op.name}, one of {alternatives}"
@@ -131,7 +137,7 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
         split=split,
         size=aug.size,
         crop=crop,
-        stages=tuple(stages_of(positions_of(tree), fuse=aug.fuse)),
+        stages=tuple(stages_of(positions_of(tree), fuse=aug.fuse, clip=aug.clip)),
         mean=aug.mean or IMAGENET_MEAN,
         std=aug.std or IMAGENET_STD,
         tree=tree,

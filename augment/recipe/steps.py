@@ -114,6 +114,13 @@ class Aug:
     fuse: bool = setting(
         Flag(default=True, doc="compose adjacent geometry steps into one warp, adjacent color steps into one matrix")
     )
+    clip: str = setting(
+        Choice(
+            default="end",
+            options=("end", "each"),
+            doc="clip colors to 0..255 after the last of adjacent color steps, or after each, as torchvision does",
+        )
+    )
     mean: tuple[float, float, float] | None = setting(
         Channels(optional=True, within=(0, 1), doc="mean of RGB in 0..1; null: the pretrained model's, else ImageNet's")
     )

@@ -130,7 +130,7 @@ def test_a_bare_step_applies_always() -> None:
     [
         (
             {"trian": {}},
-            "aug.trian: unknown key. Did you mean 'train'? Allowed: cache, decode, fuse, hw_decoder_load, mean, "
+            "aug.trian: unknown key. Did you mean 'train'? Allowed: cache, clip, decode, fuse, hw_decoder_load, mean, "
             "plugins, prefetch, size, std, train, val, views.",
         ),
         ({"sizes": 3}, "aug.sizes: unknown key. Did you mean 'size'? Allowed: "),
