@@ -144,11 +144,11 @@ def _put_matrix(total: Array, step: Step, drawn: Draws, size: int, part: int | N
         total[rows] = step.op.function(size=size, **values)
         return
     matrix = step.op.function(**values)
-    if matrix.ndim == 4:
-        matrix = _product(matrix) if part is None else matrix[:, part]
-    elif part:
-        return  # a step of a single matrix beside one of several
-    total[rows] = _square(matrix, total.shape[-1])
+    parts = matrix if matrix.ndim == 4 else matrix.reshape(-1, 1, *matrix.shape[-2:])
+    if part is None:
+        total[rows] = _square(_product(parts), total.shape[-1])
+    elif part < parts.shape[1]:  # another step at this position may have more
+        total[rows] = _square(parts[:, part], total.shape[-1])
 
 
 def _square(matrix: Array, side: int) -> Array:
