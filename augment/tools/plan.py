@@ -15,7 +15,7 @@ from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, one_of, readable_errors
 from augment.recipe.diff import Change, diff_settings, diff_steps, diff_views
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import Aug, SplitName
+from augment.recipe.steps import Aug, SplitName, doubts
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.text import amount
@@ -126,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             show_difference(old.aug, recipe.aug, splits, console)
         else:
             show(recipe.aug, splits, console)
+            for doubt in doubts(recipe.aug):
+                console.print(doubt, style="yellow")
             if note := _note(recipe, overrides):
                 console.print(note, style="dim")
     return 0

@@ -13,6 +13,7 @@ from augment.data.balance import describe_balance
 from augment.data.sources import notices_of
 from augment.data.sources.notices import replay_notices
 from augment.recipe.plan import build_plan
+from augment.recipe.steps import doubts
 from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
 from augment.support.memory import keep_freed_memory, regularly_returned
@@ -172,8 +173,8 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
         lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))
     if reason := loaders.train.placement.reason:
         lines.append(reason)
-    for note in unused_settings(config.fit, learner.task):
-        log.warning(note)
+    for note in (*unused_settings(config.fit, learner.task), *doubts(config.aug)):
+        log.warning("%s", note)
         lines.append(note)
     if balance := describe_balance(dataset, config.data.balance):
         log.info(balance)

@@ -56,6 +56,10 @@ def _contrast(factor: Array, pivot: str) -> Array:
     return np.concatenate([away, mean, np.zeros((*mean.shape[:-1], 1))], axis=-1)
 
 
+# Nobody turns hue by half a degree, but torchvision gives it in turns.
+_TURNS = (0.5, "torchvision's hue of 0.1 is 36 deg")
+
+
 @color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for every channel"))
 def brightness(factor: Array) -> Array:
     """Multiply all channels by a factor (as in torchvision and PIL)."""
@@ -77,7 +81,11 @@ def saturation(factor: Array) -> Array:
     return _saturate(factor)
 
 
-@color(angle_range=Range(default=(-18, 18), within=(-180, 180), unit="deg", doc="rotation angle in the IQ plane"))
+@color(
+    angle_range=Range(
+        default=(-18, 18), within=(-180, 180), unit="deg", doubt=_TURNS, doc="rotation angle in the IQ plane"
+    )
+)
 def hue(angle: Array) -> Array:
     """Rotate the chroma of every pixel in YIQ, from red to yellow, keeping its luma (torchvision shifts HSV hue)."""
     return _turn(angle)
@@ -87,7 +95,7 @@ def hue(angle: Array) -> Array:
     brightness_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for brightness"),
     contrast_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for contrast"),
     saturation_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for saturation"),
-    hue_range=Range(default=(-18, 18), within=(-180, 180), unit="deg", doc="as for hue"),
+    hue_range=Range(default=(-18, 18), within=(-180, 180), unit="deg", doubt=_TURNS, doc="as for hue"),
     order=Choice(
         default="listed",
         options=("listed", "random"),

@@ -27,6 +27,7 @@ from rendering import (
     save,
     vivid_images,
 )
+from scipy.stats import binomtest
 
 from augment.recipe.ops.local import _lines
 
@@ -318,6 +319,12 @@ def test_erase_reaches_every_position_and_the_whole_image(grays: list[Path], dev
     np.testing.assert_array_equal(whole, 0)
     nothing = render(plan_of({"erase": {"area_range": [0, 0]}}), grays, device)
     np.testing.assert_array_equal(nothing, 100)
+
+
+def test_as_many_holes_stand_as_lie() -> None:
+    plan = plan_of({"erase": {"aspect_range": [0.3, 1 / 0.3]}})
+    lying = int((draws_of(plan, 6000)["erase"]["aspect"] > 1).sum())
+    assert binomtest(lying, 6000, 0.5).pvalue > 1e-3
 
 
 def test_grid_mask(grays: list[Path], device: torch.device) -> None:
