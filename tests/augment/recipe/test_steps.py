@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from augment import load_recipe
 from augment.params import Values
 from augment.recipe.op import BORDERS, OPS, policy
 from augment.recipe.steps import Aug, Step, Views, parse_aug, parse_steps, plain_steps
@@ -516,3 +517,19 @@ def test_steps_returned_by_a_policy_are_validated() -> None:
         parse_aug({"train": {"with_a_crop": {}}})
     with pytest.raises(UserError, match=r"mixing_first\).flip: either .mixup. or this step mixes samples"):
         parse_aug({"train": {"mixing_first": {}}})
+
+
+def test_hue_in_turns_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    turns, degrees = {"hue_range": [-0.1, 0.1]}, {"hue_range": [-36, 36]}
+    nested = {"one_of": {"steps": {"hue": {"angle_range": {"values": [0, 0.5]}}}}}
+    views = {"first": {}, "second": {"steps": {"color_jitter": {"hue_range": 0.2}}}}
+    load_recipe({"train": {"color_jitter": degrees} | nested, "val": {"color_jitter": turns}, "views": views})
+    assert [record.getMessage() for record in caplog.records] == [
+        "aug.train.one_of.steps.hue.angle_range: 0 or 0.5 deg changes next to nothing; torchvision's hue of 0.1 is 36 deg",
+        "aug.val.color_jitter.hue_range: -0.1..0.1 deg changes next to nothing; torchvision's hue of 0.1 is 36 deg",
+        "aug.views.second.steps.color_jitter.hue_range: -0.2..0.2 deg changes next to nothing; torchvision's hue of 0.1 is "
+        "36 deg",
+    ]
+    caplog.clear()
+    load_recipe({"train": {"color_jitter": degrees, "hue": {"angle_range": [0, 0]}, "rotate": {"angle_range": 0.1}}})
+    assert not caplog.records
