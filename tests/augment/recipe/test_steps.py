@@ -8,7 +8,8 @@ import pytest
 from augment import load_recipe
 from augment.params import Values
 from augment.recipe.op import BORDERS, OPS, policy
-from augment.recipe.steps import Aug, Step, Views, parse_aug, parse_steps, plain_steps
+from augment.recipe.steps import Aug, Step, parse_aug, parse_steps, plain_steps
+from augment.recipe.views import Views
 from augment.support.errors import UserError
 
 FULL: dict[str, Any] = {
@@ -524,11 +525,11 @@ def test_hue_in_turns_is_noted(caplog: pytest.LogCaptureFixture) -> None:
     nested = {"one_of": {"steps": {"hue": {"angle_range": {"values": [0, 0.5]}}}}}
     views = {"first": {}, "second": {"steps": {"color_jitter": {"hue_range": 0.2}}}}
     load_recipe({"train": {"color_jitter": degrees} | nested, "val": {"color_jitter": turns}, "views": views})
-    assert [record.getMessage() for record in caplog.records] == [
-        "aug.train.one_of.steps.hue.angle_range: 0 or 0.5 deg changes next to nothing; torchvision's hue of 0.1 is 36 deg",
-        "aug.val.color_jitter.hue_range: -0.1..0.1 deg changes next to nothing; torchvision's hue of 0.1 is 36 deg",
-        "aug.views.second.steps.color_jitter.hue_range: -0.2..0.2 deg changes next to nothing; torchvision's hue of 0.1 is "
-        "36 deg",
+    ending = " deg changes next to nothing; torchvision's hue of 0.1 is 36 deg"
+    assert [record.getMessage().removesuffix(ending) for record in caplog.records] == [
+        "aug.train.one_of.steps.hue.angle_range: 0 or 0.5",
+        "aug.val.color_jitter.hue_range: -0.1..0.1",
+        "aug.views.second.steps.color_jitter.hue_range: -0.2..0.2",
     ]
     caplog.clear()
     load_recipe({"train": {"color_jitter": degrees, "hue": {"angle_range": [0, 0]}, "rotate": {"angle_range": 0.1}}})
