@@ -262,16 +262,16 @@ def plain_steps(steps: tuple[Step, ...]) -> dict[str, dict[str, Any]]:
     return {step.key: _plain_step(step) for step in steps}
 
 
-def plain_views(views: Views) -> dict[str, Any]:
-    """Return views as a complete mapping of plain values, from which `parse_aug` makes the same views."""
-    if not views.named:
-        return {name: getattr(views, name) for name in settings(Views)}
+def plain_views(aug: Aug) -> dict[str, Any]:
+    """Return the views as a mapping of plain values, from which `parse_aug` makes the same views."""
+    if not aug.views.named:
+        return {name: getattr(aug.views, name) for name in settings(Views)}
     return {
         view.name: {
             **{name: _plain(getattr(view, name)) for name in settings(View)},
-            "steps": plain_steps(tuple(step for step in view.steps if not step.mixes)),  # the others are in train
+            "steps": plain_steps(tuple(step for step in view.steps if step not in aug.train)),
         }
-        for view in views.named
+        for view in aug.views.named
     }
 
 

@@ -158,7 +158,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "data": {"source": _name_of(data, SOURCES), **_plain(data)},
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
             "aug": _plain(aug)
-            | {"views": plain_views(aug.views)}
+            | {"views": plain_views(aug)}
             | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
             "fit": _plain(fit) | {"stages": plain_stages(fit.stages)},
             "callbacks": complete_callbacks(callbacks),

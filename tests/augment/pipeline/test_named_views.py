@@ -145,7 +145,12 @@ def test_resume_with_named_views(varied: Split, device: torch.device) -> None:
 
 def test_named_views_round_trip() -> None:
     aug = load_recipe("dino", "+aug.train.mixup={}").aug
-    plain = {"size": aug.size, "clip": aug.clip, "train": plain_steps(aug.train), "views": plain_views(aug.views)}
+    plain = {"size": aug.size, "clip": aug.clip, "train": plain_steps(aug.train), "views": plain_views(aug)}
+    assert {name: list(view["steps"]) for name, view in plain["views"].items()} == {
+        "first": [],
+        "second": ["gaussian_blur", "solarize"],
+        "local": ["random_resized_crop", "gaussian_blur"],
+    }
     again = parse_aug(plain)
     assert again.views == aug.views
     assert build_plan(again, "train").digest == build_plan(aug, "train").digest
