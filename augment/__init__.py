@@ -9,6 +9,7 @@
 Importing this package imports neither PyTorch nor DALI. Plugins import what they need from here, too.
 """
 
+import logging
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,14 +117,20 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str) -> "R
     from omegaconf.errors import OmegaConfBaseException
 
     from augment.cli.compose import compose_recipe, read_aug
+    from augment.recipe.steps import doubts
     from augment.support.errors import UserError
 
     try:
         if isinstance(recipe, str) and "/" not in recipe and not recipe.endswith((".yaml", ".yml")):
-            return compose_recipe([f"+aug={recipe}", *overrides])
-        return compose_recipe(overrides, read_aug(Path(recipe)) if isinstance(recipe, str | Path) else recipe)
+            composed = compose_recipe([f"+aug={recipe}", *overrides])
+        else:
+            given = read_aug(Path(recipe)) if isinstance(recipe, str | Path) else recipe
+            composed = compose_recipe(overrides, given)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error)) from error
+    for note in doubts(composed.aug):
+        logging.getLogger(__name__).warning("%s", note)
+    return composed
 
 
 def make_loader(

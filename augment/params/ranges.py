@@ -28,6 +28,8 @@ class Range(Param[Interval | Values]):
             parameter without its ending `_range`.
         whole: draw integers only, both ends included.
         few: whether `{values: [...]}` is allowed; false if only an interval can be drawn from, as by DALI itself.
+        log: draw the logarithm uniformly, so that x and 1 / x are equally likely.
+        doubt: a size that no value but 0 stays below unless it was meant in another unit, and a note about that unit.
     """
 
     within: Interval = (-inf, inf)
@@ -35,6 +37,8 @@ class Range(Param[Interval | Values]):
     draws: tuple[str, ...] = ()
     whole: bool = False
     few: bool = True
+    log: bool = False
+    doubt: tuple[float, str] | None = None
 
     @property
     def neutral(self) -> float | None:
@@ -49,7 +53,13 @@ class Range(Param[Interval | Values]):
         low, high = value
         if self.whole:
             return low + np.floor((high - low + 1) * uniform)  # low is added last, or rounding could yield high + 1
-        return low + (high - low) * uniform
+        return low * (high / low) ** uniform if self.log else low + (high - low) * uniform
+
+    def doubts(self, value: Interval | Values) -> str:
+        """Return a note if a value seems to be meant in another unit; otherwise an empty string."""
+        ends = value.values if isinstance(value, Values) else value
+        size = max(map(abs, ends))
+        return self.doubt[1] if self.doubt is not None and 0 < size <= self.doubt[0] else ""
 
     def _convert(self, value: object) -> Interval | Values | None:
         if isinstance(value, Values):

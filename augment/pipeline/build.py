@@ -6,7 +6,8 @@ A graph also hands out each sample's index, by which the loader looks up its tar
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -104,30 +105,45 @@ def build_pipeline(
     with pipeline:
         order = {"batch_size": batch_size, "seed": seed, "epoch": epoch, "shard": shard, "stand_ins": stand_ins}
         stored, index = _read(plan, files, on_gpu=placement.device == "gpu", **order)
+        raw_files = are_decoded(files)
+        if is_decoded_once(plan) and not raw_files:
+            stored, raw_files = GraphImage(stored, placement, seed=0).decode(), True
         views: list[Node] = []
-        for view in range(plan.views.count):
-            where = (epoch, shard.rank, *([view] if view else []))
-            if view == 0 or plan.views.crop == "own":
-                image = GraphImage(
-                    stored, placement, _dali_seed(seed, plan.split, "crop", *where), raw=are_decoded(files)
-                )
-                cropped = plan.crop.op.function(image, plan.size, **plan.crop.op.values(plan.crop.params, {}))
+        first: list[Node] = []  # the results of the first view: its crop's, and those of each stage after it
+        for number, own in enumerate(plan.per_view):
+            made = first[: own.in_common(plan)] if number else []
+            seeds = partial(_view_seed, own, number, seed, epoch, shard.rank)
+            if not made:
+                image = GraphImage(stored, placement, seeds("crop", own.crop.key), raw=raw_files)
+                made.append(own.crop.op.function(image, own.size, **own.crop.op.values(own.crop.params, {})))
+            stages = own.image_stages[len(made) - 1 :]
             feed = Feed(
-                Sampler(plan, seed, shard.rank, view),
+                Sampler(replace(own, stages=stages), seed, shard.rank, number),
                 batch_size=batch_size,
                 batches=batches_per_epoch(len(files), batch_size, shard.world_size),
                 epoch=epoch,
                 fixed=plan.split == "val",
                 neutral=placement.device == "gpu",
             )
-            images = cropped
-            for stage, fed in zip(plan.image_stages, _external(feed), strict=True):
+            for stage, fed in zip(stages, _external(feed), strict=True):
                 step = stage.steps[0].key
-                dali = Dali(placement.device, plan.size, _dali_seed(seed, plan.split, "noise", step, *where))
-                images = apply(images, stage, fed, dali)
-            views.append(images if raw else normalize(images, plan, half=half))
+                dali = Dali(placement.device, own.size, seeds("noise", step, step))
+                made.append(apply(made[-1], stage, fed, dali))
+            views.append(made[-1] if raw else normalize(made[-1], own, half=half))
+            first = first or made
         pipeline.set_outputs(*views, index.gpu() if placement.device == "gpu" else index)
     return pipeline
+
+
+def is_decoded_once(plan: Plan) -> bool:
+    """Whether views cut their windows out of one decoded image; up to two windows are cheaper to decode apart."""
+    return bool(plan.views.named) and sum(not own.in_common(plan) for own in plan.others) > 1
+
+
+def _view_seed(plan: Plan, view: int, seed: int, epoch: int, rank: int, what: str, step: str, *names: str) -> int:
+    """Return the seed of what DALI draws for a step of a view."""
+    own = view and step.split(".")[0] not in plan.shared
+    return _dali_seed(seed, plan.split, what, *names, epoch, rank, *([view] if own else []))
 
 
 def build_transform(plan: Plan, *, device: Device, batch_size: int, threads: int) -> Pipeline:

@@ -1,6 +1,6 @@
 """Feed what the sampler draws to DALI's external_source, batch by batch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ Values = NDArray[Any]
 
 # Samples whose parameters are drawn at once: one vectorized step for several batches costs little more than for one.
 _BLOCK = 4096
+
+# A gray level between the operators of a chained color stage, as 65535 = 257 * 255.
+LEVEL = 257
 
 
 class Feed:
@@ -78,7 +81,7 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: int, *, neutral
         neutral: see `Feed`.
     """
     if stage.kind != "local":
-        fed = matrices(stage, stage.matrix(draws, size), size)
+        fed = chain(stage.links(draws, size)) if stage.chained else matrices(stage, stage.matrix(draws, size), size)
         # The identity changes nothing, but on the CPU each warp and each color costs its time.
         spares = not neutral and not any(len(steps) == 1 and steps[0].p == 1 for steps in stage.positions)
         return {"applied": stage.applied(draws), **fed} if spares else fed
@@ -102,9 +105,27 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, 
         back = np.array([[1, 0, -middle], [0, 1, -middle], [0, 0, 1]])
         # Halves of pixels are exact, so the identity stays the identity: a skipped sample is not resampled.
         return {"matrix": compact(there @ np.linalg.inv(matrix) @ back)}
-    if stage.uses_mean:
-        return {"matrix": compact(matrix[..., :3]), "mean_matrix": compact(matrix[..., 3:])}
-    return {"matrix": compact(matrix)}
+    return color_values(matrix)
+
+
+def color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:
+    """Split a color matrix, (N, 3, 4) or (N, 3, 7), by what it is applied to: the image, and its mean."""
+    if matrix.shape[-1] == 7:
+        return {f"matrix{link}": compact(matrix[..., :3]), f"mean_matrix{link}": compact(matrix[..., 3:])}
+    return {f"matrix{link}": compact(matrix)}
+
+
+def chain(matrices: Sequence[NDArray[np.float64]]) -> dict[str, Values]:
+    """Turn the matrices of a chained color stage into what its DALI operators take.
+
+    Between them a level is a uint16 of `LEVEL`: clipped like a byte, but hardly rounded.
+    """
+    fed: dict[str, Values] = {}
+    for number, matrix in enumerate(matrices):
+        before, after = 1 if number == 0 else LEVEL, 1 if number == len(matrices) - 1 else LEVEL
+        scale = np.array([after / before] * (matrix.shape[-1] - 1) + [after])
+        fed |= color_values(matrix * scale, f" {number}")
+    return fed
 
 
 def compact(values: Values) -> Values:

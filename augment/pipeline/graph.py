@@ -291,11 +291,21 @@ def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) ->
 
 
 def _color(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
-    if not stage.uses_mean:
-        return fn.coord_transform(images, MT=values["matrix"], dtype=types.UINT8)
+    if not stage.chained:
+        return _linear(images, values["matrix"], values.get("mean_matrix"), types.UINT8)
+    images = fn.cast(images, dtype=types.UINT16)  # an operator cannot change from one integer type to another
+    for link in range(sum(name.startswith("matrix ") for name in values)):
+        images = _linear(images, values[f"matrix {link}"], values.get(f"mean_matrix {link}"), types.UINT16)
+    return fn.cast(images, dtype=types.UINT8)
+
+
+def _linear(images: Node, matrix: Node, mean_matrix: Node | None, dtype: Any) -> Node:
+    """Apply a matrix to each pixel, and another one to the mean of the image; clip the sum to an integer type."""
+    if mean_matrix is None:
+        return fn.coord_transform(images, MT=matrix, dtype=dtype)
     mean = fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
-    offset = fn.coord_transform(mean, MT=values["mean_matrix"])
-    return fn.cast(fn.coord_transform(images, M=values["matrix"], dtype=types.FLOAT) + offset, dtype=types.UINT8)
+    offset = fn.coord_transform(mean, MT=mean_matrix)
+    return fn.cast(fn.coord_transform(images, M=matrix, dtype=types.FLOAT) + offset, dtype=dtype)
 
 
 def _local(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:

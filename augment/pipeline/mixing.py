@@ -48,7 +48,7 @@ class Mixer:
         partners = images.roll(-1, 0).contiguous(memory_format=torch.channels_last)
         others = own.roll(-1, 0)
         for stage in plan.batch_stages:
-            values = {n: _to(v, images.device) for n, v in stage.values(draws, plan.size).items()}
+            values = {n: _to(v, images.device) for n, v in stage.values(draws, images.shape[-1]).items()}
             step = stage.steps[0]
             mixed, share = step.op.function(images, partners, **step.op.fixed(step.params), **values)
             applied = _to(stage.applied(draws), images.device)

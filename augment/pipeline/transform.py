@@ -14,6 +14,7 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
 from augment.pipeline.batch import Batch
+from augment.pipeline.build import is_decoded_once
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
 from augment.pipeline.images import Images, check_encoded, read_images
@@ -170,8 +171,10 @@ class _Graph:
         self.batch_size = batch_size
         self._plan = plan
         self._device, self._cuda = device, device.type == "cuda"
-        self._samplers = [Sampler(plan, seed, rank, view) for view in range(plan.views.count)]
-        self._crops: list[_FedImage] = []
+        self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(plan.per_view)]
+        # The number of results that each view has in common with the first.
+        self._common = [0, *(own.in_common(plan) for own in plan.others)]
+        self._crops: dict[int, _FedImage] = {}  # of the views whose crop is their own
         self._drawn: dict[tuple[int, int, int], dict[str, Values]] = {}  # of the next call, as `_draw` returns it
         self._pipeline = Pipeline(
             batch_size=batch_size,
@@ -190,24 +193,31 @@ class _Graph:
                 ndim=1 if kind == "encoded" else 3,
                 layout="" if kind == "encoded" else "HWC",
             )
-            crop, views = plan.crop, []
-            for view in range(plan.views.count):
-                if view == 0 or plan.views.crop == "own":
-                    image = _FedImage(stored, placement, f"{view} {crop.key}", raw=kind != "encoded")
-                    cropped = crop.op.function(image, plan.size, **crop.op.values(crop.params, {}))
-                    if crop.op.random and image.draw is None:
-                        raise UserError(f"aug.{plan.split}.{crop.key}: draws by itself, which no call can repeat.")
-                    self._crops.append(image)
-                views.append(normalize(self._stages(cropped, view), plan, half=half))
+            if is_decoded_once(plan) and kind == "encoded":
+                stored, kind = GraphImage(stored, placement, seed=0).decode(), "decoded"
+            views: list[Node] = []
+            first: list[Node] = []  # see `build_pipeline`
+            for view, own in enumerate(plan.per_view):
+                made = first[: self._common[view]]
+                if not made:
+                    image = _FedImage(stored, placement, f"{view} {own.crop.key}", raw=kind != "encoded")
+                    made.append(own.crop.op.function(image, own.size, **own.crop.op.values(own.crop.params, {})))
+                    if own.crop.op.random and image.draw is None:
+                        raise UserError(f"{_path(own)}.{own.crop.key}: draws by itself, which no call can repeat.")
+                    self._crops[view] = image
+                self._add_stages(made, view)
+                views.append(normalize(made[-1], own, half=half))
+                first = first or made
             self._pipeline.set_outputs(*views)
 
     def run(self, images: Images, call: int) -> list[Tensor]:
         """Return each view, (N, 3, size, size), with the draws of a call."""
         stream = torch.cuda.current_stream(self._device) if self._cuda else None
         where = (call, 0, len(images))
-        for view, crop in enumerate(self._crops):
+        for view, crop in self._crops.items():
             if crop.draw is not None:
-                uniform = self._samplers[view].uniform(self._plan.crop.key, where, crop.columns)
+                sampler = self._samplers[view]
+                uniform = sampler.uniform(sampler.plan.crop.key, where, crop.columns)
                 self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
         drawn = self._drawn.pop(where, None) or self._draw(where)
         for name, values in drawn.items():
@@ -225,32 +235,39 @@ class _Graph:
         """Return what the stages of all views are fed, by the names of their sources."""
         return {n: values for view in range(len(self._samplers)) for n, values in self._fed(view, where).items()}
 
-    def _stages(self, images: Node, view: int) -> Node:
-        """Return the nodes of the image stages of a view."""
-        dali = Dali("gpu" if self._cuda else "cpu", self._plan.size, seed=None)
+    def _add_stages(self, made: list[Node], view: int) -> None:
+        """Append the results of the image stages of a view to those that it has."""
+        plan = self._samplers[view].plan
+        dali = Dali("gpu" if self._cuda else "cpu", plan.size, seed=None)
         names = list(self._fed(view, (0, 0, 1)))
-        for number, stage in enumerate(self._plan.image_stages):
+        for number, stage in enumerate(plan.image_stages[len(made) - 1 :], len(made) - 1):
             prefix = f"{view} {number} "
             fed = {n.removeprefix(prefix): fn.external_source(name=n) for n in names if n.startswith(prefix)}
             try:
-                images = apply(images, stage, fed, dali)
+                made.append(apply(made[-1], stage, fed, dali))
             except UserError as error:
-                raise UserError(f"aug.{self._plan.split}.{stage.steps[0].key}: {error}") from error
-        return images
+                raise UserError(f"{_path(plan)}.{stage.steps[0].key}: {error}") from error
 
     def _fed(self, view: int, where: tuple[int, int, int]) -> dict[str, Values]:
         """Return what the stages of a view are fed, by the names of their sources."""
         sampler = self._samplers[view]
+        plan = sampler.plan
         fed: dict[str, Values] = {}
         draws = sampler.draw(*where)
-        for number, stage in enumerate(self._plan.image_stages):
-            values = stage_values(stage, draws, self._plan.size, neutral=self._cuda)
+        start = max(0, self._common[view] - 1)
+        for number, stage in enumerate(plan.image_stages[start:], start):
+            values = stage_values(stage, draws, plan.size, neutral=self._cuda)
             if stage.steps[0].op.random:
                 words = sampler.uniform(f"{stage.steps[0].key}.noise", (where[0], 0, 1), _STATE_WORDS)
                 # DALI takes the first row, and gives each sample a stream of its own.
                 values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
             fed |= {f"{view} {number} {name}": value for name, value in values.items()}
         return fed
+
+
+def _path(plan: Plan) -> str:
+    """Return the key path of a plan's steps."""
+    return f"aug.views.{plan.view}.steps" if plan.view else f"aug.{plan.split}"
 
 
 class _FedImage(GraphImage):

@@ -26,6 +26,8 @@ def value_at(param: Range, value: Interval | Values, level: Level) -> float:
     low, high = value
     if level != "middle":
         return low if level == "low" else high
+    if param.log:
+        return float((low * high) ** 0.5)
     return floor((low + high) / 2 + 0.5) if param.whole else (low + high) / 2
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeGuard
 
-from augment.params import Param
+from augment.params import Param, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, Step, plain_steps
+from augment.recipe.views import View, Views
 
 ChangeKind = Literal["added", "removed", "moved", "changed"]
 Plain = Mapping[str, Any]
@@ -56,6 +57,27 @@ def diff_steps(old: tuple[Step, ...], new: tuple[Step, ...]) -> list[Change]:
     Steps are matched by key; the same key with another op is another step.
     """
     return list(_diff_steps(plain_steps(old), plain_steps(new), ""))
+
+
+def diff_views(old: Views, new: Views) -> list[Change]:
+    """Return the differences between views by name: their settings and steps."""
+    before, after = ({view.name: view for view in views.named} for views in (old, new))
+    changes = []
+    for name in dict.fromkeys([*before, *after]):
+        path = f"views.{name}"
+        if name not in after:
+            changes.append(Change("removed", path, ""))
+            continue
+        if name not in before:
+            changes.append(Change("added", path, ""))
+        was, now = before.get(name, View()), after[name]
+        changes += [
+            Change("changed", f"{path}.{setting}", _arrow(param, getattr(was, setting), getattr(now, setting)))
+            for setting, param in settings(View).items()
+            if getattr(was, setting) != getattr(now, setting)
+        ]
+        changes += _diff_steps(plain_steps(was.steps), plain_steps(now.steps), f"{path}.")
+    return changes
 
 
 def _diff_steps(old: Mapping[str, Plain], new: Mapping[str, Plain], prefix: str) -> Iterator[Change]:

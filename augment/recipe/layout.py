@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from augment.recipe.op import Array
-from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind
+from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind, parts_of
 from augment.recipe.steps import Step
 
 
@@ -86,13 +86,20 @@ class _Group:
             return False
         return len(self.borders | other.borders) <= 1
 
-    def stage(self) -> Stage:
+    def stage(self, *, chain: bool) -> Stage:
         border = next(iter(self.borders), NO_BORDER)
-        return Stage(self.kind, tuple(self.positions), border)
+        several = self.kind == "color" and sum(max(map(parts_of, steps)) for steps in self.positions) > 1
+        return Stage(self.kind, tuple(self.positions), border, chained=chain and several)
 
 
-def stages_of(positions: list[Alternatives], *, fuse: bool) -> Iterator[Stage]:
-    """Return the stages that run positions in order; without fusion, one stage for each step."""
+def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -> Iterator[Stage]:
+    """Return the stages that run positions in order.
+
+    Args:
+        positions: the steps.
+        fuse: compose neighbors; otherwise each step is a stage of its own.
+        clip: see `Aug.clip`.
+    """
     done: list[_Group] = []
     parts = [_parts(alternatives, fuse=fuse) for alternatives in positions]
     for i, groups in enumerate(parts):
@@ -102,7 +109,7 @@ def stages_of(positions: list[Alternatives], *, fuse: bool) -> Iterator[Stage]:
                 done[-1].positions += group.positions
             else:
                 done.append(group)
-    return (group.stage() for group in done)
+    return (group.stage(chain=not fuse or clip == "each") for group in done)
 
 
 def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:

@@ -197,7 +197,8 @@ def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[
     """Declare an op that maps colors by a matrix on (R, G, B, 1) in 0..255: `function(**values) -> (N, 3, 4)`.
 
     Drawn values are (N,) arrays. Without any, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on
-    (R, G, B, mean R, mean G, mean B, 1), with the mean color of the image.
+    (R, G, B, mean R, mean G, mean B, 1), with the mean color of the image. (N, K, 3, 4) or (N, K, 3, 7) are K matrices
+    in order of application; without fusion they are applied one by one.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).

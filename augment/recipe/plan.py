@@ -1,13 +1,14 @@
 """The plan: everything that is done to the images of a split, grouped into stages. Pure data, no DALI."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import get_args
 
 from augment.recipe.layout import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
 from augment.recipe.stage import Stage
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, Step, Views, parse_steps
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, Step, parse_steps
+from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
 from augment.support.text import amount
 
@@ -27,7 +28,10 @@ class Plan:
         std: standard deviation of RGB in 0..1, divided by.
         tree: the steps as the recipe nests them, without those of p = 0.
         skipped: steps with p = 0, which are not in the plan.
-        views: the number of views that are made of each image.
+        views: the views that are made of each image, as the recipe gives them.
+        view: the name of the view that the plan is for; "" if views have no names.
+        shared: names of the steps whose draws are those of the first view.
+        others: the plans of the views after the first.
     """
 
     split: SplitName
@@ -39,6 +43,25 @@ class Plan:
     tree: tuple[Step, ...] = ()
     skipped: tuple[Step, ...] = ()
     views: Views = field(default_factory=Views)
+    view: str = ""
+    shared: frozenset[str] = frozenset()
+    others: tuple["Plan", ...] = ()
+
+    @property
+    def per_view(self) -> tuple["Plan", ...]:
+        """The plan of each view; this one is that of the first."""
+        return (self, *self.others)
+
+    def in_common(self, first: "Plan") -> int:
+        """Return how many results this view has in common with the first: its crop's, and those of stages after it."""
+        if self.crop.key not in self.shared or (self.size, self.crop) != (first.size, first.crop):
+            return 0
+        count = 1
+        for own, other in zip(self.image_stages, first.image_stages, strict=False):
+            if own != other or not _keys(own) <= self.shared:
+                break
+            count += 1
+        return count
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -58,36 +81,63 @@ class Plan:
     @property
     def draws_in_dali(self) -> bool:
         """Whether DALI itself draws random numbers: for the window of a crop, or for noise."""
-        return self.crop.op.random or any(step.op.random for step in self.steps)
+        return any(p.crop.op.random or any(step.op.random for step in p.steps) for p in self.per_view)
 
     @property
     def checkpoints(self) -> bool:
         """Whether DALI can checkpoint all operators."""
-        return all(step.op.checkpoints for step in self.steps)
+        return all(step.op.checkpoints for plan in self.per_view for step in plan.steps)
 
     @property
     def digest(self) -> str:
         """A hash of everything that determines the pixels, at full precision."""
-        stages = [(s.kind, s.border, [list(map(_identity, steps)) for steps in s.positions]) for s in self.stages]
+        stages = list(map(_stage_identity, self.stages))
         tree = list(map(_identity, self.tree))
-        whole = (self.split, self.size, _identity(self.crop), stages, tree, self.mean, self.std, self.views)
+        views = [(plan.digest, sorted(plan.shared)) for plan in self.others] if self.view else []
+        # Older digests have no entry for views by name.
+        named = [views] if views else []
+        whole = (self.split, self.size, _identity(self.crop), stages, tree, self.mean, self.std, self.views, *named)
         return blake2b(repr(whole).encode(), digest_size=8).hexdigest()
 
     def __str__(self) -> str:
+        if self.views.named:
+            return "\n".join([f"{self.split}: {amount(len(self.per_view), 'view')}", *self._named_views()])
         views = f", {self.views.count} views, {self.views.crop} crop" if self.views.count > 1 else ""
-        lines = [f"{self.split}: {self.size} x {self.size} px{views}"]
-        lines.append(f"  crop      {str(self.crop).replace('  p 1', '')}")
+        return "\n".join([f"{self.split}: {self.size} x {self.size} px{views}", *self._lines()])
+
+    def _named_views(self) -> list[str]:
+        plans = {plan.view: plan for plan in reversed(self.per_view)}
+        lines = []
+        for view in self.views.named:
+            plan = plans[view.name]
+            times = f"{view.count} times, " if view.count > 1 else ""
+            shared = f", sharing {', '.join(view.share)}" if view.share and plan.view != self.view else ""
+            lines += [f" {view.name}: {times}{plan.size} x {plan.size} px{shared}", *plan._lines()]
+        return lines
+
+    def _lines(self) -> list[str]:
+        lines = [f"  crop      {str(self.crop).replace('  p 1', '')}"]
         lines += [line for stage in self.image_stages for line in _lines(stage)]
         lines.append(f"  normalize mean {_list(self.mean)}, std {_list(self.std)}")
         lines += [line for stage in self.batch_stages for line in _lines(stage)]
         if self.skipped:
             lines.append(f"  left out (p 0): {', '.join(step.key for step in self.skipped)}")
-        return "\n".join(lines)
+        return lines
 
 
 def _identity(step: Step) -> tuple[object, ...]:
     params = sorted(step.params.items(), key=lambda item: item[0])
     return step.key, step.op.name, step.p, params, step.weight, list(map(_identity, step.steps))
+
+
+def _keys(stage: Stage) -> set[str]:
+    """Return the names of a stage's steps in the recipe."""
+    return {step.key.split(".")[0] for step in stage.steps}
+
+
+def _stage_identity(stage: Stage) -> tuple[object, ...]:
+    steps = [list(map(_identity, steps)) for steps in stage.positions]
+    return stage.kind, stage.border, steps, *(["chained"] if stage.chained else [])  # older digests have no such entry
 
 
 def _lines(stage: Stage) -> list[str]:
@@ -101,7 +151,9 @@ def _summary(stage: Stage) -> str:
     alternatives = max(map(len, stage.positions))
     count = f"{amount(len(stage.steps), 'step')} in one"
     if stage.kind == "color":
-        return f"{count} color matrix" + (" and the image's mean" if stage.uses_mean else "")
+        what = "chain of color matrices" if stage.chained else "color matrix"
+        mean = " and the image's mean" if stage.uses_mean else ""
+        return f"{count} {what}{mean}{', clipped after each' if stage.chained else ''}"
     if stage.kind == "geometry":
         return f"{count} warp, border {mode}" + (f" {fill}" if mode == "constant" else "")
     return f"{stage.steps[0].op.name}, one of {alternatives}"
@@ -123,7 +175,21 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
     """
     if split not in get_args(SplitName):
         raise UserError(f"split={split}: unknown name.{suggest(split, get_args(SplitName))}")
-    steps = aug.steps(split)
+    if split == "val":
+        return _build(aug, split, aug.val, Views())
+    if not aug.views.named:
+        plan = _build(aug, split, aug.train, aug.views)
+        shared = frozenset([plan.crop.key] if aug.views.crop == "same" else [])
+        return replace(plan, others=(replace(plan, views=Views(), shared=shared),) * (aug.views.count - 1))
+    plans = []
+    for view in aug.views.named:
+        plan = _build(replace(aug, size=view.size or aug.size), split, view.steps, Views())
+        plans += [replace(plan, view=view.name, shared=frozenset(view.share))] * view.count
+    return replace(plans[0], views=aug.views, others=tuple(plans[1:]))
+
+
+def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) -> Plan:
+    """Compile the steps of a split, or of one of its views."""
     crop = steps[0] if steps and steps[0].op.kind == "crop" else parse_steps({_resize.__name__: None}, "")[0]
     rest = [step for step in steps if step.op.kind != "crop"]
     tree = tuple(pruned for step in rest if (pruned := _prune(step)) is not None)
@@ -131,12 +197,12 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
         split=split,
         size=aug.size,
         crop=crop,
-        stages=tuple(stages_of(positions_of(tree), fuse=aug.fuse)),
+        stages=tuple(stages_of(positions_of(tree), fuse=aug.fuse, clip=aug.clip)),
         mean=aug.mean or IMAGENET_MEAN,
         std=aug.std or IMAGENET_STD,
         tree=tree,
         skipped=tuple(step for step in rest if step.p == 0),
-        views=aug.views if split == "train" else Views(),
+        views=views,
     )
 
 

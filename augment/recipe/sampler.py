@@ -31,7 +31,7 @@ class Sampler:
         plan: the plan whose steps need parameters.
         seed: the run's seed.
         rank: the rank of this process among those that share an epoch.
-        view: index of the view, where several are made of each image.
+        view: index of the view, where several are made of each image; steps that it shares draw as in view 0.
     """
 
     plan: Plan
@@ -103,7 +103,7 @@ class Sampler:
         """
         epoch, start, count = where
         counter, skip = divmod(start * columns, _DOUBLES)
-        view = (self.view,) if self.view else ()
+        view = (self.view,) if self.view and key.split(".")[0] not in self.plan.shared else ()
         stream = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
         return _generator(stream, counter).random(skip + count * columns)[skip:].reshape(count, columns)
 

@@ -27,11 +27,13 @@ class Stage:
         kind: the kind of operation.
         positions: alternatives in order of application; at most one of each applies to a sample.
         border: geometry only: the border mode and fill of all its steps.
+        chained: color only: the matrices are applied one after the other, and each result is clipped to 0..255.
     """
 
     kind: StageKind
     positions: tuple[Alternatives, ...]
     border: Border = NO_BORDER
+    chained: bool = False
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -41,7 +43,7 @@ class Stage:
     @property
     def uses_mean(self) -> bool:
         """Whether a color stage's matrix depends on the mean color of the image."""
-        return self.kind == "color" and any(_columns(step) == 7 for step in self.steps)
+        return self.kind == "color" and any(_shape(step)[-1] == 7 for step in self.steps)
 
     def matrix(self, draws: Mapping[str, Draws], size: int) -> Array:
         """Compose the matrices of the stage's steps.
@@ -56,15 +58,24 @@ class Stage:
             stage uses the image's mean.
         """
         side = 3 if self.kind == "geometry" else 7 if self.uses_mean else 4
-        count = len(draws[self.steps[0].key]["applied"])
         total: Array | None = None
         for alternatives in self.positions:
-            matrix = np.broadcast_to(np.eye(side), (count, side, side)).copy()
-            for step in alternatives:
-                _put_matrix(matrix, step, draws[step.key], size)
+            matrix = _matrix(alternatives, draws, size, side)
             total = matrix if total is None else matrix @ total
         assert total is not None
         return total[:, :3]
+
+    def links(self, draws: Mapping[str, Draws], size: int) -> list[Array]:
+        """Return the matrices of a chained stage in order of application, each as `matrix` returns them.
+
+        A step may consist of several, as color_jitter does.
+        """
+        links = []
+        for alternatives in self.positions:
+            side = max(_shape(step)[-1] for step in alternatives)
+            for part in range(max(map(parts_of, alternatives))):
+                links.append(_matrix(alternatives, draws, size, side, part)[:, :3])
+        return links
 
     def applied(self, draws: Mapping[str, Draws]) -> Array:
         """Return which samples any step of the stage applies to, (N,) bool."""
@@ -100,13 +111,30 @@ class Stage:
         return values if op.prepare is None else op.prepare(size=size, **op.values(params, values))
 
 
-def _columns(step: Step) -> int:
-    """Return the number of columns of a color step's matrix, 4 or 7."""
+def parts_of(step: Step) -> int:
+    """Return the number of matrices that a color step consists of, one after the other."""
+    shape = _shape(step)
+    return shape[-3] if len(shape) == 4 else 1
+
+
+def _shape(step: Step) -> tuple[int, ...]:
+    """Return the shape of what a color step's function returns for one sample."""
     one = {n: np.ones(1) for n in step.op.draws} | {n: np.zeros(1) for n in step.op.uniforms}
-    return int(np.shape(step.op.function(**step.op.values(step.params, one)))[-1])
+    return np.shape(step.op.function(**step.op.values(step.params, one)))
 
 
-def _put_matrix(total: Array, step: Step, drawn: Draws, size: int) -> None:
+def _matrix(
+    alternatives: Alternatives, draws: Mapping[str, Draws], size: int, side: int, part: int | None = None
+) -> Array:
+    """Return the matrices of a position, (N, side, side), or those of one part of its steps."""
+    count = len(draws[alternatives[0].key]["applied"])
+    matrix = np.broadcast_to(np.eye(side), (count, side, side)).copy()
+    for step in alternatives:
+        _put_matrix(matrix, step, draws[step.key], size, part)
+    return matrix
+
+
+def _put_matrix(total: Array, step: Step, drawn: Draws, size: int, part: int | None = None) -> None:
     """Write a step's matrices into `total`, (N, ...), for the samples it applies to."""
     rows = np.flatnonzero(drawn["applied"])
     if not len(rows):
@@ -116,15 +144,33 @@ def _put_matrix(total: Array, step: Step, drawn: Draws, size: int) -> None:
         total[rows] = step.op.function(size=size, **values)
         return
     matrix = step.op.function(**values)
-    if total.shape[-1] == 4:
-        total[rows, :3] = matrix
-        return
-    # On (color, mean color, 1): a step maps the mean like any color, apart from clipping.
-    if matrix.shape[-1] == 4:
-        matrix = np.concatenate([matrix[..., :3], np.zeros_like(matrix[..., :3]), matrix[..., 3:]], axis=-1)
-    total[rows, :3] = matrix
-    total[rows, 3:6, 3:6] = matrix[..., :3] + matrix[..., 3:6]
-    total[rows, 3:6, 6] = matrix[..., 6]
+    parts = matrix if matrix.ndim == 4 else matrix.reshape(-1, 1, *matrix.shape[-2:])
+    if part is None:
+        total[rows] = _square(_product(parts), total.shape[-1])
+    elif part < parts.shape[1]:  # another step at this position may have more
+        total[rows] = _square(parts[:, part], total.shape[-1])
+
+
+def _square(matrix: Array, side: int) -> Array:
+    """Return (..., 3, 4) or (..., 3, 7) with the rows that make matrices composable, (..., side, side)."""
+    square = np.broadcast_to(np.eye(side), (*matrix.shape[:-2], side, side)).copy()
+    square[..., :3, :3], square[..., :3, -1] = matrix[..., :3], matrix[..., -1]
+    if side == 7:
+        # On (color, mean color, 1): a step maps the mean like any color, apart from clipping.
+        from_mean = matrix[..., 3:6] if matrix.shape[-1] == 7 else np.zeros_like(matrix[..., :3])
+        square[..., :3, 3:6] = from_mean
+        square[..., 3:6, 3:6] = matrix[..., :3] + from_mean
+        square[..., 3:6, 6] = matrix[..., -1]
+    return square
+
+
+def _product(matrices: Array) -> Array:
+    """Multiply the matrices of each sample, (N, K, 3, C) in order of application, to (N, 3, C)."""
+    squares = _square(matrices, matrices.shape[-1])
+    total = squares[:, 0]
+    for number in range(1, squares.shape[1]):
+        total = squares[:, number] @ total
+    return np.asarray(total[:, :3])
 
 
 def step_matrix(step: Step, drawn: Draws, size: int) -> Array:
@@ -133,7 +179,7 @@ def step_matrix(step: Step, drawn: Draws, size: int) -> Array:
     Returns:
         geometry: (N, 3, 3); color: (N, 4, 4) or (N, 7, 7), with the rows that make the matrices composable.
     """
-    side = 3 if step.op.kind == "geometry" else _columns(step)
+    side = 3 if step.op.kind == "geometry" else _shape(step)[-1]
     matrix = np.broadcast_to(np.eye(side), (len(drawn["applied"]), side, side)).copy()
     _put_matrix(matrix, step, drawn, size)
     return matrix

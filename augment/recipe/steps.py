@@ -15,14 +15,15 @@ from augment.params import (
     Count,
     Flag,
     Number,
+    Range,
     Texts,
     Values,
     parse_params,
-    parse_settings,
     setting,
     settings,
 )
 from augment.recipe.op import Op, find_op, load_plugins
+from augment.recipe.views import View, Views, parse_views
 from augment.support.errors import UserError, suggest
 
 SplitName = Literal["train", "val"]
@@ -63,6 +64,11 @@ class Step:
             yield self
 
     @property
+    def mixes(self) -> bool:
+        """Whether it mixes samples and their targets."""
+        return any(leaf.op.kind == "batch" for leaf in self.leaves())
+
+    @property
     def title(self) -> str:
         """Its key, and its op in parentheses if the two differ."""
         return self.key if self.key == self.op.name else f"{self.key} ({self.op.name})"
@@ -86,20 +92,6 @@ class Step:
         return f"{self.title}  p {self.p:.4g}  {', '.join(self.settings)}".rstrip(" ,")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Views:
-    """Several views of each train image, for self-supervised training."""
-
-    count: int = setting(Count(default=1, within=(1, 16), doc="views of each image, each with draws of its own"))
-    crop: str = setting(
-        Choice(
-            default="own",
-            options=("own", "same"),
-            doc="whether each view has its own crop window or all share one",
-        )
-    )
-
-
 @dataclass(frozen=True)
 class Aug:
     """The recipe: augmentation of both splits, and how images are decoded and normalized.
@@ -113,6 +105,13 @@ class Aug:
     size: int = setting(Count(default=128, within=(8, 4096), doc="side of the square model input", unit="px"))
     fuse: bool = setting(
         Flag(default=True, doc="compose adjacent geometry steps into one warp, adjacent color steps into one matrix")
+    )
+    clip: str = setting(
+        Choice(
+            default="end",
+            options=("end", "each"),
+            doc="clip colors to 0..255 after the last of adjacent color steps, or after each, as torchvision does",
+        )
     )
     mean: tuple[float, float, float] | None = setting(
         Channels(optional=True, within=(0, 1), doc="mean of RGB in 0..1; null: the pretrained model's, else ImageNet's")
@@ -165,9 +164,10 @@ def parse_aug(given: object, key: str = "aug") -> Aug:
     plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, key)
     load_plugins(plain["plugins"], f"{key}.plugins")
     train, val = (parse_steps(given.get(split), f"{key}.{split}") for split in ("train", "val"))
-    if mixing := [step.key for step in val if _mixes(step)]:
+    if mixing := [step.key for step in val if step.mixes]:
         raise UserError(f"{key}.val.{mixing[0]}: mixes samples and their targets. Allowed: in {key}.train only.")
-    return Aug(**plain, train=train, val=val, views=parse_settings(Views, given.get("views"), f"{key}.views"))
+    views = parse_views(given.get("views"), f"{key}.views", given.get("train"), parse_steps)
+    return Aug(**plain, train=train, val=val, views=views)
 
 
 def parse_steps(given: object, key: str) -> tuple[Step, ...]:
@@ -178,7 +178,7 @@ def parse_steps(given: object, key: str) -> tuple[Step, ...]:
             first = steps[0]
             why = f"'{first.key}' is the crop" if first.op.kind == "crop" else f"'{first.key}' comes before it"
             raise UserError(f"{key}.{step.key}: {why}. Allowed: at most one crop, as the first step.")
-        if i > 0 and _mixes(steps[i - 1]) and not _mixes(step):
+        if i > 0 and steps[i - 1].mixes and not step.mixes:
             raise UserError(f"{key}.{step.key}: '{steps[i - 1].key}' mixes samples. Allowed: no other step after that.")
     return steps
 
@@ -229,7 +229,7 @@ def _parse_nested(op: Op, given: object, params: Mapping[str, Any], key: str) ->
             raise UserError(
                 f"{path}.{step.key}: crops cannot be nested. Allowed: one crop, as the recipe's first step."
             )
-        if _mixes(step) != _mixes(steps[0]):
+        if step.mixes != steps[0].mixes:
             why = f"either '{steps[0].key}' or this step mixes samples, but not both"
             raise UserError(f"{path}.{step.key}: {why}. Allowed: steps that all mix samples, or none that does.")
     count = params.get("count_range")
@@ -240,13 +240,39 @@ def _parse_nested(op: Op, given: object, params: Mapping[str, Any], key: str) ->
     return steps
 
 
-def _mixes(step: Step) -> bool:
-    return any(leaf.op.kind == "batch" for leaf in step.leaves())
+def doubts(aug: Aug) -> Iterator[str]:
+    """Yield a note about each range that seems to be meant in another unit."""
+    for split in ("train", "val"):
+        yield from _doubts(aug.steps(split), f"aug.{split}")
+    for view in aug.views.named:
+        yield from _doubts(tuple(s for s in view.steps if s not in aug.train), f"aug.views.{view.name}.steps")
+
+
+def _doubts(steps: tuple[Step, ...], key: str) -> Iterator[str]:
+    for step in steps:
+        for name, param in step.op.params.items():
+            if isinstance(param, Range) and (note := param.doubts(step.params[name])):
+                yield f"{key}.{step.key}.{name}: {param.show(step.params[name])} changes next to nothing; {note}"
+        if step.op.nests:
+            yield from _doubts(step.steps, f"{key}.{step.key}.steps")
 
 
 def plain_steps(steps: tuple[Step, ...]) -> dict[str, dict[str, Any]]:
     """Return steps as a complete mapping of plain values, from which `parse_steps` makes the same steps."""
     return {step.key: _plain_step(step) for step in steps}
+
+
+def plain_views(aug: Aug) -> dict[str, Any]:
+    """Return the views as a mapping of plain values, from which `parse_aug` makes the same views."""
+    if not aug.views.named:
+        return {name: getattr(aug.views, name) for name in settings(Views)}
+    return {
+        view.name: {
+            **{name: _plain(getattr(view, name)) for name in settings(View)},
+            "steps": plain_steps(tuple(step for step in view.steps if step not in aug.train)),
+        }
+        for view in aug.views.named
+    }
 
 
 def _plain_step(step: Step) -> dict[str, Any]:

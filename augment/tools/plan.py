@@ -13,9 +13,9 @@ from rich.text import Text
 from augment.cli.compose import Recipe, compose_recipe
 from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, one_of, readable_errors
-from augment.recipe.diff import Change, diff_settings, diff_steps
+from augment.recipe.diff import Change, diff_settings, diff_steps, diff_views
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import Aug, SplitName
+from augment.recipe.steps import Aug, SplitName, doubts
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.text import amount
@@ -35,16 +35,17 @@ as `old -> new`, where the recipe after --against is the old one: + added, - rem
 _COLORS = {"added": "green", "removed": "red", "moved": "cyan", "changed": "yellow"}
 
 
-def summary(aug: Aug, plan: Plan) -> str:
+def summary(plan: Plan) -> str:
     """Return the number of steps, the operations they are grouped into, and the plan's digest, in one line.
 
-    A policy counts as one step; a split without a crop is resized, which counts as its crop.
+    A policy counts as one step; a split without a crop is resized, which counts as its crop. Of views by name the first
+    is summarized.
     """
-    steps = [step for step in aug.steps(plan.split) if step.p > 0 and step.op.kind != "crop"]
     kinds: dict[str, int] = {"crop": 1} | Counter(stage.kind for stage in plan.stages)
     nouns = {"crop": ("crop",), "geometry": ("warp",), "color": ("color matrix", "color matrices")}
     stages = ", ".join(amount(count, *nouns.get(kind, (f"{kind} op",))) for kind, count in kinds.items())
-    return f"{amount(1 + len(steps), 'step')}: {stages}; digest {plan.digest}"
+    first = f"{plan.view}: " if plan.view else ""
+    return f"{first}{amount(1 + len(plan.tree), 'step')}: {stages}; digest {plan.digest}"
 
 
 def devices(aug: Aug, plan: Plan) -> str:
@@ -63,7 +64,7 @@ def show(aug: Aug, splits: Sequence[SplitName], console: Console) -> None:
     for split in splits:
         plan = build_plan(aug, split)
         console.print(str(plan))
-        console.print(f"  {summary(aug, plan)}", style="dim")
+        console.print(f"  {summary(plan)}", style="dim")
         console.print(f"  {devices(aug, plan)}", style="dim")
 
 
@@ -76,6 +77,8 @@ def show_difference(old: Aug, new: Aug, splits: Sequence[SplitName], console: Co
         before, after = build_plan(old, split).digest, build_plan(new, split).digest
         console.print(f"{split}: same plan, {after}" if before == after else f"{split}: plan {before} -> {after}")
         changes = diff_steps(old.steps(split), new.steps(split))
+        if split == "train":
+            changes += diff_views(old.views, new.views)
         if not changes:
             console.print("  same steps", style="dim")
         _show_changes(changes, console)
@@ -123,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             show_difference(old.aug, recipe.aug, splits, console)
         else:
             show(recipe.aug, splits, console)
+            for doubt in doubts(recipe.aug):
+                console.print(doubt, style="yellow")
             if note := _note(recipe, overrides):
                 console.print(note, style="dim")
     return 0

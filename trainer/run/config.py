@@ -22,7 +22,7 @@ from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, notices_of, parse_data
 from augment.params import Count, Flag, Text, parse_params, parse_settings, setting, settings
 from augment.recipe.op import load_plugins
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.files import read_some, write_json
 from augment.support.secrets import as_written
@@ -190,7 +190,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "data": {"source": _name_of(data, SOURCES), **_plain(data)},
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
             "aug": _plain(aug)
-            | {"views": _plain(aug.views)}
+            | {"views": plain_views(aug)}
             | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
             "fit": _plain(fit) | {"stages": plain_stages(fit.stages)},
             "callbacks": complete_callbacks(callbacks),

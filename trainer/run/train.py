@@ -12,6 +12,7 @@ from rich.console import Console
 from augment.data.balance import describe_balance
 from augment.data.sources.notices import replay_notices
 from augment.recipe.plan import build_plan
+from augment.recipe.steps import doubts
 from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
 from augment.support.memory import keep_freed_memory, regularly_returned
@@ -215,11 +216,11 @@ def _announce(
         lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))
     if reason := loaders.train.placement.reason:
         lines.append(reason)
-    notes = [*notes, *unused_settings(config.fit, learner.task)]
+    notes = [*notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
     if config.fit.scaled and learner.device.type == "cpu":
         notes.append("fit.precision=fp16 is emulated on the CPU, and slow there; bf16 is faster")
     for note in notes:
-        log.warning(note)
+        log.warning("%s", note)
         lines.append(note)
     if balance := describe_balance(dataset, config.data.balance):
         log.info(balance)

@@ -5,6 +5,7 @@ import augment.recipe.ops.crops
 import augment.recipe.ops.geometry
 import augment.recipe.ops.color
 import augment.recipe.ops.local
+import augment.recipe.ops.elastic
 import augment.recipe.ops.mix
 import augment.recipe.ops.policies
 import augment.recipe.ops.papers

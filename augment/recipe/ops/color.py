@@ -1,4 +1,4 @@
-"""Color ops: (N, 3, 4) matrices on (R, G, B, 1) in 0..255."""
+"""Color ops: (N, 3, 4) matrices on (R, G, B, 1) in 0..255; color_jitter is four of them, one after the other."""
 
 from itertools import permutations
 
@@ -30,10 +30,6 @@ def _brighten(factor: Array) -> Array:
     return _about(factor, np.zeros((3, 3)))
 
 
-def _push(factor: Array) -> Array:
-    return _about(factor, np.zeros((3, 3)), _GRAY)
-
-
 def _saturate(factor: Array) -> Array:
     return _about(factor, np.tile(LUMA, (3, 1)))
 
@@ -44,10 +40,24 @@ def _turn(angle: Array) -> Array:
     return np.concatenate([matrix, stack((zero,), (zero,), (zero,))], axis=-1)
 
 
-def _square(matrix: Array) -> Array:
-    """Append the row that makes (N, 3, 4) matrices composable, (N, 4, 4)."""
-    last = np.broadcast_to([0.0, 0.0, 0.0, 1.0], (len(matrix), 1, 4))
-    return np.concatenate([matrix, last], axis=1)
+_PIVOT = Choice(
+    default="middle",
+    options=("middle", "mean"),
+    doc="gray level 128, or the image's mean luma (as in torchvision and PIL)",
+)
+
+
+def _contrast(factor: Array, pivot: str) -> Array:
+    if pivot == "middle":
+        return _about(factor, np.zeros((3, 3)), _GRAY)
+    factor = np.asarray(factor)[..., None, None]
+    away = np.broadcast_to(factor * np.eye(3), (*factor.shape[:-2], 3, 3))
+    mean = (1 - factor) * np.tile(LUMA, (3, 1))
+    return np.concatenate([away, mean, np.zeros((*mean.shape[:-1], 1))], axis=-1)
+
+
+# Nobody turns hue by half a degree, but torchvision gives it in turns.
+_TURNS = (0.5, "torchvision's hue of 0.1 is 36 deg")
 
 
 @color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for every channel"))
@@ -58,20 +68,11 @@ def brightness(factor: Array) -> Array:
 
 @color(
     factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for the distance from the pivot"),
-    pivot=Choice(
-        default="middle",
-        options=("middle", "mean"),
-        doc="gray level 128, or the image's mean luma (as in torchvision and PIL)",
-    ),
+    pivot=_PIVOT,
 )
 def contrast(factor: Array, pivot: str) -> Array:
     """Scale the distance of every channel from a gray level: 128, which is faster, or the image's mean luma."""
-    if pivot == "middle":
-        return _push(factor)
-    factor = np.asarray(factor)[..., None, None]
-    away = np.broadcast_to(factor * np.eye(3), (*factor.shape[:-2], 3, 3))
-    mean = (1 - factor) * np.tile(LUMA, (3, 1))
-    return np.concatenate([away, mean, np.zeros((*mean.shape[:-1], 1))], axis=-1)
+    return _contrast(factor, pivot)
 
 
 @color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for the distance from the pixel's gray"))
@@ -80,7 +81,11 @@ def saturation(factor: Array) -> Array:
     return _saturate(factor)
 
 
-@color(angle_range=Range(default=(-18, 18), within=(-180, 180), unit="deg", doc="rotation angle in the IQ plane"))
+@color(
+    angle_range=Range(
+        default=(-18, 18), within=(-180, 180), unit="deg", doubt=_TURNS, doc="rotation angle in the IQ plane"
+    )
+)
 def hue(angle: Array) -> Array:
     """Rotate the chroma of every pixel in YIQ, from red to yellow, keeping its luma (torchvision shifts HSV hue)."""
     return _turn(angle)
@@ -88,26 +93,27 @@ def hue(angle: Array) -> Array:
 
 @color(
     brightness_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for brightness"),
-    contrast_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for contrast with pivot middle"),
+    contrast_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for contrast"),
     saturation_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for saturation"),
-    hue_range=Range(default=(-18, 18), within=(-180, 180), unit="deg", doc="as for hue"),
+    hue_range=Range(default=(-18, 18), within=(-180, 180), unit="deg", doubt=_TURNS, doc="as for hue"),
     order=Choice(
         default="listed",
         options=("listed", "random"),
         doc="order of the four: as listed, or random for each sample (as in torchvision)",
     ),
+    pivot=_PIVOT,
     uniforms=("turn",),
 )
-def color_jitter(brightness: Array, contrast: Array, saturation: Array, hue: Array, turn: Array, order: str) -> Array:
+def color_jitter(
+    brightness: Array, contrast: Array, saturation: Array, hue: Array, turn: Array, order: str, pivot: str
+) -> Array:
     """Change brightness, contrast, saturation and hue by one matrix (compare torchvision's ColorJitter)."""
-    parts = [_square(m) for m in (_brighten(brightness), _push(contrast), _saturate(saturation), _turn(hue))]
-    stacked = np.stack(parts)
+    parts = [_brighten(brightness), _contrast(contrast, pivot), _saturate(saturation), _turn(hue)]
+    if pivot == "mean":
+        parts = [part if part.shape[-1] == 7 else np.insert(part, [3] * 3, 0, axis=-1) for part in parts]
     orders = np.array(list(permutations(range(4))) if order == "random" else [range(4)])
-    drawn, samples = orders[(turn * len(orders)).astype(int)], np.arange(len(turn))
-    total = stacked[drawn[:, 0], samples]
-    for position in range(1, 4):
-        total = stacked[drawn[:, position], samples] @ total
-    return np.asarray(total[:, :3])
+    drawn = orders[(turn * len(orders)).astype(int)]
+    return np.take_along_axis(np.stack(parts, axis=1), drawn[:, :, None, None], axis=1)
 
 
 @color()

@@ -45,7 +45,11 @@ def resize(source: "GraphImage", size: int, side: str) -> Any:
     ),
 )
 def random_resized_crop(source: "GraphImage", size: int, area_range: Interval, aspect_range: Interval) -> Any:
-    """Cut a window of random area, aspect ratio and position, and resize it (Szegedy et al. 2015)."""
+    """Cut a window of random area, aspect ratio and position, and resize it (Szegedy et al. 2015).
+
+    The aspect ratio is log-uniform. If none of ten windows fits, the largest one of an allowed aspect ratio is taken,
+    at a random position; torchvision centers it.
+    """
     return source.resize_random_window(size, area_range, aspect_range)
 
 

@@ -56,16 +56,17 @@ def warp(size: int, u: Array, v: Array) -> Array:
     scale_range=Range(default=(0.9, 1.1), within=(0.1, 10), doc="scale factor"),
     shear_range=Range(
         default=(-5, 5),
-        within=(-44, 44),
+        within=(-60, 60),
         unit="deg",
         draws=("shear_x", "shear_y"),
-        doc="shear angles along x and y, drawn independently",
+        doc="shear angles along x, then y, drawn independently",
     ),
 )
 def affine(size: int, translate_x: Array, translate_y: Array, scale: Array, shear_x: Array, shear_y: Array) -> Array:
-    """Shear, scale and shift the image, in this order, about its center."""
+    """Shear (which keeps areas), scale and shift the image, in this order, about its center."""
     tan_x, tan_y = np.tan(np.radians(shear_x)), np.tan(np.radians(shear_y))
-    return stack((scale, scale * tan_x, size * translate_x), (scale * tan_y, scale, size * translate_y), (0, 0, 1))
+    across, down = (scale, scale * tan_x), (scale * tan_y, scale * (1 + tan_x * tan_y))
+    return stack((*across, size * translate_x), (*down, size * translate_y), (0, 0, 1))
 
 
 @geometry(

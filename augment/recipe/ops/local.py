@@ -245,7 +245,9 @@ def _windows(size: int, area: Array, aspect: Array, x: Array, y: Array, fill: st
     neutral={"area": 0.0},
     uniforms=("x", "y"),
     area_range=Range(default=(0.02, 0.33), within=(0, 1), doc="area of the hole as a share of the image"),
-    aspect_range=Range(default=(0.3, 3.3), within=(0.01, 100), doc="width of the hole divided by its height"),
+    aspect_range=Range(
+        default=(0.3, 3.3), within=(0.01, 100), log=True, doc="width of the hole divided by its height; log-uniform"
+    ),
     fill=Choice(
         default="constant",
         options=("constant", "mean", "noise"),

@@ -34,6 +34,7 @@ from augment.data.images import is_decoded, open_image
 from augment.params import Range
 from augment.recipe.op import load_plugins
 from augment.recipe.plan import build_plan
+from augment.recipe.stage import Stage, step_matrix
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, Step, parse_steps, plain_steps
 from augment.tools.bench.setup import Setup
 
@@ -90,10 +91,18 @@ def torchvision_obstacle(setup: Setup) -> str:
 def obstacle(setup: Setup) -> str:
     """Return the reason why the recipe cannot be written for a DataLoader, "" if it can."""
     plan = setup.plan
-    unknown = [step.key for step in plan.tree if step.op.kind not in _MATRICES]
+    if len(plan.per_view) > 1:
+        return "several views of each image"
+    unknown = [step.key for step in plan.tree if step.op.kind not in _MATRICES or _uses_mean(step)]
     if plan.crop.op.name not in _CROPS or plan.crop.params.get("side", "both") != "both":
         unknown.insert(0, plan.crop.key)
     return f"no translation of {', '.join(unknown)}" if unknown else ""
+
+
+def _uses_mean(step: Step) -> bool:
+    """Return whether a step needs the image's mean, for which the libraries' own contrast is the only translation."""
+    is_color = step.op.kind == "color" and step.op.name != "contrast"
+    return is_color and Stage("color", ((step,),)).uses_mean
 
 
 def window(step: Step, width: int, height: int, rng: np.random.Generator) -> Window:
@@ -131,11 +140,8 @@ def draw(step: Step, rng: np.random.Generator) -> Drawn:
 
 def _matrix(step: Step, values: Drawn, size: int) -> NDArray[np.float64]:
     """Return the op's matrix, (3, 3) or (3, 4), for one sample."""
-    arguments = step.op.values(step.params, {n: np.array([v]) for n, v in values.items()})
-    if step.op.kind == "geometry":
-        arguments["size"] = size
-    matrix = np.asarray(step.op.function(**arguments))
-    return matrix[0] if matrix.ndim == 3 else matrix
+    drawn = {name: np.array([value]) for name, value in values.items()}
+    return step_matrix(step, {**drawn, "applied": np.array([True])}, size)[0, :3]
 
 
 def _coefficients(step: Step, values: Drawn, size: int) -> list[float]:

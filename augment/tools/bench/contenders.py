@@ -13,7 +13,8 @@ from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.recipe.op import OPS, find_op
 from augment.recipe.plan import build_plan
-from augment.recipe.steps import Aug, parse_steps
+from augment.recipe.steps import Aug, Step, parse_steps
+from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
 from augment.tools.bench import baselines, handwritten
 from augment.tools.bench.baselines import PilDataset, PlainRecipe, TorchvisionDataset, data_loader
@@ -56,7 +57,7 @@ def op_contenders(names: Sequence[str]) -> list[Contender]:
 
 
 def _op(name: str, setup: Setup) -> Stream:
-    aug = without_steps(setup.aug)
+    aug = without_steps(replace(setup.aug, views=Views()))
     return recipe_stream(setup, replace(aug, train=(*aug.train, *parse_steps({name: None}, "--ops"))))
 
 
@@ -64,8 +65,13 @@ def _op(name: str, setup: Setup) -> Stream:
 
 
 def without_steps(aug: Aug) -> Aug:
-    """Return the recipe's crop and nothing else."""
-    return replace(aug, train=tuple(step for step in aug.train if step.op.kind == "crop"))
+    """Return the recipe's crop and nothing else, of each view."""
+
+    def crop(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        return tuple(step for step in steps if step.op.kind == "crop")
+
+    named = tuple(replace(view, steps=crop(view.steps)) for view in aug.views.named)
+    return replace(aug, train=crop(aug.train), views=replace(aug.views, named=named))
 
 
 def _loader(setup: Setup, aug: Aug) -> Batches:

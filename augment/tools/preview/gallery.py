@@ -25,7 +25,8 @@ from augment.recipe.captions import (
 from augment.recipe.op import OPS, Kind, Op
 from augment.recipe.ops.crops import letterbox, resize
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import Aug, SplitName, Step, Views, parse_steps
+from augment.recipe.steps import Aug, SplitName, Step, parse_steps
+from augment.recipe.views import Views
 from augment.support.errors import UserError
 from augment.tools.preview.sheet import Block, Sheet, SheetRow, Tile
 from augment.tools.preview.shots import Images, shoot
@@ -141,9 +142,13 @@ def recipe_sheet(aug: Aug, split: SplitName, files: Sequence[ImageRef], progress
     plan = build_plan(aug, split)
     studio = Studio(aug, tuple(files[:1]), 1, seed)
     rows: list[SheetRow] = []
-    shown = [plan.crop, *(s for s in plan.tree if all(leaf.op.kind != "batch" for leaf in s.leaves()))]
-    for step in progress.track(shown, description="Drawing"):
-        rows += studio.rows(step, [*chance_of(step), *settings_of(step)])
+    shown: list[tuple[str, Step]] = []  # with the view, unless an earlier one has the same step
+    for own in plan.per_view:
+        others = [step for _, step in shown]
+        shown += [(own.view, step) for step in (own.crop, *own.tree) if not step.mixes and step not in others]
+    for view, step in progress.track(shown, description="Drawing"):
+        of_view = [f"view {view}"] if view != plan.view else []
+        rows += studio.rows(step, [*of_view, *chance_of(step), *settings_of(step)])
     how = "applied to every image, at the low end, the middle and the high end of its ranges"
     blocks = (Block("Single steps", how, tuple(rows)), _whole_recipe(plan, aug, files, seed))
     return Sheet(blocks, smallest=192)
@@ -151,7 +156,7 @@ def recipe_sheet(aug: Aug, split: SplitName, files: Sequence[ImageRef], progress
 
 def _whole_recipe(plan: Plan, aug: Aug, files: Sequence[ImageRef], seed: int) -> Block:
     """Show the model input: a row for each photo, a column for each draw and view."""
-    views = plan.views.count
+    views = len(plan.per_view)
     # Validation is the same in every epoch.
     epochs = max(1, DRAWS // views) if plan.split == "train" else 1
     shots = {(s.photo, s.epoch, s.view): s for s in shoot(plan, files, seed=seed, epochs=epochs)}

@@ -53,7 +53,7 @@ def shoot(plan: Plan, files: Sequence[ImageRef], *, seed: int, epochs: int) -> l
     raw = not plan.batch_stages
     loader = Loader(plan, split, batch_size=len(files), seed=seed, device=torch.device("cpu"), classes=len(files),
                     raw=raw)  # fmt: skip
-    samplers = [Sampler(plan, seed, view=view) for view in range(plan.views.count)]
+    samplers = [Sampler(own, seed, view=view) for view, own in enumerate(plan.per_view)]
     shots = []
     for epoch in range(epochs):
         for batch in loader:

@@ -191,7 +191,7 @@ def test_files_that_are_there(tokens: list[str]) -> None:
         ),
         (
             "+aug=imagenete",
-            "aug: unknown name 'imagenete'. Did you mean 'imagenette'? Allowed: auto_augment, finetune, imagenette,",
+            "aug: unknown name 'imagenete'. Did you mean 'imagenette'? Allowed: auto_augment, byol, dino, finetune, ",
         ),
         (
             "model=resnet18",

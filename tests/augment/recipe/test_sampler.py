@@ -282,6 +282,8 @@ def as_uniform(op: Op, params: Any, value: str, drawn: Array) -> tuple[Array, in
     if param.whole:
         levels = int(high - low) + 1
         return (drawn - low + 0.5) / levels, levels
+    if param.log:
+        return np.log(drawn / low) / np.log(high / low), 20
     return (drawn - low) / (high - low), 20
 
 

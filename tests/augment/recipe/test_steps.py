@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from augment import load_recipe
 from augment.params import Values
 from augment.recipe.op import BORDERS, OPS, policy
-from augment.recipe.steps import Aug, Step, Views, parse_aug, parse_steps, plain_steps
+from augment.recipe.steps import Aug, Step, parse_aug, parse_steps, plain_steps
+from augment.recipe.views import Views
 from augment.support.errors import UserError
 
 FULL: dict[str, Any] = {
@@ -130,7 +132,7 @@ def test_a_bare_step_applies_always() -> None:
     [
         (
             {"trian": {}},
-            "aug.trian: unknown key. Did you mean 'train'? Allowed: cache, decode, fuse, hw_decoder_load, mean, "
+            "aug.trian: unknown key. Did you mean 'train'? Allowed: cache, clip, decode, fuse, hw_decoder_load, mean, "
             "plugins, prefetch, size, std, train, val, views.",
         ),
         ({"sizes": 3}, "aug.sizes: unknown key. Did you mean 'size'? Allowed: "),
@@ -516,3 +518,19 @@ def test_steps_returned_by_a_policy_are_validated() -> None:
         parse_aug({"train": {"with_a_crop": {}}})
     with pytest.raises(UserError, match=r"mixing_first\).flip: either .mixup. or this step mixes samples"):
         parse_aug({"train": {"mixing_first": {}}})
+
+
+def test_hue_in_turns_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    turns, degrees = {"hue_range": [-0.1, 0.1]}, {"hue_range": [-36, 36]}
+    nested = {"one_of": {"steps": {"hue": {"angle_range": {"values": [0, 0.5]}}}}}
+    views = {"first": {}, "second": {"steps": {"color_jitter": {"hue_range": 0.2}}}}
+    load_recipe({"train": {"color_jitter": degrees} | nested, "val": {"color_jitter": turns}, "views": views})
+    ending = " deg changes next to nothing; torchvision's hue of 0.1 is 36 deg"
+    assert [record.getMessage().removesuffix(ending) for record in caplog.records] == [
+        "aug.train.one_of.steps.hue.angle_range: 0 or 0.5",
+        "aug.val.color_jitter.hue_range: -0.1..0.1",
+        "aug.views.second.steps.color_jitter.hue_range: -0.2..0.2",
+    ]
+    caplog.clear()
+    load_recipe({"train": {"color_jitter": degrees, "hue": {"angle_range": [0, 0]}, "rotate": {"angle_range": 0.1}}})
+    assert not caplog.records

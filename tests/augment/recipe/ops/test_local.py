@@ -27,7 +27,9 @@ from rendering import (
     save,
     vivid_images,
 )
+from scipy.stats import binomtest, kstest
 
+from augment.recipe.ops.elastic import _bend, _displacements
 from augment.recipe.ops.local import _lines
 
 COUNT = 24
@@ -318,6 +320,37 @@ def test_erase_reaches_every_position_and_the_whole_image(grays: list[Path], dev
     np.testing.assert_array_equal(whole, 0)
     nothing = render(plan_of({"erase": {"area_range": [0, 0]}}), grays, device)
     np.testing.assert_array_equal(nothing, 100)
+
+
+def test_as_many_holes_stand_as_lie() -> None:
+    plan = plan_of({"erase": {"aspect_range": [0.3, 1 / 0.3]}})
+    lying = int((draws_of(plan, 6000)["erase"]["aspect"] > 1).sum())
+    assert binomtest(lying, 6000, 0.5).pvalue > 1e-3
+
+
+# --- elastic ---
+
+
+def test_elastic_moves_pixels_by_the_shifts_between_which_it_interpolates(vivid: list[Path]) -> None:
+    images = torch.from_numpy(read(vivid).astype(np.uint8))
+    same = torch.tensor([3.0, -2.0])[:, None, None].expand(len(images), 2, 4, 4)  # right and up
+    assert torch.equal(_bend(images, same)[:, :-2, 3:], images[:, 2:, :-3])
+    assert torch.equal(_bend(images, 0 * same), images)
+    # A ramp, whose level is its column, shows where each pixel comes from.
+    ramp = torch.arange(0, 4 * SIZE, 4, dtype=torch.uint8)[None, None, :, None].expand(1, SIZE, SIZE, 3)
+    shift = torch.zeros(1, 2, 3, 3)
+    shift[0, 0, 1, 1] = 5  # right, in the middle only
+    moved = (ramp.int() - _bend(ramp, shift).int())[0, :, :, 0] / 4
+    assert moved[SIZE // 2, SIZE // 2] == pytest.approx(5, abs=0.5)
+    assert moved[0].abs().max() <= 0.5
+    assert (moved[:, SIZE // 2].diff().abs() <= 1).all(), "smooth"
+
+
+def test_shifts_of_elastic_are_normal() -> None:
+    uniform = np.random.default_rng(0).random(4000)
+    shift = _displacements(100, np.full(4000, 0.02), uniform, 3)["shift"].reshape(4000, -1)
+    assert kstest(shift.ravel() / 2, "norm").pvalue > 1e-3
+    assert np.abs(np.corrcoef(shift.T) - np.eye(18)).max() < 0.08
 
 
 def test_grid_mask(grays: list[Path], device: torch.device) -> None:

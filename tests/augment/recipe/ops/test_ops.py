@@ -103,12 +103,18 @@ HALF = 26.56505117707799  # degrees whose tangent is 1/2
         # Sheared, then scaled, then shifted: the shift is not scaled.
         (
             {"translate_x": 0.25, "translate_y": 0.5, "scale": 2, "shear_x": HALF, "shear_y": -HALF},
-            [[2, 1, 32], [-1, 2, 64], [0, 0, 1]],
+            [[2, 1, 32], [-1, 1.5, 64], [0, 0, 1]],
         ),
     ],
 )
 def test_affine(values: dict[str, Any], expected: list[list[float]]) -> None:
     np.testing.assert_allclose(geometry("affine", **{**NEUTRAL, **values})[0], expected, atol=1e-12)
+
+
+def test_shears_of_affine_keep_areas() -> None:
+    for angles in (44, 44), (44, -44), (-60, 60):
+        sheared = geometry("affine", **{**NEUTRAL, "shear_x": angles[0], "shear_y": angles[1], "scale": 1.5})
+        assert np.linalg.det(sheared[0]) == pytest.approx(1.5**2)
 
 
 def test_affine_moves_pixels_in_the_expected_directions() -> None:

@@ -1,0 +1,64 @@
+"""Elastic deformation: neither a matrix nor a DALI operator that runs on the CPU, so PyTorch resamples."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from augment.params import Count, Range
+from augment.recipe.op import Array, local
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from augment.pipeline.graph import Dali
+
+Node = Any  # a DALI DataNode: the package has no types
+
+
+def _displacements(size: int, std: Array, seed: Array, points: int) -> dict[str, Array]:
+    """Draw normal displacements in pixels, (N, 2, points, points) for x and y; `seed` is uniform in [0, 1)."""
+    count = points * points  # of each of two uniform numbers, which give two normal ones (Box and Muller)
+    uniform = _hashed(seed, 2 * count).reshape(len(seed), 2, points, points)
+    radius, angle = np.sqrt(-2 * np.log1p(-uniform[:, 0])), 2 * np.pi * uniform[:, 1]
+    normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return {"shift": (size * std[:, None, None, None] * normal).astype(np.float32)}
+
+
+def _hashed(seed: Array, count: int) -> Array:
+    """Return (N, count) numbers in [0, 1), a stream for each seed in [0, 1) (SplitMix64, Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        state = (seed * 2**53).astype(np.uint64)[:, None] * np.uint64(2**11 + 1)
+        z = state + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return np.asarray((z >> np.uint64(11)) * 2.0**-53, np.float64)
+
+
+def _bend(images: "Tensor", shift: "Tensor") -> "Tensor":
+    """Move pixels of (N, size, size, 3) uint8 by displacements on a coarse grid, (N, 2, points, points), in pixels."""
+    import torch
+    from torch.nn.functional import grid_sample, interpolate
+
+    size = images.shape[1]
+    fine = interpolate(shift.to(images.device, non_blocking=True), (size, size), mode="bicubic", align_corners=True)
+    line = torch.linspace(-1, 1, size, device=images.device)
+    at = torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1)
+    source = at - fine.permute(0, 2, 3, 1) * (2 / (size - 1))
+    planes = images.permute(0, 3, 1, 2).float()
+    moved = grid_sample(planes, source, padding_mode="reflection", align_corners=True)
+    return moved.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()
+
+
+@local(
+    prepare=_displacements,
+    neutral={"std": 0.0},
+    uniforms=("seed",),
+    std_range=Range(
+        default=(0, 0.03), within=(0, 0.5), doc="standard deviation of the shifts as a share of the image side"
+    ),
+    points=Count(default=4, within=(2, 32), doc="shifts along each side, between which pixels move smoothly"),
+)
+def elastic(images: Node, dali: "Dali", shift: Node, points: int) -> Node:
+    """Deform the image smoothly by random shifts on a coarse grid (as for U-Net, Ronneberger et al. 2015)."""
+    return dali.torch_function(_bend, images, {"shift": shift})

@@ -1,0 +1,153 @@
+"""Several views of each train image: equal ones, or views by name with steps of their own."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from augment.params import Choice, Count, Texts, parse_params, parse_settings, setting, settings
+from augment.recipe.op import OPS
+from augment.support.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from augment.recipe.steps import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A view with steps of its own: those of `aug.train`, changed and continued by its own.
+
+    Attributes:
+        name: its name in YAML.
+        steps: all its steps, in order.
+    """
+
+    count: int = setting(Count(default=1, within=(1, 16), doc="number of these views, each with draws of its own"))
+    size: int | None = setting(
+        Count(optional=True, within=(8, 4096), doc="side of the square; null: aug.size", unit="px")
+    )
+    share: tuple[str, ...] = setting(Texts(default=(), doc="steps whose draws are those of the first view"))
+    name: str = ""
+    steps: "tuple[Step, ...]" = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """Several views of each train image, for self-supervised training.
+
+    Attributes:
+        named: views with steps of their own, in place of `count` equal ones.
+    """
+
+    count: int = setting(Count(default=1, within=(1, 16), doc="views of each image, each with draws of its own"))
+    crop: str = setting(
+        Choice(
+            default="own",
+            options=("own", "same"),
+            doc="whether each view has its own crop window or all share one",
+        )
+    )
+    named: tuple[View, ...] = field(default=(), repr=False)
+
+
+def parse_views(
+    given: object, key: str, train: object, parse_steps: "Callable[[object, str], tuple[Step, ...]]"
+) -> Views:
+    """Validate `aug.views`: a mapping of count and crop, or of views by name.
+
+    Args:
+        given: the mapping.
+        key: its key path.
+        train: the mapping of `aug.train`, which is valid.
+        parse_steps: validates a mapping of steps.
+
+    Raises:
+        UserError: an unknown key, a value that is not allowed, or a shared step that is not the same in both views.
+    """
+    plain = settings(Views)
+    is_named = isinstance(given, Mapping) and any(
+        isinstance(value, Mapping | None) for name, value in given.items() if name not in plain
+    )
+    if not isinstance(given, Mapping) or not is_named:
+        return parse_settings(Views, given, key)
+    if beside := [name for name in given if name in plain]:
+        raise UserError(f"{key}.{beside[0]}: not allowed beside views by name, which have a count each.")
+    views: list[View] = []
+    for name, value in given.items():
+        path = f"{key}.{name}"
+        views.append(_parse_view(str(name), value, path, train if isinstance(train, Mapping) else {}, parse_steps))
+        _check_shared(views[-1], views[0], f"{path}.share")
+    return Views(named=tuple(views))
+
+
+def _parse_view(
+    name: str,
+    given: object,
+    key: str,
+    train: Mapping[str, Any],
+    parse_steps: "Callable[[object, str], tuple[Step, ...]]",
+) -> View:
+    given = {} if given is None else given
+    known = {**settings(View), "steps": None}
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of {', '.join(known)}.")
+    for entry in given:
+        if entry not in known:
+            raise UserError(f"{key}.{entry}: unknown key.{suggest(str(entry), known)}")
+    plain = parse_params(settings(View), {n: v for n, v in given.items() if n != "steps"}, key)
+    path, own = f"{key}.steps", given.get("steps")
+    own = {} if own is None else own
+    if not isinstance(own, Mapping):
+        parse_steps(own, path)  # raises
+        raise AssertionError
+    mixing = [step.key for step in parse_steps(train, "aug.train") if step.mixes]
+    steps = parse_steps(merge_steps(train, own, last=mixing), path)
+    for step in steps:
+        if step.mixes and (step.key in own or step.key not in mixing):
+            raise UserError(f"{path}.{step.key}: mixes samples and their targets. Allowed: in aug.train only.")
+    return View(**plain, name=name, steps=steps)
+
+
+def _check_shared(view: View, first: View, key: str) -> None:
+    """Check that the steps that a view shares with the first one are the same in both."""
+    steps, others = ({step.key: step for step in v.steps} for v in (view, first))
+    for name in view.share:
+        if name not in steps:
+            raise UserError(f"{key}: there is no step '{name}'.{suggest(name, steps)}")
+        if steps[name] != others.get(name):
+            raise UserError(f"{key}: '{name}' is another step in {first.name}. Allowed: steps that both views have.")
+
+
+def merge_steps(base: Mapping[str, Any], own: Mapping[str, Any], last: Collection[str] = ()) -> dict[str, Any]:
+    """Return steps that are changed and continued by others, as by a recipe that builds on another one.
+
+    Args:
+        base: a mapping of steps.
+        own: a step with the name and op of one of `base` changes its parameters; any other is new. New steps come
+            after those of `base`, but a crop replaces the crop.
+        last: steps of `base` that stay behind the new ones.
+    """
+    own_crops = [name for name in own if _is_crop(name, own[name])]
+    kept = {n: v for n, v in base.items() if n in own or not (own_crops and _is_crop(n, v))}
+    changed = {n: _merge_step(n, v, own[n]) if n in own else v for n, v in kept.items()}
+    crops = {n: own[n] for n in own_crops if n not in kept}
+    new = {n: v for n, v in own.items() if n not in kept and n not in crops}
+    ending = {n: changed.pop(n) for n in last if n in changed}
+    return {**crops, **changed, **new, **ending}
+
+
+def _merge_step(name: str, base: Any, own: Any) -> Any:
+    base, own = ({} if step is None else step for step in (base, own))
+    if not isinstance(own, Mapping):
+        return own
+    op = base.get("op", name)
+    if own.get("op", op) != op:
+        return own
+    nested = {}
+    if isinstance(base.get("steps"), Mapping) and isinstance(own.get("steps"), Mapping):
+        nested["steps"] = merge_steps(base["steps"], own["steps"])
+    return {**base, **own, **nested}
+
+
+def _is_crop(name: str, step: Any) -> bool:
+    op = OPS.get(str(step.get("op", name) if isinstance(step, Mapping) else name))
+    return op is not None and op.kind == "crop"

@@ -1,0 +1,190 @@
+"""Views with steps of their own: the rates of their steps, and what they share."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from passes import RECIPE, make, saved, take
+from scipy.stats import binomtest
+from torch import Tensor
+
+from augment import Transform, UserError, load_recipe
+from augment.data.dataset import Split
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.steps import parse_aug, plain_steps, plain_views
+
+COUNT = 6000
+
+
+def plan_of(train: dict[str, Any], views: dict[str, Any]) -> Plan:
+    return build_plan(parse_aug({"size": 16, "train": train, "views": views}), "train")
+
+
+def views_of(plan: Plan, split: Split, device: torch.device, **options: Any) -> list[Tensor]:
+    """Return the images of each view of a pass."""
+    batches = [[view.cpu().clone() for view in batch.views] for batch in make(split, device, plan=plan, **options)]
+    return [torch.cat(view) for view in zip(*batches, strict=True)]
+
+
+def test_views_of_byol_have_their_own_rates(device: torch.device) -> None:
+    # What remains of the recipe can be told by a bright image with one dark pixel. The blur is strong enough to show.
+    kept = ["~aug.train.random_resized_crop", "aug.train.color_jitter.p=0", "aug.train.grayscale.p=0", "aug.size=9",
+            "aug.train.gaussian_blur.sigma_range=[1,2]", "aug.mean=[0,0,0]", "aug.std=[1,1,1]"]  # fmt: skip
+    image = np.full((9, 9, 3), 240, np.uint8)
+    image[4, 1] = 0
+    made = Transform(load_recipe("byol", *kept), device=device, seed=1)(np.broadcast_to(image, (COUNT, 9, 9, 3)))
+    seen = []
+    for view, (blur, solarize) in zip(made, ((1.0, 0.0), (0.1, 0.2)), strict=True):
+        pixels = (view[:, 0] * 255).round().cpu()
+        is_inverted = pixels[:, 0, 0] < 128
+        pixels = torch.where(is_inverted[:, None, None], 255 - pixels, pixels)
+        is_blurred = (pixels != 240).flatten(1).sum(dim=1) > 1
+        is_flipped = (pixels - 240).abs()[:, :, 5:].sum(dim=(1, 2)) > (pixels - 240).abs()[:, :, :4].sum(dim=(1, 2))
+        seen.append((is_blurred, is_inverted, is_flipped))
+        for found, p in zip(seen[-1], (blur, solarize, 0.5), strict=True):
+            count = int(found.sum())
+            assert count == p * COUNT if p in (0, 1) else binomtest(count, COUNT, p).pvalue > 1e-3
+    both = int((seen[0][2] & seen[1][2]).sum())
+    assert binomtest(both, COUNT, 0.25).pvalue > 1e-3, "the views flip independently"
+
+
+# Windows, a warp, noise within DALI and a choice among steps.
+SHARED: dict[str, Any] = {
+    "random_resized_crop": {"area_range": [0.1, 0.5]},
+    "flip": {"p": 0.5},
+    "rotate": {"p": 0.8},
+    "gaussian_noise": {"p": 0.7},
+    "invert": {"p": 0},
+    "some": {"op": "some_of", "p": 0.7, "steps": {"rot90": {}, "salt_and_pepper": {}}},
+}
+
+
+def test_shared_steps_are_the_same_to_the_bit(varied: Split, device: torch.device) -> None:
+    names = [name for name in SHARED if name != "invert"]
+    views = {
+        "first": None,
+        "equal": {"count": 2, "share": names},
+        "inverted": {"share": names[:-1], "steps": {"some": {"p": 0}, "invert": {"p": 1}}},
+        "window": {"share": names[:1]},
+    }
+    plan = plan_of(SHARED, views | {"plain": {"share": names[:-1], "steps": {"some": {"p": 0}}}})
+    first, equal, again, inverted, window, plain = views_of(plan, varied, device)
+    assert torch.equal(equal, first)
+    assert torch.equal(again, first)
+    assert torch.equal(inverted, 255 - plain)
+    for other in (window, plain):
+        assert (other != first).flatten(1).any(dim=1).sum() >= len(first) // 2
+    # What is the same runs once: the crop and one stage or several.
+    assert [own.in_common(plan) for own in plan.others] == [5, 5, 3, 1, 3]
+
+
+def test_a_shared_step_draws_the_same_after_a_step_that_is_not(varied: Split, device: torch.device) -> None:
+    train = {"invert": {"p": 0}, "rotate": {"p": 0.8}, "rot90": {}, "salt_and_pepper": {"p": 0.9}}
+    views = {"first": None, "inverted": {"share": list(train)[1:], "steps": {"invert": {"p": 1}}}}
+    first, inverted = views_of(plan_of(train, views), varied, device)
+    is_noise = first == inverted
+    assert torch.equal(inverted[~is_noise], 255 - first[~is_noise])
+    assert set(first[is_noise].tolist()) == {0, 255}
+
+
+def test_transform_shares_what_a_loader_shares(device: torch.device, varied: Split) -> None:
+    names = ["random_resized_crop", "flip", "rotate", "gaussian_noise"]
+    train = {name: SHARED[name] for name in names}
+    views = {"first": None, "all": {"share": names}, "small": {"size": 8, "share": names[:2]}}
+    recipe = load_recipe({"size": 16, "train": train, "views": views})
+    images = np.random.default_rng(0).integers(0, 256, (5, 40, 30, 3), np.uint8)
+    first, equal, small = Transform(recipe, device=device, seed=2)(images)
+    assert torch.equal(first, equal)
+    assert small.shape == (5, 3, 8, 8)
+    assert (first[:, :, ::2, ::2] != small).flatten(1).any(dim=1).all()
+
+
+def test_a_shared_window_of_another_size_is_the_same(varied: Split, device: torch.device) -> None:
+    train = {"random_resized_crop": {"area_range": [0.1, 0.2]}}
+    whole, small, own = views_of(
+        plan_of(train, {"whole": None, "small": {"size": 8, "share": ["random_resized_crop"]}, "own": {"size": 8}}),
+        varied,
+        device,
+    )
+    reduced = torch.nn.functional.interpolate(whole.float(), (8, 8), mode="area")
+    assert (reduced - small).abs().mean() < 3 < (reduced - own).abs().mean()
+
+
+def test_first_of_named_views_is_what_one_view_would_be(varied: Split, device: torch.device) -> None:
+    one = plan_of(RECIPE, {})
+    two = plan_of(RECIPE, {"first": None, "second": {"steps": {"flip": {"p": 1}, "gaussian_blur": None}}})
+    assert torch.equal(views_of(two, varied, device)[0], views_of(one, varied, device)[0])
+
+
+def test_many_windows_are_cut_from_images_decoded_once(image_files: Split) -> None:
+    # Small and large views, of files; the windows are those of images decoded apart.
+    views = {"first": None, "others": {"count": 3, "size": 12}}
+    plan = plan_of({"random_resized_crop": {}}, views)
+    apart = plan_of({"random_resized_crop": {}}, {"count": 4})
+    cpu = torch.device("cpu")
+    made, expected = (views_of(p, image_files, cpu) for p in (plan, apart))
+    assert [view.shape[-1] for view in made] == [16, 12, 12, 12]
+    assert (made[0].float() - expected[0].float()).abs().mean() < 1
+
+
+def test_resume_with_named_views(varied: Split, device: torch.device) -> None:
+    views = {"first": None, "second": {"size": 8, "share": ["flip"], "steps": {"gaussian_noise": None}}}
+    plan = plan_of(RECIPE, views)
+    loader = make(varied, device, plan=plan)
+    whole = views_of(plan, varied, device)
+    take(loader, 1)
+    resumed = make(varied, device, plan=plan)
+    resumed.load_state_dict(saved(loader.state_dict()))
+    rest = [[view.cpu().clone() for view in batch.views] for batch in resumed]
+    for number, view in enumerate(whole):
+        assert torch.equal(torch.cat([views[number] for views in rest]), view[4:])
+    changed = plan_of(RECIPE, views | {"second": {"size": 8}})
+    with pytest.raises(UserError, match=r"^aug\.train: not that of the saved run"):
+        make(varied, device, plan=changed).load_state_dict(loader.state_dict())
+
+
+def test_named_views_round_trip() -> None:
+    aug = load_recipe("dino", "+aug.train.mixup={}").aug
+    plain = {"size": aug.size, "clip": aug.clip, "train": plain_steps(aug.train), "views": plain_views(aug)}
+    assert {name: list(view["steps"]) for name, view in plain["views"].items()} == {
+        "first": [],
+        "second": ["gaussian_blur", "solarize"],
+        "local": ["random_resized_crop", "gaussian_blur"],
+    }
+    again = parse_aug(plain)
+    assert again.views == aug.views
+    assert build_plan(again, "train").digest == build_plan(aug, "train").digest
+    assert [len(plan.batch_stages) for plan in build_plan(aug, "train").per_view] == [1] * 10
+
+
+@pytest.mark.parametrize(
+    ("views", "message"),
+    [
+        ({"a": {}, "count": 2}, "aug.views.count: not allowed beside views by name, which have a count each."),
+        ({"a": 3, "b": {}}, "aug.views.a: 3 is not allowed. Allowed: a mapping of count, size, share, steps."),
+        ({"a": {"stps": {}}}, "aug.views.a.stps: unknown key. Did you mean 'steps'? Allowed: count, share, size, "),
+        ({"a": {"steps": {"rotat": {}}}}, "aug.views.a.steps.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
+        ({"a": {"steps": 1}}, "aug.views.a.steps: 1 is not allowed."),
+        ({"a": {"steps": {"flip": {"p": 2}}}}, "aug.views.a.steps.flip.p: 2 is not allowed."),
+        ({"a": {}, "b": {"share": ["flp"]}}, "aug.views.b.share: there is no step 'flp'. Did you mean 'flip'?"),
+        (
+            {"a": {}, "b": {"share": ["flip"], "steps": {"flip": {"p": 0.1}}}},
+            "aug.views.b.share: 'flip' is another step in a. Allowed: steps that both views have.",
+        ),
+        ({"a": {"steps": {"mixup": {}}}}, "aug.views.a.steps.mixup: mixes samples and their targets."),
+        ({"cuont": 2}, "aug.views.cuont: unknown key. Did you mean 'count'?"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_views(views: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        plan_of({"flip": {"p": 0.5}}, views)
+
+
+def test_steps_of_a_view_change_and_continue_those_of_all() -> None:
+    train = {"random_resized_crop": {}, "flip": {"p": 0.5}, "mixup": {}}
+    own = {"flip": {"direction": "vertical"}, "center_crop": {}, "hue": None}
+    (view,) = parse_aug({"train": train, "views": {"a": {"steps": own}}}).views.named
+    assert [step.key for step in view.steps] == ["center_crop", "flip", "hue", "mixup"]
+    assert (view.steps[1].p, view.steps[1].params["direction"]) == (0.5, "vertical")
