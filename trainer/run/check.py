@@ -9,7 +9,8 @@ from augment.support.errors import UserError
 from trainer.callbacks.freeze import keep_statistics
 from trainer.models.registry import check_model
 from trainer.optim.optimizers import has_momentum, make_optimizer
-from trainer.run.config import Config, Fit
+from trainer.run.config import Config
+from trainer.run.fit import Fit
 from trainer.run.weights import check_weights
 from trainer.tasks.registry import ALL_MONITORED, task_named
 from trainer.tasks.task import AUTO

@@ -4,9 +4,8 @@ Nothing here imports PyTorch or DALI; `trainer.run.check` checks what has to be 
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from logging import LogRecord
 from pathlib import Path
@@ -20,81 +19,24 @@ from augment.data.dataset import Dataset
 from augment.data.images import portable_name
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, notices_of, parse_data
-from augment.params import Count, Flag, Text, parse_params, parse_settings, setting, settings
+from augment.params import parse_params, parse_settings, settings
 from augment.recipe.op import load_plugins
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
-from augment.support.errors import UserError, first_line, suggest
+from augment.support.errors import UserError, first_line
 from augment.support.files import read_some, write_json
 from augment.support.secrets import as_written
 from augment.support.yaml_files import read_yaml
 from trainer.callbacks.registry import complete_callbacks, known_callbacks, parse_callbacks
 from trainer.loop.callback import Callback
-from trainer.loop.settings import LoopSettings, launched, local
-from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages, plain_stages
+from trainer.loop.settings import launched
+from trainer.loop.stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
-from trainer.optim.settings import ScheduleSettings
+from trainer.run.fit import Fit, check_ranks, parse_fit
 from trainer.run.labels import RunLabels
-from trainer.tasks.settings import LossSettings
 
 CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 LEFT_OUT_FILE = "left_out.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fit(LoopSettings, LossSettings, ScheduleSettings):
-    """How to train: the settings of the loop, the loss, the schedules and the optimizer, and how batches are made.
-
-    Attributes:
-        stages: the stages that change the size of images and batches; empty: sizes do not change.
-    """
-
-    batch_size: int = setting(
-        Count(default=64, within=(1, 10**6), doc="images in a batch; of several GPUs, all together")
-    )
-    auto_batch_size: bool = setting(
-        Flag(default=False, doc="halve batch_size until a batch fits in memory; lr stays as it is")
-    )
-    drop_last: bool = setting(
-        Flag(
-            default=False,
-            doc=(
-                "leave out the smaller last training batch, which differs between epochs; needed if it is a single "
-                "small image, on which batch norm cannot train"
-            ),
-        )
-    )
-    threads: int | None = setting(
-        Count(
-            optional=True,
-            within=(1, 1024),
-            doc="CPU threads of each input pipeline; null: one per core, at most 16",
-        )
-    )
-    resume: str | None = setting(
-        Text(
-            optional=True,
-            doc=(
-                "folder of a run to resume; auto: the newest run of the same configuration unless it has finished, "
-                "or a new run if there is none"
-            ),
-        )
-    )
-    stages: tuple[StageSettings, ...] = field(default=())
-
-    def cpu_threads(self) -> int:
-        """Return the CPU threads of a pipeline."""
-        return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local()[1]))
-
-    def full_stages(self, size: int) -> tuple[FitStage, ...]:
-        """Return the stages with all settings filled in; images have `size` px unless a stage sets another size.
-
-        Raises:
-            UserError: the stages' epochs do not add up to those of the fit.
-        """
-        if not self.stages:
-            return ()
-        return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +117,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     data, fit = parse_data(given.get("data")), _with_found_size(parse_fit(given.get("fit")))
     if launched() > 1:
         fit = replace(fit, gpus=fit.gpus or launched())
-    _check_ranks(fit, aug.size)
+    check_ranks(fit, aug.size)
     callbacks = given.get("callbacks") or {}
     run = parse_settings(RunLabels, given.get("run"), "run")
     return Config(
@@ -201,24 +143,6 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     )
 
 
-def _check_ranks(fit: Fit, size: int) -> None:
-    """Check that the number of ranks is that of the started processes, and divides all batches."""
-    count = launched()
-    if fit.gpus is not None and count > 1 and fit.gpus != count:
-        raise UserError(f"fit.gpus: {fit.gpus}, but torchrun started {count} processes. Allowed: {count}, or null.")
-    ranks = fit.gpus or count
-    if ranks > 1 and fit.auto_batch_size:
-        raise UserError("fit.auto_batch_size: true, with several GPUs. Allowed: false, or fit.gpus=1.")
-    stages = [(f"fit.stages.{stage.name}.batch_size", stage.batch_size) for stage in fit.full_stages(size)]
-    for key, batch_size in stages or [("fit.batch_size", fit.batch_size)]:
-        if batch_size % ranks:
-            near = max(batch_size // ranks, 1) * ranks
-            raise UserError(
-                f"{key}: {batch_size} images cannot be shared evenly by {ranks} GPUs. Allowed: multiples of {ranks}, "
-                f"such as {near}."
-            )
-
-
 def _normalization(model: Model) -> tuple[Channels, Channels] | None:
     """Return mean and std that the weights to start from were trained with; None: no preference."""
     run = Path(model.weights).expanduser() if model.weights else None
@@ -236,22 +160,6 @@ def inner_keys() -> list[str]:
     """Return the key paths of the settings of fit, aug and run, and of all sources."""
     sections = [("fit", Fit), ("aug", Aug), *(("data", cls) for cls in SOURCES.values()), ("run", RunLabels)]
     return [f"{section}.{name}" for section, cls in sections for name in settings(cls)]
-
-
-def parse_fit(given: object, key: str = "fit") -> Fit:
-    """Check the `fit` section and return it typed.
-
-    Raises:
-        UserError: an unknown key, or a value that is not allowed.
-    """
-    if not isinstance(given, Mapping):
-        return parse_settings(Fit, given, key)
-    known = {**settings(Fit), "stages": None}
-    for name in given:
-        if name not in known:
-            raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), known)}")
-    fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, key)
-    return replace(fit, stages=parse_stages(given.get("stages"), f"{key}.stages"))
 
 
 def with_batch_size(config: Config, size: int) -> Config:

@@ -23,7 +23,7 @@ from trainer.loop.callback import in_order, loop_text
 from trainer.loop.stages import StageSettings
 from trainer.models.registry import MODELS
 from trainer.optim.settings import OptimizerSettings
-from trainer.run.config import Fit
+from trainer.run.fit import Fit
 from trainer.run.labels import RunLabels
 from trainer.run.sweeping import LAUNCHERS, SearchSettings
 

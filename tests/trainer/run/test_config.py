@@ -28,7 +28,8 @@ from trainer.models.registry import Cnn, Timm
 from trainer.optim.optimizers import make_optimizer
 from trainer.optim.schedule import constant, flat_cos, one_cycle
 from trainer.run.check import check_config
-from trainer.run.config import Config, Fit, identity, parse_config
+from trainer.run.config import Config, identity, parse_config
+from trainer.run.fit import Fit
 from trainer.run.labels import RunLabels
 
 LEAST: dict[str, Any] = {"data": {"source": "sample"}, "model": {"kind": "cnn"}}

@@ -9,7 +9,7 @@ from augment.support.errors import UserError
 from trainer.callbacks.freeze import Freeze, keep_statistics
 from trainer.models.registry import Cnn, Timm, check_model
 from trainer.run.check import check_last_batch, trains_on_single
-from trainer.run.config import parse_fit
+from trainer.run.fit import parse_fit
 
 NETWORK = check_model(Cnn(), 3, 64)
 

@@ -8,7 +8,7 @@ from fakes import CPU
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
-from trainer.run.config import parse_fit
+from trainer.run.fit import parse_fit
 from trainer.tasks.losses import BinaryCrossEntropy, CrossEntropy, LossFunction
 from trainer.tasks.registry import task_named, unused_settings
 

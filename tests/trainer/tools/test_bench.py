@@ -17,7 +17,7 @@ from augment.pipeline.batch import Batch
 from augment.support import timing
 from augment.support.timing import Result
 from trainer.loop.graphs import WARM_UP, UncapturableError
-from trainer.run.config import Fit
+from trainer.run.fit import Fit
 from trainer.tools.bench import windows
 from trainer.tools.bench.by_hand import ByHand
 from trainer.tools.bench.command import main

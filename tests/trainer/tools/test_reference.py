@@ -12,7 +12,7 @@ from augment.recipe.op import COMMON, OPS, Op
 from augment.recipe.steps import Aug
 from trainer.callbacks.registry import known_callbacks
 from trainer.models.registry import MODELS
-from trainer.run.config import Fit
+from trainer.run.fit import Fit
 from trainer.tools.reference import experiments, help_text, op_table
 
 HELP = help_text(["aug", "data"])

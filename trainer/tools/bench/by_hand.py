@@ -9,7 +9,7 @@ from augment.pipeline.batch import Batch
 from trainer.loop.graphs import WARM_UP, Backend, CudaBackend, Tensors, UncapturableError, capturable
 from trainer.loop.stepper import recording_options
 from trainer.optim.optimizers import make_optimizer
-from trainer.run.config import Fit
+from trainer.run.fit import Fit
 from trainer.tasks.losses import LossFunction
 
 

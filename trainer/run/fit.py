@@ -1,0 +1,102 @@
+"""The section `fit` of the configuration."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from augment.params import Count, Flag, Text, parse_settings, setting, settings
+from augment.support.errors import UserError, suggest
+from trainer.loop.settings import LoopSettings, launched, local
+from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages
+from trainer.optim.settings import ScheduleSettings
+from trainer.tasks.settings import LossSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(LoopSettings, LossSettings, ScheduleSettings):
+    """How to train: the settings of the loop, the loss, the schedules and the optimizer, and how batches are made.
+
+    Attributes:
+        stages: the stages that change the size of images and batches; empty: sizes do not change.
+    """
+
+    batch_size: int = setting(
+        Count(default=64, within=(1, 10**6), doc="images in a batch; of several GPUs, all together")
+    )
+    auto_batch_size: bool = setting(
+        Flag(default=False, doc="halve batch_size until a batch fits in memory; lr stays as it is")
+    )
+    drop_last: bool = setting(
+        Flag(
+            default=False,
+            doc=(
+                "leave out the smaller last training batch, which differs between epochs; needed if it is a single "
+                "small image, on which batch norm cannot train"
+            ),
+        )
+    )
+    threads: int | None = setting(
+        Count(
+            optional=True,
+            within=(1, 1024),
+            doc="CPU threads of each input pipeline; null: one per core, at most 16",
+        )
+    )
+    resume: str | None = setting(
+        Text(
+            optional=True,
+            doc=(
+                "folder of a run to resume; auto: the newest run of the same configuration unless it has finished, "
+                "or a new run if there is none"
+            ),
+        )
+    )
+    stages: tuple[StageSettings, ...] = field(default=())
+
+    def cpu_threads(self) -> int:
+        """Return the CPU threads of a pipeline."""
+        return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local()[1]))
+
+    def full_stages(self, size: int) -> tuple[FitStage, ...]:
+        """Return the stages with all settings filled in; images have `size` px unless a stage sets another size.
+
+        Raises:
+            UserError: the stages' epochs do not add up to those of the fit.
+        """
+        if not self.stages:
+            return ()
+        return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
+
+
+def parse_fit(given: object, key: str = "fit") -> Fit:
+    """Check the `fit` section and return it typed.
+
+    Raises:
+        UserError: an unknown key, or a value that is not allowed.
+    """
+    if not isinstance(given, Mapping):
+        return parse_settings(Fit, given, key)
+    known = {**settings(Fit), "stages": None}
+    for name in given:
+        if name not in known:
+            raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), known)}")
+    fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, key)
+    return replace(fit, stages=parse_stages(given.get("stages"), f"{key}.stages"))
+
+
+def check_ranks(fit: Fit, size: int) -> None:
+    """Check that the number of ranks is that of the started processes, and divides all batches."""
+    count = launched()
+    if fit.gpus is not None and count > 1 and fit.gpus != count:
+        raise UserError(f"fit.gpus: {fit.gpus}, but torchrun started {count} processes. Allowed: {count}, or null.")
+    ranks = fit.gpus or count
+    if ranks > 1 and fit.auto_batch_size:
+        raise UserError("fit.auto_batch_size: true, with several GPUs. Allowed: false, or fit.gpus=1.")
+    stages = [(f"fit.stages.{stage.name}.batch_size", stage.batch_size) for stage in fit.full_stages(size)]
+    for key, batch_size in stages or [("fit.batch_size", fit.batch_size)]:
+        if batch_size % ranks:
+            near = max(batch_size // ranks, 1) * ranks
+            raise UserError(
+                f"{key}: {batch_size} images cannot be shared evenly by {ranks} GPUs. Allowed: multiples of {ranks}, "
+                f"such as {near}."
+            )
