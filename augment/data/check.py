@@ -23,7 +23,7 @@ import numpy as np
 
 from augment.data.dataset import BadImage, ImageRef, Split
 from augment.data.decoding import Decoder
-from augment.data.faults import CONVERT, FOREIGN, find_fault_of_header, strict_pillow
+from augment.data.faults import CONVERT, NOT_DECODED, find_fault_of_header, strict_pillow
 from augment.data.images import is_decoded, name_of
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
@@ -185,7 +185,7 @@ def leave_out(
         raise UserError("\n".join([f"data: {count} cannot be used, so none is left:", *shown]))
     if not skip_bad:
         advice = "Repair or remove them, or set data.skip_bad=true to leave them out."
-        if any(FOREIGN in problem.reason for problem in problems):
+        if any(NOT_DECODED in problem.reason for problem in problems):
             advice += f" Of other formats, {CONVERT}."
         raise UserError("\n".join([f"data: {count} cannot be used:", *shown, advice]))
     for line in (f"data.skip_bad=true: left out {count}:", *shown):

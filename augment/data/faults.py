@@ -26,7 +26,7 @@ _UNDECODABLE_TIFF = {"lzma", "webp"}
 _DECODED_BY_DALI_ALONE = ("JPEG", "MPO", "PNG", "WEBP")
 
 # How the faults of images in other formats end, before the allowed formats.
-FOREIGN = ", which DALI does not decode"
+NOT_DECODED = ", which DALI does not decode"
 
 # What to do with such images.
 CONVERT = "python -m augment convert turns those that Pillow can open into JPEG (HEIC after pip install pillow-heif)"
@@ -177,11 +177,11 @@ def _describe(head: bytes) -> str:
     """Describe a file that is in none of `FORMATS`."""
     allowed = f"allowed: {', '.join(FORMATS)}"
     if head.startswith(b"GIF8"):
-        return f"is a GIF{FOREIGN}; {allowed}"
+        return f"is a GIF{NOT_DECODED}; {allowed}"
     if head[4:8] == b"ftyp":
-        return f"is an AVIF, HEIF or film{FOREIGN}; {allowed}"
+        return f"is an AVIF, HEIF or film{NOT_DECODED}; {allowed}"
     if head.startswith(b"8BPS"):
-        return f"is a Photoshop file{FOREIGN}; {allowed}"
+        return f"is a Photoshop file{NOT_DECODED}; {allowed}"
     if head.startswith((b"\xff\xd8\xff", b"\x89PNG")):
         return "has a broken header, or is of a kind that is not decoded (a JPEG with 12 bits a channel, for one)"
     return f"is no image that DALI decodes; {allowed}"

@@ -18,8 +18,8 @@ EXTENSIONS = frozenset(
     | {".pnm", ".ppm", ".pgm", ".pbm"}
 )
 
-# Endings of other images, which DALI does not decode: they are left out, but never without a word.
-FOREIGN = frozenset(
+# Endings of images of foreign formats, which DALI does not decode: they are left out, but never without a word.
+FOREIGN_EXTENSIONS = frozenset(
     {".heic", ".heif", ".hif", ".avif", ".gif", ".psd", ".jxl", ".tga", ".exr", ".hdr", ".ico", ".svg", ".dcm"}
     | {".dds", ".pcx", ".j2k", ".jpf", ".jpx", ".dib", ".xcf", ".eps"}
     | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # of cameras
@@ -58,7 +58,7 @@ def scan_folder(
         cuts_val: leave val empty, since it is cut from train later.
         lenient: list what there is in spite of a missing val, an empty class, or a class that train lacks, and report
             these as `Dataset.problems`.
-        with_foreign: list images in `FOREIGN` formats among the others.
+        with_foreign: list images of foreign formats, too.
 
     Raises:
         UserError: the folder or one of its splits is missing or holds no images, a class of train is empty, or val
@@ -216,13 +216,13 @@ def _folders(parent: Path) -> dict[str, Path]:
 
 
 def find_images(folder: Path, *, with_foreign: bool = False) -> list[Path]:
-    """Return the images at any depth below `folder`, sorted by path; those in `FOREIGN` formats only if asked."""
+    """Return the images at any depth below `folder`, sorted by path; those of foreign formats only if asked."""
     images, foreign = _find(folder)
     return sorted(images + foreign) if with_foreign else images
 
 
 def _find(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the images at any depth below `folder`, and those in `FOREIGN` formats, sorted by path."""
+    """Return the images at any depth below `folder`, and those of foreign formats, sorted by path."""
 
     def refuse(error: OSError) -> None:
         raise _unreadable(error)
@@ -230,7 +230,7 @@ def _find(folder: Path) -> tuple[list[Path], list[Path]]:
     found: tuple[list[str], list[str]] = ([], [])
     for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for paths, extensions in zip(found, (EXTENSIONS, FOREIGN), strict=True):
+        for paths, extensions in zip(found, (EXTENSIONS, FOREIGN_EXTENSIONS), strict=True):
             paths += [os.path.join(parent, name) for name in names if _is_image(name, extensions)]
     images, foreign = ([Path(name) for name in sorted(paths)] for paths in found)
     return images, foreign

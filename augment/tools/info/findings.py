@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.faults import CONVERT, FOREIGN
+from augment.data.faults import CONVERT, NOT_DECODED
 from augment.data.sources.notices import describe_foreign
 from augment.support.text import amount, list_some, percent
 from augment.tools.info.summary import GRAY, NOUNS, SPLITS, Info
@@ -77,7 +77,7 @@ def _unreadable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
         False: "Training refuses to start until they are repaired or removed; data.skip_bad=true skips them.",
         True: "Training skips them (data.skip_bad=true).",
     }[skip_bad]
-    other = any(FOREIGN in reason for reason in info.scan.faults.values())
+    other = any(NOT_DECODED in reason for reason in info.scan.faults.values())
     remedy += f" Of other formats, {CONVERT}." if other else ""
     yield Finding("unreadable", f"{amount(bad, 'image')} of {len(info.images):,} cannot be used. {remedy}")
 
