@@ -3,7 +3,7 @@
 import sys
 
 from augment.cli.tools import run_tool
-from augment.support.process import leave
+from augment.support.process import run_and_leave
 from augment.support.text import keep_names
 
 
@@ -14,4 +14,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    run_and_leave(main)

@@ -62,7 +62,7 @@ def empty(tmp_path: Path) -> Path:
 # One process for several commands: each would import PyTorch and DALI.
 _RUN = """
 import augment.support.process, json, runpy, sys
-augment.support.process.leave = sys.exit
+augment.support.process.run_and_leave = lambda main: sys.exit(main())
 for arguments in json.loads(sys.argv[1]):
     sys.argv = arguments
     try:

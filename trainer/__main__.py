@@ -3,7 +3,7 @@
 import atexit
 
 from augment.support.memory import freeze_imports
-from augment.support.process import leave
+from augment.support.process import run_and_leave
 from augment.support.signals import exit_on_stop, hide_discarded_interrupts, ignore_stop_signals
 from augment.support.text import keep_names
 from trainer.run import NOTHING_TO_RESUME
@@ -31,4 +31,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    run_and_leave(main)

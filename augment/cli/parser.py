@@ -16,13 +16,14 @@ from yaml import YAMLError
 
 from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_config_dir
 from augment.support.errors import UserError, suggest
-from augment.support.own_code import describe_own
+from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.text import printable
 from augment.support.yaml_files import describe_slip
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+FAILED = 1  # exit code of an error in a user's own code
 USAGE = 2  # exit code of a user's mistake
 INTERRUPTED = 130  # exit code of what Ctrl-C or another signal interrupted, as in shells after Ctrl-C
 
@@ -31,9 +32,12 @@ _WIDE = 100_000  # columns of a table in a file or a pipe
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Turn a user's mistake into one message and exit code 2, and Ctrl-C into exit code 130."""
+    """Turn a user's mistake into one message and exit code 2, an error of their code into 1, and Ctrl-C into 130."""
     try:
         yield
+    except OwnCodeError as error:
+        sys.stderr.write(f"error: {printable(str(error))}\n")
+        raise SystemExit(FAILED) from None
     except (UserError, HydraException, OmegaConfBaseException) as error:
         sys.stderr.write(f"error: {printable(str(error)).strip()}\n")
         raise SystemExit(USAGE) from None
@@ -52,7 +56,7 @@ def readable_errors() -> Iterator[None]:
         if not (own := describe_own(error)):
             raise
         sys.stderr.write(f"error: {printable(own)}\n")
-        raise SystemExit(USAGE) from None
+        raise SystemExit(FAILED) from None
 
 
 class Parser(ArgumentParser):

@@ -33,9 +33,12 @@ def describe_raised(error: BaseException) -> str:
 
 
 def describe_own(error: BaseException) -> str:
-    """Describe an exception as `describe_raised` does; empty if no line of a user's own code led to it."""
-    _, lines = _text_and_lines(error)
-    return describe_raised(error) if any(not file.startswith(_INSTALLED) for file, _ in lines) else ""
+    """Describe an exception as `describe_raised` does; empty if this project raised it, not what a user wrote."""
+    if _IN_DALI.search(str(error)):
+        return describe_raised(error)
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    last = next((file for file in reversed(files) if not file.startswith((*_INSTALLED, "<"))), "")
+    return describe_raised(error) if last and not last.startswith(_OURS) else ""
 
 
 def describe_in_op(error: BaseException) -> str:

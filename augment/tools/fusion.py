@@ -4,14 +4,16 @@ The same steps, with the same draws, run as one warp and one by one. Where an im
 it is sharp, every resampling blurs it a little more.
 """
 
+from __future__ import annotations
+
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 from rich.console import Console
@@ -22,8 +24,6 @@ from augment.data.dataset import ImageRef
 from augment.data.images import open_image
 from augment.data.sources import load_dataset
 from augment.data.sources.files import Sample
-from augment.drawing.style import save_figure
-from augment.pipeline.build import build_pipeline
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import step_matrix
@@ -31,6 +31,9 @@ from augment.recipe.steps import Aug, parse_steps
 from augment.support.errors import UserError
 from augment.support.text import amount
 from augment.tools._photos import find_photos
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Images = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
@@ -74,6 +77,8 @@ def aug_of(steps: int, *, fuse: bool, size: int = SIZE) -> Aug:
 
 def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
     """Return N images after the steps, (N, SIZE, SIZE, 3)."""
+    from augment.pipeline.build import build_pipeline  # DALI takes a while to import
+
     plan = build_plan(aug_of(steps, fuse=fuse), "val")  # val keeps the order
     pipeline = build_pipeline(plan, files, batch_size=len(files), seed=SEED, raw=True)
     images, _ = pipeline.run()
@@ -147,6 +152,8 @@ def _copies(files: Sequence[ImageRef], folder: Path, sigma: float) -> list[Path]
 
 def figure(file: ImageRef, folder: Path) -> Figure:
     """Draw the middle of an image after each number of steps: fused above, step by step below."""
+    from matplotlib.figure import Figure
+
     (copy,) = _copies([file], folder / "one", 0)
     columns = [(amount(n, "step"), [transform([copy], n, fuse=f)[0] for f in (True, False)]) for n in COUNTS]
     drawn = Figure(figsize=(2.2 * len(columns), 4.9), dpi=_DPI, layout="constrained")
@@ -180,6 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 table.add_row(str(row.steps), *(f"{n:.2f}/255" for n in numbers), f"{row.contrast:.0%}")
             console.print(table)
             with writing(f"--out {flags.out}"):
+                from augment.drawing.style import save_figure
+
                 save_figure(figure(files[len(files) // 2], Path(temporary)), flags.out, _DPI)
         console.print(str(flags.out))
     return 0

@@ -15,6 +15,7 @@ from augment.cli.parser import Parser, readable_errors
 from augment.cli.tools import list_own_files, list_tools
 from augment.data.sources import SOURCES, Source
 from augment.params import Choice, Param, settings
+from augment.recipe.equivalents import equivalent_table
 from augment.recipe.op import COMMON, OPS
 from augment.recipe.steps import Aug
 from augment.support.yaml_files import read_yaml
@@ -134,6 +135,7 @@ def derived_parts() -> dict[str, str]:
         "recipe": f"```yaml\n# conf/aug/imagenette.yaml\n{recipe}```\n",
         "sources": source_table(),
         "ops": op_table(),
+        "equivalents": equivalent_table(),
         "search": settings_table(settings(SearchSettings), "hydra.sweeper"),
         "loop": f"```\n{default_loop()}\n```\n",
     }

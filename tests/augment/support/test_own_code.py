@@ -59,5 +59,5 @@ def test_an_op_that_raises(tmp_path: Path) -> None:
 def test_anything_else_that_raises(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped, readable_errors():
         TABLE["neither this"]
-    assert stopped.value.code == 2
+    assert stopped.value.code == 1
     assert capsys.readouterr().err.startswith(f"error: KeyError: 'neither this' ({__file__}, line ")

@@ -1,0 +1,39 @@
+"""The table of other libraries' transforms: what it writes is valid, and it leaves out no op and no transform."""
+
+import re
+from inspect import isclass, signature
+
+import pytest
+
+from augment.recipe.equivalents import EQUIVALENTS, OWN, Equivalent, equivalent_table
+from augment.recipe.op import OPS
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
+
+# Neither transforms of images nor of classification: bases, and those of boxes and points.
+NO_TRANSFORMS = r"Transform|AutoAugmentPolicy|Identity|InterpolationMode|.*(BoundingBox|KeyPoints|Clamping).*"
+
+
+@pytest.mark.parametrize("row", [row for row in EQUIVALENTS if row.steps], ids=lambda row: row.steps.split(":")[0])
+def test_what_is_written_is_a_recipe(row: Equivalent) -> None:
+    if not row.is_missing:
+        build_plan(parse_aug({"size": 32, "train": row.parsed()}), "train")
+
+
+def test_every_op_is_in_the_table() -> None:
+    text = equivalent_table()
+    written = " ".join(re.findall(r"`[^`]*`", text))
+    named = {name for name in OPS if re.search(rf"\b{name}\b", written)}
+    ours = {name for name, op in OPS.items() if op.function.__module__.startswith("augment.")}
+    assert ours - named == set(OWN)
+    assert "| AugMix |  | auto_augment=augmix | missing |" in text or "augmix" in OPS
+
+
+def test_every_name_of_the_others_exists_and_none_is_left_out() -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    data = pytest.importorskip("timm.data")
+    classes = {name for name in dir(v2) if isclass(getattr(v2, name)) and not re.fullmatch(NO_TRANSFORMS, name)}
+    named = {name for row in EQUIVALENTS for name in re.findall(r"\b[A-Z]\w+", row.torchvision)}
+    assert (named - classes, classes - named) == (set(), set())
+    arguments = {*signature(data.create_transform).parameters, *signature(data.Mixup).parameters}
+    assert {name for row in EQUIVALENTS for name in re.findall(r"(?:^|, )(\w+)", row.timm)} <= arguments
