@@ -124,6 +124,9 @@ class Texts(Param[tuple[str, ...]]):
     def _allowed(self) -> str:
         return "a list of names"
 
+    def _show(self, value: tuple[str, ...]) -> str:
+        return f"[{', '.join(value)}]"
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptionMap(Param[Mapping[str, Any]]):

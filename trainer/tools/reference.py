@@ -18,6 +18,7 @@ from augment.params import Choice, Param, settings
 from augment.recipe.equivalents import equivalent_table
 from augment.recipe.op import COMMON, OPS
 from augment.recipe.steps import Aug
+from augment.recipe.views import View, Views
 from augment.support.yaml_files import read_yaml
 from trainer.callbacks.registry import known_callbacks, parse_callbacks
 from trainer.loop.callback import in_order, loop_text
@@ -60,6 +61,8 @@ def help_text(groups: Sequence[str]) -> str:
         "fit.stages.<stage>", settings(StageSettings), head="fit.stages.<stage>: sizes that change over epochs"
     )
     lines += _section("aug", settings(Aug))
+    lines += _section("aug.views", settings(Views), head="aug.views: equal views of each train image")
+    lines += _section("aug.views.<view>", settings(View), head="aug.views.<view>: a view with `steps` of its own")
     shared = settings(Source)
     lines += _section("data", shared, head="data: settings of every source")
     for title, registry in (("data", SOURCES), ("model", MODELS), ("callbacks", known_callbacks())):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from augment.recipe.diff import _diff_steps, diff_settings, diff_steps
+from augment.recipe.diff import _diff_steps, diff_settings, diff_steps, diff_views
 from augment.recipe.steps import parse_aug, parse_steps
 
 FLIP, ROTATE, HUE = {"p": 0.5}, {"p": 0.25}, {"p": 0.1}
@@ -138,3 +138,23 @@ def test_settings() -> None:
 
 def test_same_settings() -> None:
     assert diff_settings(parse_aug({"size": 128}), parse_aug({"fuse": True})) == []
+
+
+def test_views_by_name_are_compared_by_name() -> None:
+    train = {"flip": {"p": 0.5}, "gaussian_blur": {}}
+    old, new = (
+        parse_aug({"train": train, "views": views}).views
+        for views in (
+            {"first": {}, "second": {"steps": {"gaussian_blur": {"p": 0.1}}}, "third": {}},
+            {"first": {}, "second": {"share": ["flip"], "steps": {"gaussian_blur": {"p": 0.2}}}, "small": {"size": 96}},
+        )
+    )
+    assert list(map(str, diff_views(old, new))) == [
+        "~ views.second.share  [] -> [flip]",
+        "~ views.second.gaussian_blur  p 0.1 -> 0.2",
+        "- views.third",
+        "+ views.small",
+        "~ views.small.size  null -> 96 px",
+        "+ views.small.flip  p 0.5  direction horizontal",
+        "+ views.small.gaussian_blur  p 1  sigma 0.1..2 px",
+    ]
