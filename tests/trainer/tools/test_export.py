@@ -18,6 +18,7 @@ from PIL import Image
 
 from augment.data.dataset import Split
 from augment.pipeline.serving.serialized import deserialize
+from augment.pipeline.serving.torch_crops import Crop
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
@@ -25,6 +26,7 @@ from trainer.models.registry import Cnn
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.registry import task_named
 from trainer.tasks.standardize import Standard
+from trainer.tasks.tta import average
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.check import compare
 from trainer.tools.export.command import export, main
@@ -134,7 +136,8 @@ def test_a_graph_computes_what_the_run_does(name: str, tta: str) -> None:
         Standard(torch.tensor([1990.0, 0.0, -5.0]), torch.tensor([20.0, 1.0, 0.1])).put_into(network)
     aug = parse_aug({"size": 32, "val": {"letterbox": None}})
     config = SimpleNamespace(fit=SimpleNamespace(tta=tta), aug=aug)
-    served = Served(Trained(cast(Any, config), COLORS, network, task), build_plan(aug, "val"))
+    plan = build_plan(aug, "val")
+    served = Served(Trained(cast(Any, config), COLORS, network, task), plan)
     content = torch_bytes(served.export(), {"classes": COLORS})
     found: dict[str, Any] = {"metadata.json": ""}
     graph = torch.export.load(BytesIO(content), extra_files=found).module()
@@ -142,9 +145,11 @@ def test_a_graph_computes_what_the_run_does(name: str, tta: str) -> None:
     for shape in ((1, 50, 20, 3), (3, 21, 90, 3)):
         photos = torch.randint(0, 256, shape, dtype=torch.uint8)
         with torch.inference_mode():
-            for ours, theirs in zip(served(photos), graph(photos), strict=True):
-                assert ours.shape == (shape[0], 3)
-                torch.testing.assert_close(theirs, ours)
+            expected = average(network, Crop(plan)(photos), tta, task)
+            found_outputs = graph(photos)
+        assert expected.shape == (shape[0], 3)
+        torch.testing.assert_close(found_outputs[0], expected)
+        torch.testing.assert_close(found_outputs[-1], task.activate(expected))
     assert served.outputs == (("numbers",) if name == "regress" else ("logits", "probabilities"))
 
 
