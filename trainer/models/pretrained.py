@@ -29,7 +29,7 @@ def require_reachable(name: str, config: Any) -> None:
     except Exception as error:  # the types depend on the library that the hub's client uses in its version
         raise UserError(
             f"model.pretrained=true: the weights of {name} are not in the cache and cannot be downloaded "
-            f"({first_line(error)}). Allowed: model.weights=FILE, with {_NAMES[0]} of "
+            f"({first_line(error).rstrip('.')}). Allowed: model.weights=FILE, with {_NAMES[0]} of "
             f"https://huggingface.co/{config.hf_hub_id} downloaded elsewhere; HF_HOME=DIR, a cache from a machine that "
             "has them; or model.pretrained=false."
         ) from error

@@ -11,7 +11,7 @@ from trainer.models.registry import check_model
 from trainer.optim.optimizers import has_momentum, make_optimizer
 from trainer.run.config import Config
 from trainer.run.fit import Fit
-from trainer.run.weights import check_weights
+from trainer.run.weights import check_weights, require_start
 from trainer.tasks.registry import ALL_MONITORED, task_named
 from trainer.tasks.task import AUTO
 
@@ -23,6 +23,8 @@ def check_config(config: Config) -> None:
         UserError: names the key path, what was given and what is allowed.
     """
     config.fit.torch_device()
+    if config.fit.resume is None:
+        require_start(config.model)
     dataset = config.dataset
     classes = dataset.classes
     task = task_named(dataset.task)

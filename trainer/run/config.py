@@ -145,15 +145,20 @@ def parse_config(given: Mapping[str, Any]) -> Config:
 
 def _normalization(model: Model) -> tuple[Channels, Channels] | None:
     """Return mean and std that the weights to start from were trained with; None: no preference."""
-    run = Path(model.weights).expanduser() if model.weights else None
-    if run is not None and not run.is_dir():
-        run = run.parent
-    if run is None or not (run / CONFIG_FILE).is_file():
+    run = None if model.weights is None else run_of(model.weights)
+    if run is None:
         return model.normalization()
     saved = load_config(run).get("aug")
     given = {name: saved.get(name) for name in ("mean", "std")} if isinstance(saved, Mapping) else {}
     aug = parse_aug(given)
     return aug.mean or IMAGENET_MEAN, aug.std or IMAGENET_STD
+
+
+def run_of(weights: str) -> Path | None:
+    """Return the folder of the run whose weights `model.weights` names; None: they are of no run."""
+    path = Path(weights).expanduser()
+    folder = path if path.is_dir() else path.parent
+    return folder if (path.is_dir() or path.suffix == ".pt") and (folder / CONFIG_FILE).is_file() else None
 
 
 def inner_keys() -> list[str]:

@@ -20,7 +20,7 @@ from trainer.loop.checkpoint import BEST
 from trainer.loop.plain import check_tensors, read_plain
 from trainer.models.matching import Match, match
 from trainer.models.registry import Model
-from trainer.run.config import CONFIG_FILE, load_config
+from trainer.run.config import load_config, run_of
 from trainer.tasks.standardize import MEAN, STD
 
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
@@ -43,8 +43,19 @@ class Weights:
     classes: tuple[str, ...] | None = None
 
 
+def require_start(model: Model) -> None:
+    """Check that the weights to start from can be had, without reading them: within seconds, before data are checked.
+
+    Raises:
+        UserError: they cannot be downloaded, or there is no such file.
+    """
+    model.require_weights()
+    if model.weights is not None:
+        _file_of(model.weights)
+
+
 def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], size: int) -> None:
-    """Check that the weights to start from can be had, and fit.
+    """Check that the weights to start from fit.
 
     Args:
         model: the model's settings.
@@ -53,9 +64,8 @@ def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], si
         size: side of the images in pixels.
 
     Raises:
-        UserError: they cannot be downloaded or read, or are of another model.
+        UserError: they cannot be read, or are of another model.
     """
-    model.require_weights()
     if model.weights is not None:
         _fit(read_weights(model.weights), model, network, classes, size)
 
@@ -79,6 +89,16 @@ def read_weights(given: str) -> Weights:
     Raises:
         UserError: there is no such file, it is of another kind, cut short, or holds more than values and tensors.
     """
+    file = _file_of(given)
+    saved = _read_safetensors(file) if file.suffix.lower() == ".safetensors" else _read_saved(file)
+    tensors = _tensors_in(saved, file)
+    names = saved.get("classes") if "format" in saved else None
+    known = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
+    check_tensors(tensors.values(), file)
+    return Weights(file, tensors, tuple(names) if known and names is not None else None)
+
+
+def _file_of(given: str) -> Path:
     path = Path(given).expanduser()
     file = path / BEST if path.is_dir() else path
     try:
@@ -93,12 +113,7 @@ def read_weights(given: str) -> Weights:
         raise UserError(f"model.weights={given}: no such file.{near_file(file)}")
     if file.suffix.lower() not in _SUFFIXES:
         raise UserError(f"model.weights={given}: unknown kind of file. Allowed: {', '.join(_SUFFIXES)}.")
-    saved = _read_safetensors(file) if file.suffix.lower() == ".safetensors" else _read_saved(file)
-    tensors = _tensors_in(saved, file)
-    names = saved.get("classes") if "format" in saved else None
-    known = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
-    check_tensors(tensors.values(), file)
-    return Weights(file, tensors, tuple(names) if known and names is not None else None)
+    return file
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
@@ -118,9 +133,9 @@ def _read_saved(file: Path) -> dict[str, Any]:
 def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
     """Return the weights in what a file holds: the whole, or a section of a training script's checkpoint."""
     found = next((saved[name] for name in _SECTIONS if isinstance(saved.get(name), Mapping)), saved)
-    odd = next((name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, Tensor))), "")
+    odd = [name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, Tensor))]
     if odd or not found:
-        what = f"'{odd}' is no tensor" if odd else "it is empty"
+        what = f"'{odd[0]}' is no tensor with a name" if odd else "it is empty"
         raise UserError(f"{file}: {what}. Allowed: tensors by name, at the top or in {', '.join(_SECTIONS)}.")
     # The scale of numbers belongs to the data that they were learned from.
     return {name: tensor for name, tensor in found.items() if name not in (MEAN, STD)}
@@ -178,9 +193,14 @@ def _describe(found: Match, weights: Weights, classes: tuple[str, ...]) -> str:
 
 def _model_of(file: Path) -> str:
     """Return a sentence about the model of the run that a file belongs to; empty if it belongs to none."""
-    config = load_config(file.parent) if (file.parent / CONFIG_FILE).is_file() else {}
-    model = config.get("model")
+    run = run_of(str(file))
+    if run is None:
+        return ""
+    try:
+        model = load_config(run).get("model")
+    except UserError:
+        return ""
     if not isinstance(model, Mapping):
         return ""
     values = {name: value for name, value in model.items() if isinstance(value, str | float) and name != "weights"}
-    return f" That run's model: {printable(', '.join(f'{name} {value}' for name, value in values.items()))}."
+    return f" That run's model: {', '.join(f'{name} {value}' for name, value in values.items())}."

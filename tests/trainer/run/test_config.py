@@ -326,7 +326,7 @@ def test_defaults_are_written_down_too() -> None:
     ).resolved
     whole = {"fraction": 1.0, "val_fraction": None, "folds": None, "fold": None, "split_seed": 0, "balance": "none"}
     assert resolved["data"] == {"source": "sample", "dir": "outputs/data"} | whole
-    assert resolved["model"] == {"kind": "cnn"}
+    assert resolved["model"] == {"kind": "cnn", "weights": None}
     assert resolved["fit"] == {name: param.default for name, param in settings(Fit).items()} | {"stages": {}}
     assert resolved["aug"]["train"] == {
         "rotate": {"op": "rotate", "p": 1.0, "angle_range": [-7, 7], "border": "reflect_101", "fill": 0, "draw": "each"}
@@ -484,8 +484,9 @@ def test_a_model_that_cannot_be_built_is_found_before_the_run(name: str, size: i
 
 @pytest.mark.usefixtures("three_classes")
 @pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
-def test_every_experiment_that_comes_with_the_project(name: str) -> None:
+def test_every_experiment_that_comes_with_the_project(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It composes, parses and checks; `data.root` is what a source of one's own images asks for."""
+    monkeypatch.setattr("trainer.models.pretrained._reach", lambda model_id: None)
     root = ["data.root=d"] if compose([f"+experiment={name}"])["data"]["source"] == "folder" else []
     parsed = parse_config(compose([f"+experiment={name}", "fit.device=cpu", *root]))
     check_config(parsed)
