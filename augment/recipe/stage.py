@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from augment.recipe.op import Array
 from augment.recipe.steps import Step
@@ -57,13 +58,11 @@ class Stage:
         """
         side = 3 if self.kind == "geometry" else 7 if self.uses_mean else 4
         count = len(draws[self.steps[0].key]["applied"])
-        total: Array | None = None
-        for alternatives in self.positions:
-            matrix = np.broadcast_to(np.eye(side), (count, side, side)).copy()
-            for step in alternatives:
-                _put_matrix(matrix, step, draws[step.key], size)
-            total = matrix if total is None else matrix @ total
-        assert total is not None
+        total = np.tile(np.eye(side), (count, 1, 1))
+        for step in self.steps:
+            rows = np.flatnonzero(draws[step.key]["applied"])
+            if len(rows):
+                total[rows] = _matrices(step, draws[step.key], size, rows, side) @ total[rows]
         return total[:, :3]
 
     def applied(self, draws: Mapping[str, Draws]) -> Array:
@@ -97,7 +96,17 @@ class Stage:
             if neutral and name in op.neutral:
                 value = np.where(self.applied(draws), value, op.neutral[name])
             values[name] = value
-        return values if op.prepare is None else op.prepare(size=size, **op.values(params, values))
+        if op.prepare is None:
+            return values
+        if not neutral:
+            return dict(op.prepare(size=size, **op.values(params, values)))
+        # Most samples skip the stage: one of them is prepared for all.
+        applied = self.applied(draws)
+        skipped = np.flatnonzero(np.logical_not(applied))[:1]
+        rows = np.concatenate([np.flatnonzero(applied), skipped])
+        position = np.where(applied, np.cumsum(applied) - 1, len(rows) - 1)
+        prepared = op.prepare(size=size, **op.values(params, {name: value[rows] for name, value in values.items()}))
+        return {name: value[position] for name, value in prepared.items()}
 
 
 def _columns(step: Step) -> int:
@@ -106,25 +115,23 @@ def _columns(step: Step) -> int:
     return int(np.shape(step.op.function(**step.op.values(step.params, one)))[-1])
 
 
-def _put_matrix(total: Array, step: Step, drawn: Draws, size: int) -> None:
-    """Write a step's matrices into `total`, (N, ...), for the samples it applies to."""
-    rows = np.flatnonzero(drawn["applied"])
-    if not len(rows):
-        return
+def _matrices(step: Step, drawn: Draws, size: int, rows: NDArray[np.intp], side: int) -> Array:
+    """Return a step's matrices for some samples, (rows, side, side)."""
     values = step.op.values(step.params, {n: drawn[n][rows] for n in (*step.op.draws, *step.op.uniforms)})
     if step.op.kind == "geometry":
-        total[rows] = step.op.function(size=size, **values)
-        return
+        return np.broadcast_to(step.op.function(size=size, **values), (len(rows), 3, 3))
     matrix = step.op.function(**values)
-    if total.shape[-1] == 4:
-        total[rows, :3] = matrix
-        return
+    total = np.tile(np.eye(side), (len(rows), 1, 1))
+    if side == 4:
+        total[:, :3] = matrix
+        return total
     # On (color, mean color, 1): a step maps the mean like any color, apart from clipping.
     if matrix.shape[-1] == 4:
         matrix = np.concatenate([matrix[..., :3], np.zeros_like(matrix[..., :3]), matrix[..., 3:]], axis=-1)
-    total[rows, :3] = matrix
-    total[rows, 3:6, 3:6] = matrix[..., :3] + matrix[..., 3:6]
-    total[rows, 3:6, 6] = matrix[..., 6]
+    total[:, :3] = matrix
+    total[:, 3:6, 3:6] = matrix[..., :3] + matrix[..., 3:6]
+    total[:, 3:6, 6] = matrix[..., 6]
+    return total
 
 
 def step_matrix(step: Step, drawn: Draws, size: int) -> Array:
@@ -134,6 +141,8 @@ def step_matrix(step: Step, drawn: Draws, size: int) -> Array:
         geometry: (N, 3, 3); color: (N, 4, 4) or (N, 7, 7), with the rows that make the matrices composable.
     """
     side = 3 if step.op.kind == "geometry" else _columns(step)
-    matrix = np.broadcast_to(np.eye(side), (len(drawn["applied"]), side, side)).copy()
-    _put_matrix(matrix, step, drawn, size)
+    matrix = np.tile(np.eye(side), (len(drawn["applied"]), 1, 1))
+    rows = np.flatnonzero(drawn["applied"])
+    if len(rows):
+        matrix[rows] = _matrices(step, drawn, size, rows, side)
     return matrix
