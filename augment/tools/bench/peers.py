@@ -55,9 +55,7 @@ class Training:
     """
 
     def __init__(self, name: str) -> None:
-        import timm
-
-        if name != "none" and not timm.is_model(name):
+        if name != "none" and not _is_model(name):
             raise UserError(f"--model: timm has no model '{name}'. Allowed: the name of a timm model, or none.")
         self.name = name
         self._model: nn.Module | None = None
@@ -82,6 +80,12 @@ class Training:
             model = timm.create_model(self.name, num_classes=CLASSES).to(device, memory_format=torch.channels_last)
             self._model, self._optimizer = model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         return self._model, self._optimizer
+
+
+def _is_model(name: str) -> bool:
+    import timm
+
+    return bool(timm.is_model(name))
 
 
 def peers(model: str) -> tuple[Contender, ...]:
