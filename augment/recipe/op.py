@@ -82,8 +82,8 @@ class Op:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: local and batch: `(size, **values)` -> {name: (N, ...) array} in NumPy, for many batches at once;
             `function` takes its result in place of the drawn values.
-        neutral: local: drawn or prepared values with which the op changes no bit; on the GPU, a cheap op for all samples
-            is faster than two more operators, which split and merge the batch.
+        neutral: local: drawn or prepared values with which the op changes no bit; on the GPU, a cheap op for all
+            samples is faster than two more operators, which split and merge the batch.
         random: crop and local: DALI draws, from a seed of the step.
         checkpoints: whether DALI can checkpoint its operators.
         on_cpu: local: runs on the CPU even if there is a GPU.
