@@ -15,7 +15,7 @@ from pipelines import SIZE, plan_of, run
 
 from augment.data.dataset import ImageRef
 from augment.pipeline import build
-from augment.pipeline.program import Program, kernels_run
+from augment.pipeline.program import WIDTH, Program, kernels_run
 
 POLICIES = ["trivial_augment", "rand_augment", "auto_augment"]
 
@@ -67,16 +67,14 @@ def test_the_kernel_matches_operators_on_the_gpu(
     with refuse_waiting():
         program = Program.of(plan)
         assert program is not None
-        batch, programs = (
-            torch.zeros(4, SIZE, SIZE, 3, dtype=torch.uint8, device=cuda),
-            torch.zeros(4, 9, 24, device=cuda),
-        )
-        program.run(batch, programs, half=True, raw=False)
+        batch = torch.zeros(4, SIZE, SIZE, 3, dtype=torch.uint8, device=cuda)
+        program.run(batch, torch.zeros(4, 9, WIDTH, device=cuda), half=True, raw=False)
     monkeypatch.setattr(build, "program_of", lambda plan, placement: None)
     expected, _ = run(plan, images, cuda)
     on_cpu, _ = run(plan, images, torch.device("cpu"))
     for other in (expected, on_cpu):
         off = np.abs(found.astype(int) - other)
-        assert off.max() <= 8
+        # One level more or less may cross a threshold of the next op.
+        assert (off > 3).mean() < 1e-3
         assert off.mean() < 0.05
     assert np.abs(found.astype(int) - run(plan_of({}), images, cuda)[0]).mean() > 3
