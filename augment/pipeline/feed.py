@@ -15,7 +15,7 @@ Values = NDArray[Any]
 _Block = tuple[int, int]  # epoch, and number of the block in it
 
 # Samples whose parameters are drawn at once: one vectorized step for several batches costs little more than for one.
-_BLOCK = 4096
+BLOCK = 4096
 
 
 class Feed:
@@ -40,7 +40,7 @@ class Feed:
         self._epoch = epoch
         self._fixed = fixed
         self._neutral = neutral
-        self._together = max(1, _BLOCK // batch_size)
+        self._together = max(1, BLOCK // batch_size)
         self._block: tuple[_Block, list[Values]] | None = None
         self._coming: tuple[_Block, Background[list[Values]]] | None = None
 
