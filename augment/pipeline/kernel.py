@@ -30,9 +30,10 @@ def launch(images: Tensor, programs: Tensor, out: Tensor, mean: Sequence[float],
     tables = torch.empty((count, 3, 256), dtype=torch.uint8, device=images.device)
     scale = [1.0 / s for s in std]
     raw = out.dtype == torch.uint8
-    _run[(count,)](
-        buffers, tables, programs, out, stages, width, size, *mean, *scale, raw=raw, block=_BLOCK, num_warps=_WARPS
-    )
+    with torch.cuda.device_of(images):
+        _run[(count,)](
+            buffers, tables, programs, out, stages, width, size, *mean, *scale, raw=raw, block=_BLOCK, num_warps=_WARPS
+        )
 
 
 @triton.jit(do_not_specialize=["stages", "width", "size"])

@@ -120,7 +120,8 @@ def kernels_run() -> bool:
         from augment.pipeline.kernel import launch
 
         image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device="cuda")
-        launch(image, torch.zeros(1, 1, WIDTH, device="cuda"), torch.empty_like(image), [0.0] * 3, [1.0] * 3)
+        # As for most batches, so that this compiles the kernel that they need.
+        launch(image, torch.zeros(1, 1, WIDTH, device="cuda"), image.float(), [0.0] * 3, [1.0] * 3)
     except Exception as error:  # no Triton, no C compiler, an old version, ...
         log.info("policies run as DALI operators, as Triton's kernels do not run here: %s", error)
         return False
