@@ -53,4 +53,5 @@ def _compare_rows(options: BenchOptions, arguments: Sequence[str]) -> BenchRepor
     if start:
         parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in start.items() if name != "total")
         further["lines"] = (f"first batch of the recipe {start['total']:.2f} s after process start ({parts})",)
-    return make_report(options.recipe_name, results, settings, **further)
+    subject = f"{flags.model} fed with {options.recipe_name}" if flags.peers else options.recipe_name
+    return make_report(subject, results, settings, **further)
