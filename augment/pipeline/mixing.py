@@ -50,7 +50,7 @@ class Mixer:
         partners = images.roll(-1, 0).contiguous(memory_format=torch.channels_last)
         others = own.roll(-1, 0)
         for stage, drawn in zip(plan.batch_stages, self._values(epoch, start, len(images)), strict=True):
-            values = {name: _to(value, images.device) for name, value in drawn.items()}
+            values = {name: to_device(value, images.device) for name, value in drawn.items()}
             applied, step = values.pop("applied"), stage.steps[0]
             mixed, share = step.op.function(images, partners, **step.op.fixed(step.params), **values)
             images = torch.where(applied[:, None, None, None], mixed, images)
@@ -71,7 +71,7 @@ class Mixer:
         return [{name: value[rows] for name, value in stage.items()} for stage in stages]
 
 
-def _to(values: Array, device: torch.device) -> Tensor:
+def to_device(values: Array, device: torch.device) -> Tensor:
     """Copy values to the device asynchronously."""
     tensor = torch.from_numpy(compact(values))
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

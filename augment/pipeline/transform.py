@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
+from augment.pipeline.build import program_of
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
 from augment.pipeline.images import Images, check_encoded, read_images
 from augment.pipeline.loader import Batch
-from augment.pipeline.mixing import Mixer
+from augment.pipeline.mixing import Mixer, to_device
 from augment.pipeline.placement import torch_device
 from augment.pipeline.windows import COLUMNS, random_windows
 from augment.recipe.op import Array
@@ -181,7 +182,9 @@ class _Graph:
             exec_dynamic=True,
             concurrency=OperatorConcurrency.FULL,
         )
+        self._device, self._half = device, half
         placement = Placement("gpu" if self._cuda else "cpu")
+        self._program = program_of(plan, placement)
         with self._pipeline:
             stored = fn.external_source(
                 name=_IMAGES,
@@ -198,7 +201,8 @@ class _Graph:
                     if crop.op.random and image.draw is None:
                         raise UserError(f"aug.{plan.split}.{crop.key}: draws by itself, which no call can repeat.")
                     self._crops.append(image)
-                views.append(normalize(self._stages(cropped, view), plan, half=half))
+                done = self._program is not None
+                views.append(cropped if done else normalize(self._stages(cropped, view), plan, half=half))
             self._pipeline.set_outputs(*views)
 
     def run(self, images: Images, call: int) -> list[Tensor]:
@@ -210,7 +214,7 @@ class _Graph:
                 uniform = self._samplers[view].uniform(self._plan.crop.key, where, crop.columns)
                 self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
         drawn = self._drawn.pop(where, None) or self._draw(where)
-        for name, values in drawn.items():
+        for name, values in drawn.items() if self._program is None else ():
             self._pipeline.feed_input(name, values)
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
         self._pipeline.schedule_run()
@@ -219,7 +223,11 @@ class _Graph:
         self._drawn = {following: self._draw(following)}
         # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
         outputs = self._pipeline.outputs(stream)
-        return [from_dlpack(output.as_tensor()).permute(0, 3, 1, 2) for output in outputs]
+        made = [from_dlpack(output.as_tensor()) for output in outputs]
+        if self._program is not None:
+            programs = [to_device(values, self._device) for values in drawn.values()]
+            made = [self._program.run(*both, half=self._half, raw=False) for both in zip(made, programs, strict=True)]
+        return [image.permute(0, 3, 1, 2) for image in made]
 
     def _draw(self, where: tuple[int, int, int]) -> dict[str, Values]:
         """Return what the stages of all views are fed, by the names of their sources."""
@@ -243,6 +251,8 @@ class _Graph:
         sampler = self._samplers[view]
         fed: dict[str, Values] = {}
         draws = sampler.draw(*where)
+        if self._program is not None:
+            return {f"{view}": self._program.values(draws)}
         for number, stage in enumerate(self._plan.image_stages):
             values = stage_values(stage, draws, self._plan.size, neutral=self._cuda)
             if stage.steps[0].op.random:

@@ -16,10 +16,12 @@ from decoded import MemoryImage
 from photos import draw_photo
 from pipelines import SEED, plan_of, run
 
+from augment import load_recipe
 from augment.data.dataset import Split
-from augment.pipeline import build
+from augment.pipeline import build, transform
 from augment.pipeline.loader import Loader
 from augment.pipeline.program import Program
+from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 
 SIZE = 25  # odd, so that the last block of pixels is not full
@@ -68,6 +70,16 @@ def resume() -> bool:
     return all(torch.equal(*pair) for pair in pairs)
 
 
+def transformed() -> bool:
+    """Return whether the first call of a transform makes what a loader's first batch is."""
+    recipe = load_recipe({"size": SIZE, "train": {"resize": {}, "trivial_augment": {}}})
+    plan = build_plan(recipe.aug, "train")
+    batch = next(iter(Loader(plan, Split(PHOTOS, (0,) * len(PHOTOS)), batch_size=4, seed=1, device=CPU)))
+    transform.program_of = kernel
+    images = transform.Transform(recipe, device="cpu", seed=1)([PHOTOS[i].pixels for i in batch.indices.tolist()])
+    return torch.equal(images, batch.images)
+
+
 def main() -> None:
     tables = {"posterize": {"p": 0.3}, "equalize": {"p": 0.5}, "solarize": {"p": 0.5}, "autocontrast": {"p": 0.5}}
     colors = {"contrast": {"p": 0.5, "pivot": "mean"}, "sharpen": {"p": 0.5}, **tables}
@@ -76,7 +88,8 @@ def main() -> None:
     for border in ("constant", "reflect_101", "replicate"):
         moved = {name: {**step, "border": border} for name, step in warps.items()}
         cases[border] = {**moved, "brightness": {}, "posterize": {"p": 0.5}, "solarize": {"p": 0.2}}
-    json.dump({**{name: compare(steps) for name, steps in cases.items()}, "resumed": resume()}, sys.stdout)
+    found = {name: compare(steps) for name, steps in cases.items()}
+    json.dump({**found, "resumed": resume(), "transformed": transformed()}, sys.stdout)
 
 
 if __name__ == "__main__":
