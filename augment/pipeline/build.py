@@ -2,10 +2,12 @@
 
     images -> decode and crop -> (size, size, 3) uint8 -> one operator a stage -> normalize -> float HWC
 
+On a GPU a kernel takes the place of the stages and the normalization of policies, see `augment.pipeline.program`.
+
 A graph also hands out each sample's index, by which the loader looks up its target.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -13,12 +15,15 @@ from typing import Any
 
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from augment.data import dataset
 from augment.data.images import are_decoded, are_paths
 from augment.pipeline.feed import Feed
 from augment.pipeline.graph import Dali, Device, GraphImage, Node, Placement, apply, normalize
 from augment.pipeline.image_feed import ImageFeed, stood_in
+from augment.pipeline.program import Program, ProgramFeed, kernels_run
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.support.seeds import derive_seed
@@ -89,7 +94,7 @@ def build_pipeline(
         last the index, (batch, 1) int32. Batch stages are not in it: they need the targets.
     """
     shard, placement = shard or Shard(), placement or Placement()
-    pipeline = Pipeline(
+    pipeline = _Pipeline(
         batch_size=batch_size,
         num_threads=threads,
         device_id=gpu if placement.device == "gpu" else None,
@@ -102,6 +107,9 @@ def build_pipeline(
         checkpoint=checkpoint,
         seed=_dali_seed(seed, plan.split, "pipeline", epoch, shard.rank),
     )
+    program = program_of(plan, placement)
+    if program is not None:
+        pipeline.finish = partial(_finish, program, half=half, raw=raw)
     with pipeline:
         order = {"batch_size": batch_size, "seed": seed, "epoch": epoch, "shard": shard, "stand_ins": stand_ins}
         stored, index = _read(plan, files, on_gpu=placement.device == "gpu", **order)
@@ -109,6 +117,7 @@ def build_pipeline(
         if is_decoded_once(plan) and not raw_files:
             stored, raw_files = GraphImage(stored, placement, seed=0).decode(), True
         views: list[Node] = []
+        programs: list[Node] = []
         first: list[Node] = []  # the results of the first view: its crop's, and those of each stage after it
         for number, own in enumerate(plan.per_view):
             made = first[: own.in_common(plan)] if number else []
@@ -117,7 +126,7 @@ def build_pipeline(
                 image = GraphImage(stored, placement, seeds("crop", own.crop.key), raw=raw_files)
                 made.append(own.crop.op.function(image, own.size, **own.crop.op.values(own.crop.params, {})))
             stages = own.image_stages[len(made) - 1 :]
-            feed = Feed(
+            feed = (Feed if program is None else partial(ProgramFeed, program))(
                 Sampler(replace(own, stages=stages), seed, shard.rank, number),
                 batch_size=batch_size,
                 batches=batches_per_epoch(len(files), batch_size, shard.world_size),
@@ -125,13 +134,18 @@ def build_pipeline(
                 fixed=plan.split == "val",
                 neutral=placement.device == "gpu",
             )
+            if program is not None:
+                views.append(made[0])
+                programs += [fed["program"] for fed in _external(feed)]
+                continue
             for stage, fed in zip(stages, _external(feed), strict=True):
                 step = stage.steps[0].key
                 dali = Dali(placement.device, own.size, seeds("noise", step, step))
                 made.append(apply(made[-1], stage, fed, dali))
             views.append(made[-1] if raw else normalize(made[-1], own, half=half))
             first = first or made
-        pipeline.set_outputs(*views, index.gpu() if placement.device == "gpu" else index)
+        small = [*programs, index]
+        pipeline.set_outputs(*views, *(node.gpu() if placement.device == "gpu" else node for node in small))
     return pipeline
 
 
@@ -144,6 +158,41 @@ def _view_seed(plan: Plan, view: int, seed: int, epoch: int, rank: int, what: st
     """Return the seed of what DALI draws for a step of a view."""
     own = view and step.split(".")[0] not in plan.shared
     return _dali_seed(seed, plan.split, what, *names, epoch, rank, *([view] if own else []))
+
+
+class _Pipeline(Pipeline):  # type: ignore[misc]
+    """A pipeline, and what is done to its outputs.
+
+    Attributes:
+        finish: takes and returns the outputs as tensors.
+    """
+
+    finish: Callable[[list[Tensor]], list[Tensor]] | None = None
+
+
+def outputs_of(pipeline: Pipeline, stream: Any) -> list[Tensor]:
+    """Return the outputs of a scheduled run: the images of each view and the index, see `build_pipeline`.
+
+    Args:
+        pipeline: made by `build_pipeline`.
+        stream: PyTorch's stream on which they are used, None on the CPU. Nothing waits for the GPU here.
+    """
+    outputs = [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
+    return outputs if pipeline.finish is None else pipeline.finish(outputs)
+
+
+def program_of(plan: Plan, placement: Placement) -> Program | None:
+    """Return what a kernel does in place of DALI's operators, None for plans that it does not run."""
+    alike = plan.views.crop == "own" and not plan.views.named
+    program = Program.of(plan) if placement.device == "gpu" and alike else None
+    return program if program is not None and kernels_run() else None
+
+
+def _finish(program: Program, outputs: list[Tensor], **options: bool) -> list[Tensor]:
+    *both, index = outputs
+    views = len(both) // 2
+    pairs = zip(both[:views], both[views:], strict=True)
+    return [*(program.run(images, programs, **options) for images, programs in pairs), index]
 
 
 def build_transform(plan: Plan, *, device: Device, batch_size: int, threads: int) -> Pipeline:

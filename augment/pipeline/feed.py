@@ -1,6 +1,7 @@
 """Feed what the sampler draws to DALI's external_source, batch by batch."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,13 @@ from numpy.typing import NDArray
 
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage
+from augment.support.background import Background
 
 Values = NDArray[Any]
+_Block = tuple[int, int]  # epoch, and number of the block in it
 
 # Samples whose parameters are drawn at once: one vectorized step for several batches costs little more than for one.
-_BLOCK = 4096
+BLOCK = 4096
 
 # A gray level between the operators of a chained color stage, as 65535 = 257 * 255.
 LEVEL = 257
@@ -40,8 +43,9 @@ class Feed:
         self._epoch = epoch
         self._fixed = fixed
         self._neutral = neutral
-        self._together = max(1, _BLOCK // batch_size)
-        self._block: tuple[tuple[int, int], list[Values]] | None = None
+        self._together = max(1, BLOCK // batch_size)
+        self._block: tuple[_Block, list[Values]] | None = None
+        self._coming: tuple[_Block, Background[list[Values]]] | None = None
 
     def __call__(self, info: Any) -> list[Values]:
         """Return the values of batch `info.iteration`, those of every stage one after the other, see `names`."""
@@ -56,12 +60,37 @@ class Feed:
         passed, batch = divmod(iteration, self._batches)
         epoch = self._epoch + (0 if self._fixed else passed)
         number, offset = divmod(batch, self._together)
-        if self._block is None or self._block[0] != (epoch, number):
-            self._block = (epoch, number), self._draw(epoch, number * self._together)
+        wanted, begun = (epoch, number), self._block is not None
+        if self._block is None or self._block[0] != wanted:
+            self._block = wanted, self._taken(wanted)
+        if begun and self._coming is None:
+            self._prepare(self._after(wanted))
         rows = slice(offset * self._batch_size, (offset + 1) * self._batch_size)
         return [values[rows] for values in self._block[1]]
 
-    def _draw(self, epoch: int, batch: int) -> list[Values]:
+    def _after(self, block: _Block) -> _Block:
+        epoch, number = block
+        if (number + 1) * self._together < self._batches:
+            return epoch, number + 1
+        return (epoch if self._fixed else epoch + 1), 0
+
+    def _prepare(self, block: _Block) -> None:
+        """Draw a block in the background: at its first batch, the pipeline would wait for it."""
+        if self._block is None or self._block[0] != block:
+            self._coming = block, Background(partial(self._draw, block))
+
+    def _taken(self, block: _Block) -> list[Values]:
+        """Return the values of a block, which may have been drawn already."""
+        coming, self._coming = self._coming, None
+        if coming is None:
+            return self._draw(block)
+        if coming[0] == block:
+            return coming[1].result()
+        coming[1].drop()
+        return self._draw(block)
+
+    def _draw(self, block: _Block) -> list[Values]:
+        epoch, batch = block[0], block[1] * self._together
         count = min(self._together, self._batches - batch) * self._batch_size
         draws = self._sampler.draw(epoch, batch * self._batch_size, count)
         return [values for stage in self._stage_values(draws) for values in stage.values()]
@@ -103,8 +132,11 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, 
         middle = (size - 1) / 2
         there = np.array([[1, 0, middle], [0, 1, middle], [0, 0, 1]])
         back = np.array([[1, 0, -middle], [0, 1, -middle], [0, 0, 1]])
-        # Halves of pixels are exact, so the identity stays the identity: a skipped sample is not resampled.
-        return {"matrix": compact(there @ np.linalg.inv(matrix) @ back)}
+        # The identity stays the identity: a skipped sample is not resampled.
+        rows = np.flatnonzero((matrix != np.eye(3)).any(axis=(1, 2)))
+        total = np.tile(np.eye(3, dtype=np.float32), (len(matrix), 1, 1))
+        total[rows] = there @ _inverse(matrix[rows]) @ back
+        return {"matrix": total}
     return color_values(matrix)
 
 
@@ -126,6 +158,15 @@ def chain(matrices: Sequence[NDArray[np.float64]]) -> dict[str, Values]:
         scale = np.array([after / before] * (matrix.shape[-1] - 1) + [after])
         fed |= color_values(matrix * scale, f" {number}")
     return fed
+
+
+def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the inverses of (N, 3, 3) matrices, by their adjugates: NumPy takes three times as long."""
+    a, b, c, d, e, f, g, h, i = matrix.reshape(-1, 9).T
+    minors = (e * i - f * h, c * h - b * i, b * f - c * e, f * g - d * i, a * i - c * g, c * d - a * f)
+    adjugate = np.stack([*minors, d * h - e * g, b * g - a * h, a * e - b * d], axis=-1)
+    determinant = a * adjugate[:, 0] + b * adjugate[:, 3] + c * adjugate[:, 6]
+    return np.asarray(adjugate / determinant[:, None]).reshape(-1, 3, 3)
 
 
 def compact(values: Values) -> Values:

@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 import torch
 from nvidia.dali.pipeline import Pipeline
 from torch import Tensor
-from torch.utils.dlpack import from_dlpack
 
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import Shard, batches_per_epoch, build_pipeline, next_indices
+from augment.pipeline.build import Shard, batches_per_epoch, build_pipeline, next_indices, outputs_of
 from augment.pipeline.failures import BadImages, UnreadableError
 from augment.pipeline.graph import Placement
 from augment.pipeline.mixing import Mixer
@@ -318,7 +317,7 @@ class Loader:
             self._primed = False
         else:
             pipeline.schedule_run()
-        return [from_dlpack(output.as_tensor()) for output in pipeline.outputs(stream)]
+        return outputs_of(pipeline, stream)
 
     def _batch(self, outputs: list[Tensor], epoch: int, start: int, share: float) -> Batch:
         *images, index = outputs

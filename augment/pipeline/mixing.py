@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from augment.pipeline.feed import compact
+from augment.pipeline.feed import BLOCK, compact
 from augment.recipe.op import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
+
+_Values = dict[str, Array]
 
 
 class Mixer:
@@ -27,6 +29,8 @@ class Mixer:
         mixing = replace(plan, tree=tuple(step for step in plan.tree if step.key in keys))
         self._sampler = Sampler(mixing, seed, rank)
         self._classes = classes
+        # For each size of images: epoch, first and last sample, and values.
+        self._drawn: dict[int, tuple[int, int, int, list[_Values]]] = {}
 
     def mix(self, images: Tensor, targets: Tensor, *, epoch: int, start: int) -> tuple[Tensor, Tensor]:
         """Mix a batch, or one view of it.
@@ -42,22 +46,33 @@ class Mixer:
             float32; labels and numbers are mixed in the same shares, (N, K).
         """
         plan = self._sampler.plan
-        draws = self._sampler.draw(epoch, start, len(images))
         own = targets if targets.is_floating_point() else one_hot(targets, self._classes).float()
         # CUDA's roll returns images plane by plane.
         partners = images.roll(-1, 0).contiguous(memory_format=torch.channels_last)
         others = own.roll(-1, 0)
-        for stage in plan.batch_stages:
-            values = {n: _to(v, images.device) for n, v in stage.values(draws, images.shape[-1]).items()}
-            step = stage.steps[0]
+        for stage, drawn in zip(
+            plan.batch_stages, self._values(images.shape[-1], epoch, start, len(images)), strict=True
+        ):
+            values = {name: to_device(value, images.device) for name, value in drawn.items()}
+            applied, step = values.pop("applied"), stage.steps[0]
             mixed, share = step.op.function(images, partners, **step.op.fixed(step.params), **values)
-            applied = _to(stage.applied(draws), images.device)
             images = torch.where(applied[:, None, None, None], mixed, images)
             own = others.lerp(own, torch.where(applied, share, 1.0)[:, None])
         return images.contiguous(memory_format=torch.channels_last), own
 
+    def _values(self, size: int, epoch: int, start: int, count: int) -> list[_Values]:
+        """Return for each batch stage what it is fed, and `applied`; many batches are drawn at once."""
+        drawn, first, end, stages = self._drawn.get(size, (-1, 0, 0, []))
+        if epoch != drawn or start < first or start + count > end:
+            plan, first, end = self._sampler.plan, start, start + max(count, BLOCK)
+            draws = self._sampler.draw(epoch, first, end - first)
+            stages = [{**stage.values(draws, size), "applied": stage.applied(draws)} for stage in plan.batch_stages]
+            self._drawn[size] = epoch, first, end, stages
+        rows = slice(start - first, start - first + count)
+        return [{name: value[rows] for name, value in stage.items()} for stage in stages]
 
-def _to(values: Array, device: torch.device) -> Tensor:
+
+def to_device(values: Array, device: torch.device) -> Tensor:
     """Copy values to the device asynchronously."""
     tensor = torch.from_numpy(compact(values))
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -14,11 +14,11 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import is_decoded_once
+from augment.pipeline.build import is_decoded_once, program_of
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
 from augment.pipeline.images import Images, check_encoded, read_images
-from augment.pipeline.mixing import Mixer
+from augment.pipeline.mixing import Mixer, to_device
 from augment.pipeline.placement import gpu_number, torch_device
 from augment.pipeline.windows import COLUMNS, random_windows
 from augment.recipe.op import Array
@@ -184,7 +184,9 @@ class _Graph:
             exec_dynamic=True,
             concurrency=OperatorConcurrency.FULL,
         )
+        self._device, self._half = device, half
         placement = Placement("gpu" if self._cuda else "cpu")
+        self._program = program_of(plan, placement)
         with self._pipeline:
             stored = fn.external_source(
                 name=_IMAGES,
@@ -205,6 +207,9 @@ class _Graph:
                     if own.crop.op.random and image.draw is None:
                         raise UserError(f"{_path(own)}.{own.crop.key}: draws by itself, which no call can repeat.")
                     self._crops[view] = image
+                if self._program is not None:
+                    views.append(made[0])
+                    continue
                 self._add_stages(made, view)
                 views.append(normalize(made[-1], own, half=half))
                 first = first or made
@@ -220,7 +225,7 @@ class _Graph:
                 uniform = sampler.uniform(sampler.plan.crop.key, where, crop.columns)
                 self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
         drawn = self._drawn.pop(where, None) or self._draw(where)
-        for name, values in drawn.items():
+        for name, values in drawn.items() if self._program is None else ():
             self._pipeline.feed_input(name, values)
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
         self._pipeline.schedule_run()
@@ -229,7 +234,11 @@ class _Graph:
         self._drawn = {following: self._draw(following)}
         # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
         outputs = self._pipeline.outputs(stream)
-        return [from_dlpack(output.as_tensor()).permute(0, 3, 1, 2) for output in outputs]
+        made = [from_dlpack(output.as_tensor()) for output in outputs]
+        if self._program is not None:
+            programs = [to_device(values, self._device) for values in drawn.values()]
+            made = [self._program.run(*both, half=self._half, raw=False) for both in zip(made, programs, strict=True)]
+        return [image.permute(0, 3, 1, 2) for image in made]
 
     def _draw(self, where: tuple[int, int, int]) -> dict[str, Values]:
         """Return what the stages of all views are fed, by the names of their sources."""
@@ -254,6 +263,8 @@ class _Graph:
         plan = sampler.plan
         fed: dict[str, Values] = {}
         draws = sampler.draw(*where)
+        if self._program is not None:
+            return {f"{view}": self._program.values(draws)}
         start = max(0, self._common[view] - 1)
         for number, stage in enumerate(plan.image_stages[start:], start):
             values = stage_values(stage, draws, plan.size, neutral=self._cuda)

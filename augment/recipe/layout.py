@@ -55,8 +55,7 @@ def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
         uniform: (N, steps), uniform in [0, 1).
         drawn: the policy's drawn values by name, (N,) each.
     """
-    if step.op.slots is None:
-        return np.broadcast_to(np.arange(len(step.steps)), (len(uniform), len(step.steps))).astype(np.float64)
+    assert step.op.slots is not None
     weights = np.array([child.weight for child in step.steps])
     return np.asarray(step.op.function(weights, uniform, **step.op.values(step.params, drawn)))
 

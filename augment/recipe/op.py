@@ -83,8 +83,8 @@ class Op:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: local and batch: `(size, **values)` -> {name: (N, ...) array} in NumPy, for many batches at once;
             `function` takes its result in place of the drawn values.
-        neutral: local: drawn or prepared values with which the op changes no bit; on the GPU, using them is cheaper
-            than skipping a sample.
+        neutral: local: drawn or prepared values with which the op changes no bit; on the GPU, a cheap op for all
+            samples is faster than two more operators, which split and merge the batch.
         random: crop and local: DALI draws, from a seed of the step.
         checkpoints: whether DALI can checkpoint its operators.
         on_cpu: local: runs on the CPU even if there is a GPU.
@@ -225,7 +225,7 @@ def local(
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: NumPy function `(size, **values) -> {name: (N, ...) array}` that computes what `function` takes in
             place of the drawn values.
-        neutral: drawn or prepared values with which the op changes no bit, if there are any.
+        neutral: drawn or prepared values with which the op changes no bit, for an op that is cheap on the GPU.
         random: whether it draws random numbers in DALI, from `dali.seed`.
         checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
         params: the op's parameters by name; p is added.

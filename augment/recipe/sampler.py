@@ -68,7 +68,8 @@ class Sampler:
         op = step.op
         own = len(op.draws) + len(op.uniforms)
         # One column decides whether the step applies, even at p = 1, so that changing p shifts no other draw.
-        uniform = self.uniform(path, where, 1 + own)
+        nothing = own == 0 and step.p == 1
+        uniform = np.zeros((len(reached), 1)) if nothing else self.uniform(path, where, 1 + own)
         drawn: dict[str, Any] = {"applied": reached & (uniform[:, 0] < step.p)}
         if step.drawn_once:
             uniform[:, 1:] = _generator(derive_seed(self.seed, "once", whole)).random(own)
@@ -81,15 +82,16 @@ class Sampler:
         if op.kind != "policy":
             draws[path] = drawn
             return
-        # Each nested step has a stream, under a key that is no path: adding a step keeps the others' numbers.
-        columns = [self.uniform(f"{path}.{child.key}.", where, 1) for child in step.steps] if op.nests else []
-        numbers = np.concatenate(columns, axis=1) if columns else np.zeros((len(uniform), len(step.steps)))
-        chosen = choose(step, numbers, {value: drawn[value] for value in op.draws})
         slots = slots_of(step)
+        certain = all(slot == {number: 1.0} for number, slot in enumerate(slots))
+        # Each nested step has a stream, under a key that is no path: adding a step keeps the others' numbers.
+        names = [] if certain else [f"{path}.{child.key}." for child in step.steps]
+        columns = [self.uniform(name, where, 1) for name in names]
+        chosen = choose(step, np.hstack(columns), {v: drawn[v] for v in op.draws}) if columns else None
         for number, slot in enumerate(slots):
             for i in slot:
                 child = step.steps[i]
-                reached_child = drawn["applied"] & (chosen[:, number] == i)
+                reached_child = drawn["applied"] if chosen is None else drawn["applied"] & (chosen[:, number] == i)
                 paths = child_path(path, number, slots, child, i), f"{whole}.{child.key}"
                 self._draw(draws, child, paths, reached_child, where)
 

@@ -1,10 +1,11 @@
 """Stages of a plan: steps that one operator runs, and the composition of their drawn parameters in NumPy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from augment.recipe.op import Array
 from augment.recipe.steps import Step
@@ -58,12 +59,7 @@ class Stage:
             stage uses the image's mean.
         """
         side = 3 if self.kind == "geometry" else 7 if self.uses_mean else 4
-        total: Array | None = None
-        for alternatives in self.positions:
-            matrix = _matrix(alternatives, draws, size, side)
-            total = matrix if total is None else matrix @ total
-        assert total is not None
-        return total[:, :3]
+        return _total(self.steps, draws, size, side)[:, :3]
 
     def links(self, draws: Mapping[str, Draws], size: int) -> list[Array]:
         """Return the matrices of a chained stage in order of application, each as `matrix` returns them.
@@ -74,7 +70,7 @@ class Stage:
         for alternatives in self.positions:
             side = max(_shape(step)[-1] for step in alternatives)
             for part in range(max(map(parts_of, alternatives))):
-                links.append(_matrix(alternatives, draws, size, side, part)[:, :3])
+                links.append(_total(alternatives, draws, size, side, part)[:, :3])
         return links
 
     def applied(self, draws: Mapping[str, Draws]) -> Array:
@@ -108,7 +104,17 @@ class Stage:
             if neutral and name in op.neutral:
                 value = np.where(self.applied(draws), value, op.neutral[name])
             values[name] = value
-        return values if op.prepare is None else op.prepare(size=size, **op.values(params, values))
+        if op.prepare is None:
+            return values
+        if not neutral:
+            return dict(op.prepare(size=size, **op.values(params, values)))
+        # Most samples skip the stage: one of them is prepared for all.
+        applied = self.applied(draws)
+        skipped = np.flatnonzero(np.logical_not(applied))[:1]
+        rows = np.concatenate([np.flatnonzero(applied), skipped])
+        position = np.where(applied, np.cumsum(applied) - 1, len(rows) - 1)
+        prepared = op.prepare(size=size, **op.values(params, {name: value[rows] for name, value in values.items()}))
+        return {name: value[position] for name, value in prepared.items()}
 
 
 def parts_of(step: Step) -> int:
@@ -123,32 +129,28 @@ def _shape(step: Step) -> tuple[int, ...]:
     return np.shape(step.op.function(**step.op.values(step.params, one)))
 
 
-def _matrix(
-    alternatives: Alternatives, draws: Mapping[str, Draws], size: int, side: int, part: int | None = None
-) -> Array:
-    """Return the matrices of a position, (N, side, side), or those of one part of its steps."""
-    count = len(draws[alternatives[0].key]["applied"])
-    matrix = np.broadcast_to(np.eye(side), (count, side, side)).copy()
-    for step in alternatives:
-        _put_matrix(matrix, step, draws[step.key], size, part)
-    return matrix
+def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: int, side: int, part: int | None = None) -> Array:
+    """Return the product of the matrices of some steps, (N, side, side), or of one part of each."""
+    total = np.tile(np.eye(side), (len(draws[steps[0].key]["applied"]), 1, 1))
+    for step in steps:
+        rows = np.flatnonzero(draws[step.key]["applied"])
+        if len(rows):
+            total[rows] = _matrices(step, draws[step.key], size, rows, side, part) @ total[rows]
+    return total
 
 
-def _put_matrix(total: Array, step: Step, drawn: Draws, size: int, part: int | None = None) -> None:
-    """Write a step's matrices into `total`, (N, ...), for the samples it applies to."""
-    rows = np.flatnonzero(drawn["applied"])
-    if not len(rows):
-        return
+def _matrices(step: Step, drawn: Draws, size: int, rows: NDArray[np.intp], side: int, part: int | None = None) -> Array:
+    """Return a step's matrices for some samples, (rows, side, side), or those of one of its parts."""
     values = step.op.values(step.params, {n: drawn[n][rows] for n in (*step.op.draws, *step.op.uniforms)})
     if step.op.kind == "geometry":
-        total[rows] = step.op.function(size=size, **values)
-        return
+        return np.broadcast_to(step.op.function(size=size, **values), (len(rows), 3, 3))
     matrix = step.op.function(**values)
     parts = matrix if matrix.ndim == 4 else matrix.reshape(-1, 1, *matrix.shape[-2:])
     if part is None:
-        total[rows] = _square(_product(parts), total.shape[-1])
-    elif part < parts.shape[1]:  # another step at this position may have more
-        total[rows] = _square(parts[:, part], total.shape[-1])
+        return _square(_product(parts), side)
+    if part < parts.shape[1]:
+        return _square(parts[:, part], side)
+    return np.tile(np.eye(side), (len(rows), 1, 1))  # another step at this position has more
 
 
 def _square(matrix: Array, side: int) -> Array:
@@ -180,6 +182,4 @@ def step_matrix(step: Step, drawn: Draws, size: int) -> Array:
         geometry: (N, 3, 3); color: (N, 4, 4) or (N, 7, 7), with the rows that make the matrices composable.
     """
     side = 3 if step.op.kind == "geometry" else _shape(step)[-1]
-    matrix = np.broadcast_to(np.eye(side), (len(drawn["applied"]), side, side)).copy()
-    _put_matrix(matrix, step, drawn, size)
-    return matrix
+    return _total((step,), {step.key: drawn}, size, side)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from augment.support.console import progress_bar
+from augment.support.energy import gpu_joules
 
 _CONTENDED = 0.2  # CPU cores used by other programs
 _TICKS = os.sysconf("SC_CLK_TCK")  # per second, the unit of /proc
@@ -58,12 +59,14 @@ class Timing:
         seconds: wall-clock time.
         cpu_seconds: CPU time of all our threads and worker processes.
         other_seconds: CPU time of other programs meanwhile; None where it is unknown.
+        joules: energy that the GPU used; None where it is unknown.
     """
 
     images: int
     seconds: float
     cpu_seconds: float
     other_seconds: float | None = None
+    joules: float | None = None
 
     @property
     def speed(self) -> float:
@@ -108,6 +111,12 @@ class Result:
     def cores(self) -> float:
         """CPU cores in use, the median over rounds."""
         return median(timing.cpu_seconds / timing.seconds for timing in self.timings)
+
+    @property
+    def millijoules(self) -> float | None:
+        """Energy per image that the GPU used, the median over rounds; None where it is unknown."""
+        known = [1000 * timing.joules / timing.images for timing in self.timings if timing.joules is not None]
+        return median(known) if known else None
 
 
 Timer = Callable[[float], Timing]  # times a row for about the given number of seconds
@@ -158,20 +167,24 @@ def _gpu_memory() -> int:
     return total - free
 
 
-def stopwatch(clock: Callable[[], float] = monotonic) -> Callable[[], tuple[float, float, float | None]]:
+Elapsed = tuple[float, float, float | None, float | None]
+
+
+def stopwatch(clock: Callable[[], float] = monotonic) -> Callable[[], Elapsed]:
     """Start to measure time when the GPU is idle.
 
     Returns:
-        A function that waits for the GPU, then returns the seconds that have passed, our CPU time, and that of other
-        programs (None where it is unknown).
+        A function that waits for the GPU, then returns the seconds that have passed, our CPU time, that of other
+        programs, and the energy that the GPU used (None where they are unknown).
     """
     synchronize()
-    machine, own, begun = machine_seconds(), own_seconds(), clock()
+    machine, own, joules, begun = machine_seconds(), own_seconds(), gpu_joules(), clock()
 
-    def stop() -> tuple[float, float, float | None]:
+    def stop() -> Elapsed:
         synchronize()
-        seconds, used, now = clock() - begun, own_seconds() - own, machine_seconds()
-        return seconds, used, None if machine is None or now is None else max(now - machine - used, 0.0)
+        seconds, used, now, spent = clock() - begun, own_seconds() - own, machine_seconds(), gpu_joules()
+        others = None if machine is None or now is None else max(now - machine - used, 0.0)
+        return seconds, used, others, None if joules is None or spent is None else spent - joules
 
     return stop
 

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from decoded import for_device, pixels_of
 from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
 
 from augment.data.dataset import ImageRef
-from augment.pipeline.build import batches_per_epoch, build_pipeline
+from augment.pipeline.build import batches_per_epoch, build_pipeline, outputs_of
 from augment.pipeline.graph import Placement
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SplitName, parse_aug
@@ -46,14 +47,21 @@ def run(
     placement = Placement("gpu" if device.type == "cuda" else "cpu", prefetch=prefetch)
     batch_size = batch_size or len(files)
     pipeline = build_pipeline(plan, files, batch_size=batch_size, seed=seed, placement=placement, raw=raw, **options)
+    pipeline.build()
+    stream = torch.cuda.current_stream() if device.type == "cuda" else None
     images: list[Pixels] = []
     indices: list[Pixels] = []
     for _ in range(epochs):
-        batches = [pipeline.run() for _ in range(batches_per_epoch(len(files), batch_size, 1))]
+        batches = [_outputs(pipeline, stream) for _ in range(batches_per_epoch(len(files), batch_size, 1))]
         # What follows the last file of an epoch is padding.
         for rows, column in ((images, 0), (indices, 1)):
-            rows.append(np.concatenate([np.asarray(b[column].as_cpu().as_tensor()) for b in batches])[: len(files)])
+            rows.append(np.concatenate([b[column] for b in batches])[: len(files)])
     return np.concatenate(images), np.concatenate(indices)[:, 0]
+
+
+def _outputs(pipeline: Pipeline, stream: Any) -> list[Pixels]:
+    pipeline.schedule_run()
+    return [output.cpu().numpy().copy() for output in outputs_of(pipeline, stream)]
 
 
 def pixels(

@@ -12,7 +12,7 @@ from photos import draw_photo
 from PIL import Image
 
 from augment.data.dataset import ImageRef
-from augment.pipeline.build import build_pipeline
+from augment.pipeline.build import build_pipeline, outputs_of
 from augment.pipeline.graph import Placement
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -34,9 +34,11 @@ def render(plan: Plan, files: Sequence[ImageRef], device: torch.device) -> Pixel
     files = decoded(files)
     placement = Placement("gpu" if device.type == "cuda" else "cpu")
     pipeline = build_pipeline(plan, files, batch_size=len(files), seed=SEED, placement=placement, raw=True)
-    images, index = pipeline.run()
-    assert np.asarray(index.as_cpu().as_tensor())[:, 0].tolist() == list(range(len(files)))
-    return np.asarray(images.as_cpu().as_tensor()).astype(int)
+    pipeline.build()
+    pipeline.schedule_run()
+    images, index = outputs_of(pipeline, torch.cuda.current_stream() if device.type == "cuda" else None)
+    assert index[:, 0].tolist() == list(range(len(files)))
+    return images.cpu().numpy().astype(int)
 
 
 def draws_of(plan: Plan, count: int) -> dict[str, Draws]:

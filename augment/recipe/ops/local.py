@@ -21,7 +21,6 @@ _SCATTERED = 256
 
 
 @local(
-    neutral={"sigma": 1e-3},  # all weight on the pixel itself
     sigma_range=Range(default=(0.1, 2.0), within=(0, 50), above=0, unit="px", doc="standard deviation"),
 )
 def gaussian_blur(images: Node, dali: "Dali", sigma: Node) -> Node:
@@ -64,7 +63,6 @@ def _scattered(x: Array, y: Array, weight: Array, side: int) -> NDArray[Any]:
 
 @local(
     prepare=_lines,
-    neutral={"length": 1},
     length_range=Range(default=(3, 9), within=(1, 101), unit="px", doc="length of the camera's motion"),
     angle_range=Range(
         default=(0, 180), within=(-360, 360), unit="deg", doc="direction of the motion, counter-clockwise"
@@ -146,7 +144,6 @@ def _smaller(size: int, scale: Array, interpolation: str) -> dict[str, Array]:
 
 @local(
     prepare=_smaller,
-    neutral={"scale": 1.0},
     scale_range=Range(
         default=(0.25, 0.75), within=(0, 1), above=0, doc="side of the small image as a share of the original side"
     ),
@@ -264,7 +261,8 @@ def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, leve
     if fill == "constant":
         return punch(images, level)
     if fill == "noise":
-        other = dali.fn.random.uniform(images, range=[0, 255], dtype=dali.types.UINT8, **dali.random)
+        noise = dali.fn.random.uniform(images, range=[0, 255], dtype=dali.types.UINT8, **dali.random)
+        other = dali.fn.reshape(noise, layout="HWC")  # without a layout, erasing takes 15 times as long on the GPU
     else:
         mean = dali.fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
         other = dali.fn.cast(images * 0.0 + mean, dtype=dali.types.UINT8)

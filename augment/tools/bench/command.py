@@ -19,6 +19,7 @@ from augment.tools.bench.contenders import CONTENDERS, find_contenders, op_conte
 from augment.tools.bench.in_memory import TRANSFORM_CONTENDERS
 from augment.tools.bench.measure import make_report, measure, settings_of
 from augment.tools.bench.options import BenchOptions, parse_options
+from augment.tools.bench.peers import peers
 from augment.tools.bench.setup import Contender, Setup
 from augment.tools.bench.sources import compare_sources
 from augment.tools.bench.startup import measure_start
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compare_rows(options: BenchOptions, arguments: Sequence[str]) -> BenchReport:
     """Measure the rows that the flags select; `arguments` are for the processes whose start is measured."""
     flags = options.flags
-    known = TRANSFORM_CONTENDERS if flags.transform else CONTENDERS
+    known = peers(flags.model) if flags.peers else TRANSFORM_CONTENDERS if flags.transform else CONTENDERS
     also = [Contender(name, f"{name}, fused", partial(recipe_stream, aug=aug)) for name, aug in options.also]
     contenders = [*find_contenders(flags.rows, known), *also, *op_contenders(flags.ops)]
     # First, while the machine is idle.
@@ -46,7 +47,11 @@ def _compare_rows(options: BenchOptions, arguments: Sequence[str]) -> BenchRepor
     results = measure(contenders, setup, flags)
     settings = {"recipe_name": options.recipe_name, **settings_of(setup, flags), "start": start}
     further: dict[str, Any] = {"baselines": ("transform",), "beyond": ()} if flags.transform else {}
+    if flags.peers:
+        settings["model"] = flags.model
+        further = {"baselines": ("fixed", "fused"), "beyond": ("fixed",) if flags.model == "none" else ()}
     if start:
         parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in start.items() if name != "total")
         further["lines"] = (f"first batch of the recipe {start['total']:.2f} s after process start ({parts})",)
-    return make_report(options.recipe_name, results, settings, **further)
+    subject = f"{flags.model} fed with {options.recipe_name}" if flags.peers else options.recipe_name
+    return make_report(subject, results, settings, **further)

@@ -1,14 +1,16 @@
 """The contenders of the benchmark: ways to bring the same images to the device, each an endless stream of batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 from nvidia.dali.pipeline import Pipeline
+from torch import Tensor
 
 from augment.data.dataset import Split
 from augment.data.images import are_paths
+from augment.pipeline.batch import Batch
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.recipe.op import OPS, find_op
@@ -21,7 +23,7 @@ from augment.tools.bench.baselines import PilDataset, PlainRecipe, TorchvisionDa
 from augment.tools.bench.setup import DALI_PREFETCHED, Batches, Contender, Setup, Stream
 
 # Batches that PyTorch's DataLoader prefetches per worker.
-_WORKER_PREFETCHED = 2
+WORKER_PREFETCHED = 2
 
 
 def find_contenders(names: Sequence[str], contenders: Sequence[Contender]) -> list[Contender]:
@@ -75,6 +77,12 @@ def without_steps(aug: Aug) -> Aug:
 
 
 def _loader(setup: Setup, aug: Aug) -> Batches:
+    for batch in loaded(setup, aug):
+        yield len(batch)
+
+
+def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
+    """Yield batches of a recipe as in training, endlessly."""
     split = Split(setup.files, (0,) * len(setup.files))
     loader = Loader(
         build_plan(aug, "train"),
@@ -89,8 +97,7 @@ def _loader(setup: Setup, aug: Aug) -> Batches:
     )
     try:
         while True:
-            for batch in loader:
-                yield len(batch)
+            yield from loader
     finally:
         loader.close()
 
@@ -101,7 +108,8 @@ def _cached(setup: Setup) -> Stream:
     return Stream(_loader(setup, replace(setup.aug, fuse=True, cache="gpu")), warmup=warmup)
 
 
-def _no_cache(setup: Setup) -> str:
+def no_cache(setup: Setup) -> str:
+    """Return the reason why decoded images cannot be cached, "" if they can."""
     if setup.device.type != "cuda":
         return "no GPU"
     return "" if are_paths(setup.files) else "the images are not separate files"
@@ -128,16 +136,22 @@ def _outputs(pipeline: Pipeline, setup: Setup) -> Batches:
 
 def _workers(dataset: type[PilDataset] | type[TorchvisionDataset], setup: Setup) -> Stream:
     made = dataset(setup.files, PlainRecipe.of(setup.aug, half=setup.half))
-    prefetched = _WORKER_PREFETCHED * setup.workers + 1
+    prefetched = WORKER_PREFETCHED * setup.workers + 1
     return Stream(_from_workers(made, setup), prefetched, stride=setup.workers, warmup=prefetched)
 
 
 def _from_workers(dataset: PilDataset | TorchvisionDataset, setup: Setup) -> Batches:
+    for images in from_workers(dataset, setup):
+        yield len(images)
+
+
+def from_workers(dataset: PilDataset | TorchvisionDataset, setup: Setup) -> Iterator[Tensor]:
+    """Yield the images that worker processes make, (N, 3, size, size) on the device, endlessly."""
     cuda = setup.device.type == "cuda"
     loader = data_loader(dataset, batch_size=setup.batch_size, workers=setup.workers, pin_memory=cuda)
     while True:
         for images, _ in loader:
-            yield len(images.to(setup.device, non_blocking=True))
+            yield images.to(setup.device, non_blocking=True)
 
 
 CONTENDERS = (
@@ -152,7 +166,7 @@ CONTENDERS = (
         partial(_dali, handwritten.handwritten_pipeline),
         lambda setup: handwritten.untranslated(setup.plan.steps),
     ),
-    Contender("cached", "fused, decoder cache", _cached, _no_cache),
+    Contender("cached", "fused, decoder cache", _cached, no_cache),
     Contender("torchvision", "torchvision v2", partial(_workers, TorchvisionDataset), baselines.torchvision_obstacle),
     Contender("pil", "PIL", partial(_workers, PilDataset), baselines.obstacle),
 )

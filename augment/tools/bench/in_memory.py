@@ -8,7 +8,7 @@ Rules of a fair comparison:
 - kornia draws for each image, as we do. It lacks `warp`; its random affine, which costs the same, takes its place.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from augment.cli.compose import Recipe
 from augment.data.images import open_image, to_rgb
 from augment.params import Values
 from augment.pipeline.transform import Transform
+from augment.recipe.steps import Step
 from augment.tools.bench import baselines
 from augment.tools.bench.baselines import PlainRecipe, TorchvisionDataset
 from augment.tools.bench.setup import Batches, Contender, Setup, Stream
@@ -73,19 +74,26 @@ def _torchvision(setup: Setup, *, each: bool) -> Callable[[Tensor], Tensor]:
 
 
 def _kornia(setup: Setup) -> Callable[[Tensor], Tensor]:
+    apply = kornia_steps(setup, (setup.plan.crop, *setup.plan.tree))
+    return lambda batch: apply(batch.permute(0, 3, 1, 2))
+
+
+def kornia_steps(setup: Setup, steps: Sequence[Step]) -> Callable[[Tensor], Tensor]:
+    """Return a function that applies steps and normalizes, (N, 3, height, width) uint8 to float."""
     plan = setup.plan
-    steps = [_KORNIA[step.op.name](step.params, step.p, plan.size) for step in (plan.crop, *plan.tree)]
+    translated = [_KORNIA[step.op.name](step.params, step.p, plan.size) for step in steps]
     normalize = kornia.Normalize(mean=torch.tensor(plan.mean), std=torch.tensor(plan.std))
-    modules = nn.Sequential(*steps, normalize).to(setup.device)
+    modules = nn.Sequential(*translated, normalize).to(setup.device)
 
     def apply(batch: Tensor) -> Tensor:
-        images: Tensor = modules(batch.permute(0, 3, 1, 2).float() / 255)
+        images: Tensor = modules(batch.float() / 255)
         return images.half() if setup.half else images
 
     return apply
 
 
-def _kornia_obstacle(setup: Setup) -> str:
+def kornia_obstacle(setup: Setup) -> str:
+    """Return the reason why the recipe cannot run in kornia, "" if it can."""
     if kornia is None:
         return "kornia is not installed"
     steps = (setup.plan.crop, *setup.plan.tree)
@@ -116,7 +124,7 @@ _KORNIA: dict[str, Callable[[Mapping[str, Any], float, int], nn.Module]] = {
 
 TRANSFORM_CONTENDERS = (
     Contender("transform", "augment.Transform", partial(_row, _transform)),
-    Contender("kornia", "kornia", partial(_row, _kornia), _kornia_obstacle),
+    Contender("kornia", "kornia", partial(_row, _kornia), kornia_obstacle),
     Contender(
         "torchvision",
         "torchvision v2, one draw a batch",

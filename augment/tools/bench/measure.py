@@ -21,7 +21,7 @@ from augment.support.text import amount
 from augment.support.timing import Result, Timer, Timing, hardware, ratio, settle, stopwatch, take_turns
 from augment.tools.bench.setup import Contender, Setup, Stream
 
-_PACKAGES = ("torch", "nvidia-dali-cuda120", "numpy", "pillow", "torchvision", "kornia")
+_PACKAGES = ("torch", "nvidia-dali-cuda120", "numpy", "pillow", "torchvision", "kornia", "timm")
 _OURS = ("fused", "cached", "transform")
 
 
@@ -102,6 +102,7 @@ def make_report(
         Column("gpu_memory_mib", lambda r: r.gpu_memory and round(r.gpu_memory / 2**20), "GPU MiB", ",.0f"),
         Column("cpu_cores", lambda r: r.cores, "cores", ".1f"),
         Column("cpu_ms", lambda r: r.cpu_ms, "CPU ms"),
+        Column("gpu_millijoules", lambda r: r.millijoules, "GPU mJ", ".1f"),
     )
     return BenchReport(title, results, settings, columns, (f"of_{baselines[0]}",), beyond, **further)
 

@@ -24,6 +24,7 @@ _EXAMPLES = """\
   python -m augment bench +aug=imagenette --rows decode,fused,pil         three rows only
   python -m augment bench +aug=imagenette --also rand_augment --ops all   other recipes and single ops, too
   python -m augment bench +aug=imagenette --transform                     on a decoded batch in memory
+  python -m augment bench +aug=imagenette --peers                         a model trained from other loaders, too
   python -m augment bench --sources +aug=imagenette                       the same images from each source
   python -m augment bench --sources data=folder data.root=DIR --only tfrecord   tfrecord and folders only
 """
@@ -124,5 +125,11 @@ def _parser(description: str) -> Parser:
     )
     parser.add_argument(
         "--transform", action="store_true", help="measure augment.Transform, kornia and torchvision on a decoded batch"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="train one model on the same images from this and other libraries' loaders"
+    )
+    parser.add_argument(
+        "--model", default="resnet18", metavar="NAME", help="with --peers: a timm model, or none (default: resnet18)"
     )
     return parser

@@ -1,5 +1,7 @@
 """The values that DALI is fed: of which batch, and what is left out."""
 
+import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from pipelines import SEED, SIZE, plan_of
 
 from augment.pipeline.feed import Feed
+from augment.recipe.op import _OPS, OPS
 from augment.recipe.sampler import Sampler
 
 
@@ -50,6 +53,28 @@ def test_feed_draws_many_batches_at_once_and_gives_them_one_by_one(batch_size: i
     np.testing.assert_allclose(feed.values(batches)[0][:, 1, 1], later, rtol=1e-6)
 
 
+@pytest.mark.parametrize("batch_size", [2048, 4096])
+def test_the_next_batches_are_drawn_in_the_background(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[tuple[int, int], str] = {}
+    draw = Sampler.draw
+
+    def watched(sampler: Sampler, epoch: int, start: int, count: int) -> Any:
+        drawn[epoch, start] = threading.current_thread().name
+        return draw(sampler, epoch, start, count)
+
+    monkeypatch.setattr(Sampler, "draw", watched)
+    sampler = Sampler(plan_of({"brightness": {}}, "train"), SEED)
+    feed = feed_of(sampler, batch_size=batch_size, batches=4, epoch=0)
+    for iteration in (0, 1, 2, 3, 4, 1):  # the last one is a step back, as of a resumed pass
+        epoch, batch = divmod(iteration, 4)
+        expected = draw(sampler, epoch, batch * batch_size, batch_size)["brightness"]["factor"]
+        np.testing.assert_allclose(feed.values(iteration)[0][:, 1, 1], expected, rtol=1e-6)
+    main = threading.current_thread().name
+    assert drawn[0, 0] == main
+    assert drawn[1, 0] != main
+    assert drawn[0, 4096 if batch_size == 2048 else 8192] != main
+
+
 @pytest.mark.parametrize(
     ("steps", "masked", "neutral"),
     [
@@ -61,7 +86,10 @@ def test_feed_draws_many_batches_at_once_and_gives_them_one_by_one(batch_size: i
         ({"one_of": {"steps": {"gaussian_blur": {}, "equalize": {}}}}, ["applied", "sigma"], ["sigma"]),
     ],
 )
-def test_feed_says_what_is_left_out(steps: dict[str, Any], masked: list[str], neutral: list[str]) -> None:
+def test_feed_says_what_is_left_out(
+    steps: dict[str, Any], masked: list[str], neutral: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_OPS, "gaussian_blur", replace(OPS["gaussian_blur"], neutral={"sigma": 1e-3}))
     sampler = Sampler(plan_of(steps, "train"), SEED)
     stage = sampler.plan.stages[0]
     draws = sampler.draw(2, 0, 40)
@@ -89,3 +117,33 @@ def test_feed_inverts_about_the_middle_of_the_image() -> None:
     np.testing.assert_allclose(matrices[applied], np.broadcast_to(turned, matrices[applied].shape), atol=1e-5)
     # Elsewhere the identity, to the last bit.
     np.testing.assert_array_equal(matrices[~applied], np.broadcast_to(np.eye(3), matrices[~applied].shape))
+
+
+def test_only_samples_that_an_op_applies_to_are_prepared() -> None:
+    op, counts = OPS["sharpen"], []
+    assert op.prepare is not None
+
+    def counted(**values: Any) -> Any:
+        counts.append(len(values["factor"]))
+        return op.prepare(**values)
+
+    sampler = Sampler(plan_of({"sharpen": {"p": 0.1}}, "train"), SEED)
+    (stage,) = sampler.plan.stages
+    draws = sampler.draw(2, 0, 400)
+    applied, everywhere = stage.applied(draws), stage.values(draws, SIZE)["kernel"]
+    step = replace(stage.steps[0], op=replace(op, prepare=counted))
+    kernels = replace(stage, positions=((step,),)).values(draws, SIZE, neutral=True)["kernel"]
+    assert counts == [applied.sum() + 1]
+    np.testing.assert_array_equal(kernels[applied], everywhere[applied])
+    assert (kernels[~applied] == np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])).all()
+
+
+def test_inverted_matrices_match_numpy() -> None:
+    sampler = Sampler(plan_of({"affine": {"p": 0.5}, "perspective": {"p": 0.5}}, "train"), SEED)
+    matrix = sampler.plan.stages[0].matrix(sampler.draw(2, 0, 100), SIZE)
+    (fed,) = feed_of(sampler, batch_size=100).values(0)
+    middle = np.array([[1, 0, (SIZE - 1) / 2], [0, 1, (SIZE - 1) / 2], [0, 0, 1]])
+    np.testing.assert_allclose(fed, middle @ np.linalg.inv(matrix) @ np.linalg.inv(middle), rtol=1e-5, atol=1e-5)
+    same = (matrix == np.eye(3)).all(axis=(1, 2))
+    assert 10 < same.sum() < 50
+    assert (fed[same] == np.eye(3)).all()

@@ -328,3 +328,14 @@ def test_epochs_apply_independently_of_each_other() -> None:
     one = sampler({"rotate": {"p": 0.5}}, seed=0)
     between = np.corrcoef(np.stack([one.draw(epoch, 0, MANY)["rotate"]["angle"] for epoch in range(4)]))
     assert np.abs(between - np.eye(4)).max() < 4 / MANY**0.5
+
+
+def test_what_is_certain_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str] = []
+    uniform = Sampler.uniform
+    monkeypatch.setattr(Sampler, "uniform", lambda self, key, *rest: keys.append(key) or uniform(self, key, *rest))
+    steps = {"both": {"op": "sequence", "steps": {"equalize": {}, "solarize": {}, "invert": {"p": 0.5}}}}
+    draws = sampler(steps).draw(0, 0, 100)
+    assert keys == ["both.solarize", "both.invert"]
+    assert draws["both.equalize"]["applied"].all()
+    assert 30 < draws["both.invert"]["applied"].sum() < 70

@@ -6,12 +6,13 @@ from dataclasses import replace
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from time import process_time
+from time import monotonic, process_time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fakes import needs_gpu
 from PIL import Image
 from rich.console import Console
 
@@ -21,7 +22,7 @@ from augment.pipeline.loader import Loader
 from augment.recipe.op import _OPS, OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
-from augment.support.timing import Result, Timing, contention_warning, own_seconds, ratio
+from augment.support.timing import Result, Timing, contention_warning, own_seconds, ratio, stopwatch
 from augment.tools.bench.baselines import (
     HAS_TORCHVISION,
     PilDataset,
@@ -35,6 +36,7 @@ from augment.tools.bench.command import main
 from augment.tools.bench.contenders import CONTENDERS, op_contenders, without_steps
 from augment.tools.bench.handwritten import TRANSLATIONS, handwritten_pipeline, untranslated
 from augment.tools.bench.measure import make_report, time_stream
+from augment.tools.bench.peers import Training, peers
 from augment.tools.bench.setup import Setup, Stream
 from augment.tools.bench.startup import measure_start
 
@@ -174,6 +176,7 @@ def test_unknown_row_is_an_error_with_a_suggestion(capsys, photos):
         (["+aug=imagenette", "--also", "rand_augmet"], "rand_augment"),
         (["--ops", "rotat"], "Did you mean 'rotate'"),
         (["--ops", "one_of"], "one_of"),
+        (["--peers", "--model", "resnet-1"], "no model 'resnet-1'"),
     ],
 )
 def test_mistakes_are_named(arguments, message, capsys):
@@ -213,6 +216,59 @@ def test_every_row_on_a_few_images(photos, tmp_path, capsys):
     assert plain["size"] == 32
     assert plain["versions"]["torch"]
     assert "fused" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["fixed", "fused", "dali"])
+def test_peers_make_batches_for_the_same_model(name, photos, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Training, "step", lambda training, images: seen.append(images))
+    aug = parse_aug({"size": 32, "train": {"random_resized_crop": {}, "flip": {}, "rotate": {"p": 0.5}}})
+    setup = Setup(aug, tuple(photos[:4]), 4, 4)
+    (row,) = (row for row in peers("none") if row.name == name)
+    assert row.obstacle(setup) == ""
+    stream = row.start(setup)
+    assert next(stream.batches) == 4
+    stream.batches.close()
+    assert (seen[0].shape, seen[0].dtype) == ((4, 3, 32, 32), torch.float32)
+    assert 0.3 < seen[0].std() < 3
+
+
+@pytest.mark.usefixtures("no_settling")
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", ["imagenette", "rand_augment"])
+def test_every_peer_trains_a_model(recipe, photos, tmp_path):
+    folder, out = tmp_path / "photos", tmp_path / "out"
+    folder.mkdir()
+    for number, photo in enumerate(photos[:4]):
+        with Image.open(photo) as image:
+            image.convert("RGB").save(folder / f"{number}.jpg")
+    arguments = [f"+aug={recipe}", "aug.size=32", "--photos", str(folder), "--batch-size", "4", "--workers", "1"]
+    short = ["--rounds", "1", "--seconds", "0.02", "--threads", "1", "--out", str(out)]
+    assert main([*arguments, *short, "--peers", "--model", "test_resnet"]) == 0
+    rows = {row["name"]: row for row in json.loads((out / "bench.json").read_text())["rows"]}
+    assert list(rows) == ["fixed", "fused", "cached", "dali", "torchvision", "torchvision_gpu", "kornia", "timm"]
+    for name in ("fixed", "fused", "timm"):
+        assert rows[name]["images_per_second"] > 0
+    if recipe == "rand_augment":
+        assert "no" in rows["dali"]["left_out"]
+    for row in rows.values():
+        assert row["left_out"] or row["of_fixed"] > 0
+
+
+def test_energy_per_image_is_the_median_of_the_rounds_that_know_it():
+    timings = (Timing(100, 1.0, 1.0, None, 30.0), Timing(100, 1.0, 1.0, None, 10.0), Timing(100, 1.0, 1.0))
+    assert Result("a", "a", timings).millijoules == 200
+    assert Result("a", "a", timings[2:]).millijoules is None
+
+
+@needs_gpu
+def test_the_gpu_counts_its_energy():
+    stop = stopwatch()
+    end = monotonic() + 0.5
+    while monotonic() < end:
+        torch.ones(4096, 4096, device="cuda") @ torch.ones(4096, 4096, device="cuda")
+    seconds, _, _, joules = stop()
+    assert joules is None or 10 < joules / seconds < 3000  # watts
 
 
 def test_a_new_op_gets_a_row(monkeypatch):

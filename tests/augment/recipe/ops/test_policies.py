@@ -53,15 +53,14 @@ def test_one_of_chooses_steps_in_proportion_to_their_weights() -> None:
 
 
 def test_alternatives_of_one_op_share_an_operator_and_keep_their_own_values() -> None:
-    steps = {name: {"op": "gaussian_blur", "sigma_range": [s, s]} for name, s in (("soft", 1), ("strong", 5))}
+    steps = {name: {"op": "salt_and_pepper", "share_range": [s, s]} for name, s in (("soft", 0.1), ("strong", 0.5))}
     plan = plan_of({"one_of": policy("one_of", steps, p=0.6)})
     (stage,) = plan.stages
     draws = draws_of(plan, 300)
     soft, strong = (draws[f"one_of.{name}"]["applied"] for name in steps)
-    neutral = stage.neutral["sigma"]
-    found = stage.values(draws, SIZE, neutral=True)["sigma"]
-    np.testing.assert_array_equal(found, np.where(soft, 1, np.where(strong, 5, neutral)))
-    assert set(found.tolist()) == {1, 5, neutral}
+    found = stage.values(draws, SIZE, neutral=True)["share"]
+    np.testing.assert_array_equal(found, np.where(soft, 0.1, np.where(strong, 0.5, 0)))
+    assert set(found.tolist()) == {0.1, 0.5, 0}
 
 
 def test_one_of_with_p_skips_the_other_samples() -> None:

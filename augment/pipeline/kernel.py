@@ -1,0 +1,231 @@
+"""The kernel that runs the programs of samples, see `augment.pipeline.program`. Needs Triton."""
+
+# Triton compiles these functions: they are written in its language, which types cannot describe.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024  # pixels at a time; with more, fewer samples fit on a multiprocessor
+_WARPS = 8
+
+
+def launch(images: Tensor, programs: Tensor, out: Tensor, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Run the program of each sample.
+
+    Args:
+        images: (N, size, size, 3) uint8.
+        programs: (N, stages, width) float32.
+        out: result, (N, size, size, 3) float, or uint8, which is not normalized.
+        mean: mean of each channel in 0..255.
+        std: standard deviation of each channel in 0..255.
+    """
+    (count, size), (stages, width) = images.shape[:2], programs.shape[1:]
+    buffers = torch.empty((2, *images.shape), dtype=torch.uint8, device=images.device)
+    buffers[0].copy_(images)
+    tables = torch.empty((count, 3, 256), dtype=torch.uint8, device=images.device)
+    scale = [1.0 / s for s in std]
+    raw = out.dtype == torch.uint8
+    with torch.cuda.device_of(images):
+        _run[(count,)](
+            buffers, tables, programs, out, stages, width, size, *mean, *scale, raw=raw, block=_BLOCK, num_warps=_WARPS
+        )
+
+
+@triton.jit(do_not_specialize=["stages", "width", "size"])
+def _run(
+    buffers, tables, programs, out, stages, width, size,
+    mean_r, mean_g, mean_b, scale_r, scale_g, scale_b, raw: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    sample = tl.program_id(0).to(tl.int64)
+    area = size * size
+    own = buffers + sample * area * 3
+    other = tl.num_programs(0).to(tl.int64) * area * 3  # from one buffer to the other
+    table = tables + sample * 768
+    at = 0
+    for stage in range(stages):
+        given = programs + (sample * stages + stage) * width
+        code = tl.load(given).to(tl.int32)
+        if code != 0:
+            source, target = own + at * other, own + (1 - at) * other
+            given += 1
+            if code == 1:
+                _warp(source, target, given, size, block)
+            elif code == 4:
+                _filter(source, target, given, size, block)
+            elif code <= 3:
+                _color(source, target, given, code == 3, area, block)
+            else:
+                for channel in range(3):
+                    _table(source + channel, table + 256 * channel, given, code, area, block)
+                tl.debug_barrier()
+                _look_up(source, target, table, area, block)
+            # What the other threads of the block wrote is read next.
+            tl.debug_barrier()
+            at = 1 - at
+    source, target = own + at * other, out + sample * area * 3
+    for start in range(0, area, block):
+        pixel = start + tl.arange(0, block)
+        inside = pixel < area
+        for channel in tl.static_range(3):
+            level = tl.load(source + 3 * pixel + channel, mask=inside)
+            if not raw:
+                mean = mean_r if channel == 0 else mean_g if channel == 1 else mean_b
+                scale = scale_r if channel == 0 else scale_g if channel == 1 else scale_b
+                level = (level.to(tl.float32) - mean) * scale
+            tl.store(target + 3 * pixel + channel, level, mask=inside)
+
+
+@triton.jit
+def _byte(value):
+    """Round and saturate."""
+    return tl.minimum(tl.maximum(tl.floor(value + 0.5), 0.0), 255.0).to(tl.int32).to(tl.uint8)
+
+
+@triton.jit
+def _store(target, red, green, blue, inside):
+    tl.store(target, _byte(red), mask=inside)
+    tl.store(target + 1, _byte(green), mask=inside)
+    tl.store(target + 2, _byte(blue), mask=inside)
+
+
+@triton.jit
+def _within(position, size, border):
+    """Return the pixel that stands for one beyond the edge."""
+    if border == 1:
+        period = 2 * size - 2
+        position = tl.where(position < 0, -position, position) % period
+        position = tl.minimum(position, period - position)
+    return tl.minimum(tl.maximum(position, 0), size - 1)
+
+
+@triton.jit
+def _warp(source, target, m, size, block: tl.constexpr):
+    a, b, c = tl.load(m), tl.load(m + 1), tl.load(m + 2)
+    d, e, f = tl.load(m + 3), tl.load(m + 4), tl.load(m + 5)
+    g, h, i = tl.load(m + 6), tl.load(m + 7), tl.load(m + 8)
+    border, fill = tl.load(m + 9).to(tl.int32), tl.load(m + 10)
+    for start in range(0, size * size, block):
+        pixel = start + tl.arange(0, block)
+        kept = pixel < size * size
+        x, y = (pixel % size).to(tl.float32), (pixel // size).to(tl.float32)
+        w = g * x + h * y + i
+        # Far away is far enough: what is beyond would not be a whole number any more.
+        from_x = tl.minimum(tl.maximum((a * x + b * y + c) / w, -1e6), 1e6)
+        from_y = tl.minimum(tl.maximum((d * x + e * y + f) / w, -1e6), 1e6)
+        left, top = tl.floor(from_x), tl.floor(from_y)
+        right_share, lower_share = from_x - left, from_y - top
+        column, row = left.to(tl.int32), top.to(tl.int32)
+        red, green, blue = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
+        for corner in range(4):
+            u, v = column + corner % 2, row + corner // 2
+            across = tl.where(corner % 2 == 1, right_share, 1 - right_share)
+            share = across * tl.where(corner // 2 == 1, lower_share, 1 - lower_share)
+            shown = (border != 0) | ((u >= 0) & (u < size) & (v >= 0) & (v < size))
+            there = source + 3 * (_within(v, size, border) * size + _within(u, size, border))
+            red += share * tl.where(shown, tl.load(there, mask=kept, other=0).to(tl.float32), fill)
+            green += share * tl.where(shown, tl.load(there + 1, mask=kept, other=0).to(tl.float32), fill)
+            blue += share * tl.where(shown, tl.load(there + 2, mask=kept, other=0).to(tl.float32), fill)
+        _store(target + 3 * pixel, red, green, blue, kept)
+
+
+@triton.jit
+def _offsets(source, m, area, block: tl.constexpr):
+    """Return what the mean color adds to each channel, by a (3, 4) matrix."""
+    red, green, blue = tl.zeros([block], tl.int32), tl.zeros([block], tl.int32), tl.zeros([block], tl.int32)
+    for start in range(0, area, block):
+        pixel = start + tl.arange(0, block)
+        inside = pixel < area
+        red += tl.load(source + 3 * pixel, mask=inside, other=0).to(tl.int32)
+        green += tl.load(source + 3 * pixel + 1, mask=inside, other=0).to(tl.int32)
+        blue += tl.load(source + 3 * pixel + 2, mask=inside, other=0).to(tl.int32)
+    r, g, b = tl.sum(red).to(tl.float32) / area, tl.sum(green).to(tl.float32) / area, tl.sum(blue).to(tl.float32) / area
+    return (
+        tl.load(m) * r + tl.load(m + 1) * g + tl.load(m + 2) * b + tl.load(m + 3),
+        tl.load(m + 4) * r + tl.load(m + 5) * g + tl.load(m + 6) * b + tl.load(m + 7),
+        tl.load(m + 8) * r + tl.load(m + 9) * g + tl.load(m + 10) * b + tl.load(m + 11),
+    )
+
+
+@triton.jit
+def _color(source, target, m, of_mean, area, block: tl.constexpr):
+    # A (3, 4) matrix; or a (3, 3) one and a (3, 4) one for the mean.
+    if of_mean:
+        add_r, add_g, add_b = _offsets(source, m + 9, area, block)
+        row = 3
+    else:
+        add_r, add_g, add_b = tl.load(m + 3), tl.load(m + 7), tl.load(m + 11)
+        row = 4
+    for start in range(0, area, block):
+        pixel = start + tl.arange(0, block)
+        inside = pixel < area
+        r = tl.load(source + 3 * pixel, mask=inside, other=0).to(tl.float32)
+        g = tl.load(source + 3 * pixel + 1, mask=inside, other=0).to(tl.float32)
+        b = tl.load(source + 3 * pixel + 2, mask=inside, other=0).to(tl.float32)
+        red = tl.load(m) * r + tl.load(m + 1) * g + tl.load(m + 2) * b + add_r
+        green = tl.load(m + row) * r + tl.load(m + row + 1) * g + tl.load(m + row + 2) * b + add_g
+        blue = tl.load(m + 2 * row) * r + tl.load(m + 2 * row + 1) * g + tl.load(m + 2 * row + 2) * b + add_b
+        _store(target + 3 * pixel, red, green, blue, inside)
+
+
+@triton.jit
+def _filter(source, target, m, size, block: tl.constexpr):
+    for start in range(0, size * size, block):
+        pixel = start + tl.arange(0, block)
+        kept = pixel < size * size
+        x, y = pixel % size, pixel // size
+        red, green, blue = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
+        for tap in range(9):
+            weight = tl.load(m + tap)
+            there = source + 3 * (_within(y + tap // 3 - 1, size, 1) * size + _within(x + tap % 3 - 1, size, 1))
+            red += weight * tl.load(there, mask=kept, other=0).to(tl.float32)
+            green += weight * tl.load(there + 1, mask=kept, other=0).to(tl.float32)
+            blue += weight * tl.load(there + 2, mask=kept, other=0).to(tl.float32)
+        _store(target + 3 * pixel, red, green, blue, kept)
+
+
+@triton.jit
+def _table(source, table, given, code, area, block: tl.constexpr):
+    """Write the new level of each level, (256,), for one channel."""
+    level = tl.arange(0, 256)
+    new = level
+    if code == 5:
+        new = level & tl.load(given).to(tl.int32)
+    elif code == 6:
+        new = tl.where(level >= tl.load(given).to(tl.int32), 255 - level, level)
+    elif code == 7:
+        lowest, highest = tl.full([block], 255, tl.int32), tl.zeros([block], tl.int32)
+        for start in range(0, area, block):
+            pixel = start + tl.arange(0, block)
+            found = tl.load(source + 3 * pixel, mask=pixel < area, other=0).to(tl.int32)
+            lowest = tl.minimum(lowest, tl.where(pixel < area, found, 255))
+            highest = tl.maximum(highest, found)
+        low, high = tl.min(lowest), tl.max(highest)
+        stretched = _byte((level - low).to(tl.float32) * (255.0 / tl.maximum(high - low, 1).to(tl.float32)))
+        new = tl.where(high > low, stretched.to(tl.int32), level)
+    else:
+        counts = tl.zeros([256], tl.int32)
+        for start in range(0, area, block):
+            pixel = start + tl.arange(0, block)
+            counts += tl.histogram(tl.load(source + 3 * pixel, mask=pixel < area, other=0).to(tl.int32), 256)
+        beyond = (area + block - 1) // block * block - area
+        counts -= tl.where(level == 0, beyond, 0)
+        below = tl.cumsum(counts, 0)
+        darkest = tl.min(tl.where(below > 0, below, area))
+        spread = (below - darkest).to(tl.float32) * (255.0 / tl.maximum(area - darkest, 1).to(tl.float32))
+        new = tl.where(darkest < area, _byte(spread).to(tl.int32), level)
+    tl.store(table + level, new.to(tl.uint8))
+
+
+@triton.jit
+def _look_up(source, target, table, area, block: tl.constexpr):
+    for start in range(0, area, block):
+        pixel = start + tl.arange(0, block)
+        inside = pixel < area
+        for channel in tl.static_range(3):
+            level = tl.load(source + 3 * pixel + channel, mask=inside, other=0).to(tl.int32)
+            tl.store(target + 3 * pixel + channel, tl.load(table + 256 * channel + level, mask=inside), mask=inside)
