@@ -112,9 +112,9 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     load_plugins(top["plugins"], "plugins")
     model = parse_model(given.get("model"))
     aug = parse_aug(given.get("aug"))
-    if (aug.mean is None or aug.std is None) and (norm := _normalization(model)):
-        aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
     data, fit = parse_data(given.get("data")), _with_found_size(parse_fit(given.get("fit")))
+    if (aug.mean is None or aug.std is None) and (norm := _normalization(model, fit.resume)):
+        aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
     if launched() > 1:
         fit = replace(fit, gpus=fit.gpus or launched())
     check_ranks(fit, aug.size)
@@ -143,9 +143,12 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     )
 
 
-def _normalization(model: Model) -> tuple[Channels, Channels] | None:
-    """Return mean and std that the weights to start from were trained with; None: no preference."""
-    run = None if model.weights is None else run_of(model.weights)
+def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels] | None:
+    """Return mean and std that the weights to start from were trained with; None: no preference.
+
+    A run to resume has written them down; the weights that it started from may be gone.
+    """
+    run = None if model.weights is None else run_of(resume or model.weights)
     if run is None:
         return model.normalization()
     saved = load_config(run).get("aug")

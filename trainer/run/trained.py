@@ -91,6 +91,8 @@ def load_trained(
     """
     given = [*overrides, *([] if tta is None else [f"fit.tta={tta}"])]
     loaded = load_config(run) | {"callbacks": {}}  # those of the training may come from a plugin
+    if isinstance(loaded.get("model"), dict):
+        loaded["model"].pop("weights", None)  # what training started from is not read again
     config = parse_config(with_overrides(loaded, given, run / CONFIG_FILE, trust=trust, data=data))
     best = load(run / BEST, BestModel)
     classes = best.classes

@@ -21,7 +21,8 @@ from trainer import train
 from trainer.models.matching import match
 from trainer.models.registry import Cnn, Model, Timm, check_model
 from trainer.run.check import check_config
-from trainer.run.config import parse_config
+from trainer.run.config import config_text, parse_config
+from trainer.run.trained import load_trained
 from trainer.run.weights import check_weights, read_weights, start_from
 
 COLORS, OTHERS = ("blue", "green", "red"), ("cyan", "magenta", "yellow")
@@ -93,7 +94,12 @@ def test_a_run_starts_from_another_one(finished_run: Path, photos: tuple[Path, .
     assert again.aug.mean == (0.5, 0.5, 0.25)
     with pytest.raises(UserError, match="no such file"):
         check_config(again)
-    check_config(parse_config(compose([*given, f"fit.resume={finished_run}"])))
+    shutil.copytree(finished_run, tmp_path / "begun")
+    (tmp_path / "begun/config.yaml").write_text(config_text(config))
+    resumed = parse_config(compose([*given, f"fit.resume={tmp_path / 'begun'}"]))
+    assert resumed.aug.mean == (0.5, 0.5, 0.25)
+    check_config(resumed)
+    assert load_trained(tmp_path / "begun", data=False).config.aug.mean == (0.5, 0.5, 0.25)
 
 
 # --- layouts ---
