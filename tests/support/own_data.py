@@ -125,6 +125,7 @@ def samples(loader: Loader) -> list[tuple[Any, bytes]]:
     return [
         (target, pixels.cpu().numpy().tobytes())
         for batch in loader
+        if batch.share
         for target, pixels in zip(batch.targets.tolist(), batch.images, strict=True)
     ]
 

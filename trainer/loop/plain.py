@@ -1,5 +1,7 @@
 """Files of `torch.save`, read without running code: plain values and tensors, no objects."""
 
+from __future__ import annotations
+
 import pickle
 import re
 import struct
@@ -7,12 +9,12 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from augment.support.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    import torch
 
 _BROKEN = (
     *(OSError, EOFError, LookupError, RuntimeError, ValueError, OverflowError, TypeError, AttributeError),
@@ -46,6 +48,8 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
         DamagedError: the file is cut short, or something else.
         UserError: it is compressed, or holds objects of other types.
     """
+    import torch
+
     # torch.load would mistake anything else for one of its own old formats, and fail in unpredictable ways.
     if not is_whole(path) and not (old and _is_old(path)):
         raise DamagedError(f"{path}: not a checkpoint, or cut short.")
@@ -69,6 +73,9 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
     Raises:
         UserError: one is something else, or repeats its numbers.
     """
+    import torch
+    from torch import Tensor
+
     values = list(tensors)
     if not all(isinstance(value, Tensor) for value in values):
         raise UserError(f"{path}: holds other types than a checkpoint does.")

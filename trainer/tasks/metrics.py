@@ -138,11 +138,13 @@ class Meter(ABC, Generic[S]):
 
     def parts(self) -> dict[str, Any]:
         """Return everything measured, on the CPU, for `merge`."""
-        kept = None if self._kept is None else [tuple(map(Tensor.cpu, part)) for part in self._kept]
+        kept = None if self._kept is None else [tuple(value.cpu() for value in part) for part in self._kept]
         return {"state": {name: _on_cpu(value) for name, value in self.state_dict().items()}, "kept": kept}
 
     def merge(self, parts: Sequence[dict[str, Any]]) -> None:
         """Become the meter of everything that several meters of the same kind have measured, in that order."""
+        import torch
+
         states = [part["state"] for part in parts]
         total: dict[str, Any] = {"samples": sum(state["samples"] for state in states)}
         for name in ("sums", "left_out"):
@@ -170,7 +172,7 @@ class Meter(ABC, Generic[S]):
 
 
 def _on_cpu(value: Any) -> Any:
-    return value.cpu() if isinstance(value, Tensor) else value
+    return value.cpu() if hasattr(value, "cpu") else value
 
 
 class OutputMeter(Meter[OutputSamples]):

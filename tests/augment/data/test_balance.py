@@ -103,7 +103,7 @@ def test_each_sample_once_an_epoch_over_all_ranks(
 
     loaders = [make(rank) for rank in range(world_size)]
     for _ in range(2):
-        batches = [batch for loader in loaders for batch in loader]
+        batches = [batch for loader in loaders for batch in loader if batch.share]
         indices = torch.cat([batch.indices for batch in batches]).tolist()
         assert sorted(indices) == list(range(9))
         targets = torch.cat([batch.targets for batch in batches]).tolist()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass
 from io import BytesIO
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,7 +65,7 @@ def make(split: Split, *, plan: Plan = FIXED, device: torch.device = CPU, **opti
 def samples(loader: Loader, split: Split) -> list[Sample]:
     """Return target and pixels of each sample of a pass, and check that the target is that of the index."""
     found = []
-    for batch in loader:
+    for batch in filter(attrgetter("share"), loader):
         assert batch.targets.tolist() == [split.targets[i] for i in batch.indices.tolist()]
         found += [(t, p.cpu().numpy().tobytes()) for t, p in zip(batch.targets.tolist(), batch.images, strict=True)]
     return found

@@ -106,7 +106,7 @@ def test_a_fit_is_what_torchs_scaler_makes_of_it(
     assert learner.scaler.skipped == (4 if accumulate == 1 else 3)
 
 
-@pytest.mark.parametrize("stop", range(1, 8))
+@pytest.mark.parametrize("stop", [1, 3, 5])
 def test_a_resumed_fit_has_the_same_scale_also_in_the_middle_of_a_step(stop: int) -> None:
     options: dict[str, Any] = {"optimizer": adamw, "accumulate": 3}
     whole, first = learner_of(**options), learner_of(on("after_batch", cancel_at(stop), 10), **options)
