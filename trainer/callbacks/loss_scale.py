@@ -1,16 +1,18 @@
 """The callback that reports how the loss of a fit in float16 is scaled."""
 
+from __future__ import annotations
+
 import logging
 from time import monotonic
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from augment.support.text import amount
 from trainer.callbacks.recorder import NonFiniteLossError
 from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
-from trainer.loop.scaling import LossScaler
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+    from trainer.loop.scaling import LossScaler
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ class LossScale(Callback):
         log.info("fit.precision=fp16: loss scale %g after epoch %d, %s skipped so far", scale, learner.epoch + 1, steps)
 
     def _read(self, scaler: LossScaler, learner: Learner) -> tuple[float, float]:
+        import torch
+
         scale, skipped = torch.stack([scaler.scale, scaler.skipped.float()]).tolist()
         self._due = monotonic() + self.interval
         if scale < _LOWEST:

@@ -105,8 +105,8 @@ def test_pipelines_run_on_the_gpu_of_the_loader(image_files: Split, monkeypatch:
         chosen.append(options["device_id"])
         raise LookupError
 
-    for module in (augment.pipeline.build, augment.pipeline.placement):
-        monkeypatch.setattr(module, "Pipeline", pipeline)
+    monkeypatch.setattr(augment.pipeline.build, "_Pipeline", pipeline)
+    monkeypatch.setattr(augment.pipeline.placement, "Pipeline", pipeline)
     made = loader(Placement("gpu"), image_files)
     made._device = torch.device("cuda:1")
     with pytest.raises(LookupError):
