@@ -158,9 +158,10 @@ def test_a_recorded_fit_on_a_gpu_is_the_eager_one_and_waits_for_nothing(optimize
         learners.append(learner)
     for ours, theirs in zip(learners[1].model.parameters(), learners[0].model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
-    recorded = learners[1]
+    eager, recorded = learners
+    assert eager.scaler is not None
     assert recorded.scaler is not None
-    assert recorded.scaler.skipped == 2
+    assert recorded.scaler.skipped == eager.scaler.skipped >= 2  # a GPU's own float16 may overflow, too
     recorded._mode(training=True)
     batch = next(iter(noise_loader(7, device=CUDA)))
     before = recorded.scaler.skipped.clone()

@@ -352,6 +352,7 @@ def test_a_run_on_the_second_gpu_uses_nothing_of_the_first(
     graph: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    torch.cuda.init()  # without it, there are no statistics
     before = torch.cuda.memory_stats(0)["allocated_bytes.all.allocated"]
     given = ["fit.device=cuda:1", "fit.precision=fp16", "aug.cache=gpu", "fit.epochs=3", f"fit.graph={graph}"]
     summary = run.train(small_config(photos, *given), tmp_path / "run", console=QUIET)
