@@ -1,6 +1,7 @@
 """Several processes that train together: start them, and follow rank 0 in all others."""
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ def start(count: int, arguments: Sequence[str]) -> int:
     for name in tuple(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # the ranks say themselves what went wrong
+    # Otherwise each would use all cores, for PyTorch's work on the CPU.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
     config = LaunchConfig(
         *(1, 1, count),
         run_id=uuid4().hex,
