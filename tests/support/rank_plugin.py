@@ -28,14 +28,22 @@ class Flat(Model):
 @configurable
 @dataclass(eq=False)
 class Trouble(Callback):
-    """Stops, kills or fails one rank after a training batch, as the environment variable TROUBLE says if it is set."""
+    """Stops, kills or fails one rank after a training batch, as the environment variable TROUBLE says if it is set.
+
+    Not after a restart by torchrun.
+    """
 
     when: str = setting(Text(default="never", doc="what happens, on which rank, after which batch, as stop/1/3"))
 
     def after_batch(self, learner: Learner) -> None:
         """Make trouble."""
         kind, who, step = (os.environ.get("TROUBLE", self.when) + "//").split("/")[:3]
-        if not learner.training or who not in ("*", str(learner.ranks.rank)) or step != str(learner.step):
+        if (
+            os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+            or not learner.training
+            or who not in ("*", str(learner.ranks.rank))
+            or step != str(learner.step)
+        ):
             return
         if kind == "stop":
             learner.find(Interrupt).pressed = True

@@ -66,10 +66,10 @@ class Ranks:
             torch._foreach_copy_(values, list(torch.split(flat, [value.numel() for value in values])))
 
     def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by those of rank 0."""
-        if self.size > 1:
-            for tensor in tensors:
-                dist.broadcast(_flat(tensor.detach()), src=0)
+        """Replace tensors by those of rank 0, but for expanded ones, which nothing can be written to."""
+        for tensor in tensors if self.size > 1 else ():
+            if tensor.untyped_storage().nbytes() >= tensor.nbytes:
+                self._exchange(partial(dist.broadcast, _flat(tensor.detach()), src=0))
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in their order.

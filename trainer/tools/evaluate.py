@@ -1,6 +1,7 @@
 """`python -m trainer evaluate RUN_FOLDER`: score a run's best model on its validation data or on another folder."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -140,6 +141,18 @@ def _parser() -> Parser:
     return parser
 
 
+def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Path, Path | None, list[str]]:
+    """Parse `RUN [DIR] [key=value ...]`: return the flags, both folders and the overrides.
+
+    Raises:
+        UserError: another number of folders is given.
+    """
+    options, folders, overrides = parser.split_paths(given)
+    if not 1 <= len(folders) <= 2:
+        raise UserError(f"{len(folders)} folders are given. Allowed: the folder of a run, and one with images.")
+    return options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -148,10 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not given:
             parser.print_help()
             return USAGE
-        options, folders, overrides = parser.split_paths(given)
-        if not 1 <= len(folders) <= 2:
-            raise UserError(f"{len(folders)} folders are given. Allowed: the folder of a run, and one with images.")
-        run, folder = folders[0], folders[1] if len(folders) == 2 else None
-        scores = evaluate(run, folder, [token.lstrip("+") for token in overrides], tta=options.tta, trust=options.trust)
+        options, run, folder, overrides = run_and_images(parser, given)
+        scores = evaluate(run, folder, overrides, tta=options.tta, trust=options.trust)
         _report(scores, run, folder, overrides)
     return 0

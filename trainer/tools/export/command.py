@@ -29,7 +29,7 @@ from augment.support.errors import UserError
 from augment.support.files import installed_version, no_link, write_atomically
 from augment.support.text import amount, list_some, printable
 from trainer.run.trained import Trained, load_trained
-from trainer.tools.evaluate import evaluated_split
+from trainer.tools.evaluate import evaluated_split, run_and_images
 from trainer.tools.export.check import Check, Run, compare
 from trainer.tools.export.script import predict_source
 from trainer.tools.export.served import INPUT, Served, onnx_bytes, require_onnx, torch_bytes
@@ -184,10 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not given:
             parser.print_help()
             return USAGE
-        options, folders, overrides = parser.split_paths(given)
-        if not 1 <= len(folders) <= 2:
-            raise UserError(f"{len(folders)} folders are given. Allowed: the folder of a run, and one with images.")
-        _export(options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides])
+        _export(*run_and_images(parser, given))
     return 0
 
 
