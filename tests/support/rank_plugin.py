@@ -38,12 +38,9 @@ class Trouble(Callback):
     def after_batch(self, learner: Learner) -> None:
         """Make trouble."""
         kind, who, step = (os.environ.get("TROUBLE", self.when) + "//").split("/")[:3]
-        if (
-            os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-            or not learner.training
-            or who not in ("*", str(learner.ranks.rank))
-            or step != str(learner.step)
-        ):
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        here = who in ("*", str(learner.ranks.rank)) and step == str(learner.step)
+        if again or not here or not learner.training:
             return
         if kind == "stop":
             learner.find(Interrupt).pressed = True

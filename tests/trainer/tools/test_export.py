@@ -70,7 +70,7 @@ def outputs(trained: Trained, folder: Path) -> Split:
         (["--to", "onnx"], {"onnxruntime"}),
         (["--to", "torch", "--preprocessing", "beside", "fit.tta=flip"], {"torch", "transform"}),
     ],
-    ids=" ".join,
+    ids=["onnx", "torch beside"],
 )
 def test_an_export_scores_what_evaluate_scores(
     arguments: list[str],
