@@ -5,6 +5,7 @@ callback sees them, so that every rank makes the same step. What Python objects 
 group on the CPU, so that nothing waits for a GPU.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 # Another rank may check its images for hours before it says how to go on. One that dies is noticed at once.
 _PATIENCE = timedelta(days=7)
+
+# Training batches between two decisions, each of which costs the host some tenths of a millisecond.
+EVERY = 8
 
 
 class LostRankError(UserError):
@@ -44,6 +48,7 @@ class Ranks:
         self.rank = 0 if control is None else dist.get_rank()
         self.size = 1 if control is None else dist.get_world_size()
         self._asked: dict[str, tuple[Any, Tensor]] = {}
+        self._calls: Counter[str] = Counter()
 
     @property
     def is_main(self) -> bool:
@@ -96,17 +101,21 @@ class Ranks:
         return values[0]
 
     def agree(self, name: str, wish: bool) -> bool:
-        """Return whether any rank wished for something when all last asked: the same answer on all ranks.
+        """Return whether any rank wished for something when all were last asked; all get the same answer.
 
-        The answer is that of the call before, so that no rank waits for the slowest one; alone, it is the wish itself.
+        All are asked at every `EVERY`-th call, and answered at the next such one, so that no rank waits for others:
+        keep wishing until then. Alone, the answer is the wish itself.
 
         Raises:
             LostRankError: another rank has ended.
         """
         if self.size == 1:
             return wish
+        self._calls[name] += 1
+        if self._calls[name] % EVERY:
+            return False
         before = self._answer(name)
-        asked = torch.tensor([int(wish)], dtype=torch.int32)
+        asked = torch.tensor([int(wish and not before)], dtype=torch.int32)  # what is granted is not asked for again
         work = self._exchange(lambda: dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._control, async_op=True))
         self._asked[name] = work, asked
         return before
@@ -115,6 +124,7 @@ class Ranks:
         """Forget what ranks have wished for."""
         for name in tuple(self._asked):
             self._answer(name)
+        self._calls.clear()
 
     def _answer(self, name: str) -> bool:
         if name not in self._asked:
