@@ -22,7 +22,6 @@ from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.recipe.plan import Plan, build_plan
-from augment.support.errors import UserError
 from augment.support.memory import return_freed_memory
 from augment.support.secrets import as_written
 from augment.support.seeds import derive_seed
@@ -162,7 +161,7 @@ def make_learner(
     stages = fit.full_stages(config.aug.size)
     ranks = current()
     if fit.sync_batchnorm and ranks.size > 1:
-        network = synchronize_batchnorm(network, device)
+        network = synchronize_batchnorm(network)
     learner = Learner(
         network,
         loaders.train,
@@ -201,14 +200,8 @@ def make_learner(
     return learner
 
 
-def synchronize_batchnorm(network: nn.Module, device: torch.device) -> nn.Module:
-    """Return a network whose batch norms compute their statistics over all ranks.
-
-    Raises:
-        UserError: PyTorch has none for this device.
-    """
-    if device.type != "cuda":
-        raise UserError("fit.sync_batchnorm: PyTorch synchronizes batch norms on GPUs only. Allowed: false.")
+def synchronize_batchnorm(network: nn.Module) -> nn.Module:
+    """Return a network whose batch norms compute their statistics over all ranks, on GPUs."""
     from timm.layers import convert_sync_batchnorm  # also those that have an activation of their own
 
     converted: nn.Module = convert_sync_batchnorm(network)
