@@ -25,113 +25,18 @@ repeats the edge pixels.
 """
 
 import sys
-from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 
-import torch
-
-from augment.cli.compose import Recipe, compose_recipe
-from augment.cli.parser import Parser, output, readable_errors, whole_number, writing
-from augment.cli.trust import add_trust_flag, with_overrides
-from augment.data.dataset import ImageRef
-from augment.data.images import name_of
-from augment.data.sources import load_dataset
-from augment.pipeline.graph import Device
-from augment.pipeline.serving.pillow import CROPS
-from augment.pipeline.serving.serialized import serialize
-from augment.pipeline.serving.transform_source import has_compose, python_source, require_fixed, torchvision_source
-from augment.recipe.op import load_plugins
-from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import parse_aug
-from augment.support.console import text_console
-from augment.support.errors import UserError
-from augment.support.files import installed_version, write_atomically, write_json
-from augment.support.text import amount
-from augment.support.yaml_files import read_yaml
-from augment.tools._photos import find_photos
-from augment.tools.export.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
+from augment.cli.parser import Parser, output, readable_errors, whole_number
+from augment.cli.trust import add_trust_flag
 
 OUT = Path("outputs/export")
-DALI_FILES: Mapping[Device, str] = MappingProxyType({"cpu": "transform_cpu.dali", "gpu": "transform_gpu.dali"})
-PYTHON_FILE, TORCHVISION_FILE = "transform.py", "transform_torchvision.py"
 _EXAMPLES = """\
   python -m augment export +aug=imagenette                     a recipe, compared on the built-in sample
   python -m augment export +aug=imagenette --photos DIR        compared on your own images
   python -m augment export --run outputs/DATE/RUN --out DIR    the transform that a model was validated with
 """
-_WHY = {
-    PYTHON_FILE: "values halfway between two levels may be rounded to the other one",
-    TORCHVISION_FILE: "the resize filter ends at the edges; a center crop is cut at whole pixels",
-}
-_OF_RUNS = ("plugins=", "aug.plugins=", "data=", "data.")  # overrides that --run allows
-
-
-def export(plan: Plan, folder: Path, files: Sequence[ImageRef]) -> list[Parity]:
-    """Write a plan in every form, compare each form with validation, and write a report.
-
-    Args:
-        plan: the plan of validation.
-        folder: the folder to write to; created if it is missing.
-        files: images to compare on, at least one; all can be decoded.
-
-    Raises:
-        UserError: the plan cannot be exported (see `python_source`), or the folder cannot be written.
-    """
-    sources = {PYTHON_FILE: python_source(plan)}
-    if has_compose(plan):
-        sources[TORCHVISION_FILE] = torchvision_source(plan)
-    with writing(f"--out {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, source in sources.items():
-            write_atomically(folder / name, source)
-        for device, name in DALI_FILES.items():
-            write_atomically(folder / name, serialize(plan, device))
-
-    has_gpu = torch.cuda.is_available()
-    devices: list[Device] = ["cpu", "gpu"] if has_gpu else ["cpu"]
-    forms = [dali_form(folder / DALI_FILES[device], device) for device in devices]
-    for name in sources:
-        with suppress(ImportError):  # torchvision is optional
-            forms.append(pillow_form(folder / name, _WHY[name]))
-    loaders = [torch.device("cpu"), *([torch.device("cuda")] if has_gpu else [])]
-    results = [result for loader in loaders for result in parity(plan, files, forms, loader)]
-    packages = ("nvidia-dali-cuda120", "pillow", "numpy", "torchvision")
-    report = {
-        "plan": str(plan).splitlines(),
-        "digest": plan.digest,
-        "versions": {name: installed_version(name) for name in packages},
-        "results": [
-            {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(result).items()}
-            | {"worst": name_of(result.worst)}
-            for result in results
-        ],
-    }
-    write_json(folder / "parity.json", report)
-    worst = max(results, key=lambda result: result.mean_levels).worst
-    draw_parity(plan, worst, forms, loaders[0], folder / "parity.png")
-    return results
-
-
-def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
-    """Return the recipe of a run, or of overrides."""
-    run = options.run
-    if run is None:
-        return compose_recipe(overrides)
-    if others := [token for token in overrides if not token.lstrip("+").startswith(_OF_RUNS)]:
-        raise UserError(f"--run {run} and {others[0]}: cannot be combined. Allowed: one of them.")
-    file = run / "config.yaml"
-    if not file.is_file():
-        raise UserError(f"--run {run}: contains no config.yaml. Allowed: the folder of a run.")
-    config = read_yaml(file)
-    if not isinstance(config, dict):
-        raise UserError(f"{file}: not the configuration of a run.")
-    plus = [token.lstrip("+") for token in overrides]
-    plain = with_overrides(config, plus, file, trust=options.trust, data=options.photos is None)
-    load_plugins(tuple(plain.get("plugins") or ()), "plugins")  # which may declare ops
-    return Recipe(parse_aug(plain.get("aug")), 0, tuple(plain.get("plugins") or ()), plain)
 
 
 def _parser() -> Parser:
@@ -154,20 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
-        recipe = _recipe(options, overrides)
-        plan = build_plan(recipe.aug, "val")
-        require_fixed(plan, forms=CROPS)
-        folder = options.out or OUT / plan.digest
-        files = find_photos(options.photos, lambda: load_dataset(recipe.source()).val.files, options.limit)
-        results = export(plan, folder, files)
-        console = text_console()
-        console.print(str(plan))
-        console.print(parity_table(results))
-        for form, why in {result.form: result.why for result in results}.items():
-            console.print(f"{form}: {why}")
-        if not torch.cuda.is_available():
-            console.print(f"{DALI_FILES['gpu']} was not compared, as there is no GPU.")
-        if options.run is None and recipe.aug.mean is None:
-            console.print("Mean and std are ImageNet's; --run DIR uses those of a run's model.")
-        console.print(f"Compared on {amount(results[0].images, 'image')}; written to {folder}")
+        from augment.tools.export.write import export_recipe  # PyTorch and DALI take seconds to import
+
+        export_recipe(options, overrides, OUT)
     return 0

@@ -26,8 +26,9 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SplitName, parse_aug
 from augment.support.errors import UserError
 from augment.tools._photos import find_photos
-from augment.tools.export.command import export, main
+from augment.tools.export.command import main
 from augment.tools.export.parity import dali_form, parity, pillow_form
+from augment.tools.export.write import export
 
 SIZE = 32
 CPU = torch.device("cpu")

@@ -28,9 +28,10 @@ from trainer.tasks.registry import task_named
 from trainer.tasks.standardize import Standard
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.check import compare
-from trainer.tools.export.command import export, main
+from trainer.tools.export.command import main
 from trainer.tools.export.served import Served, torch_bytes
 from trainer.tools.export.triton import repository
+from trainer.tools.export.write import export
 from trainer.tools.predict import predict
 
 COLORS = ("blue", "green", "red")

@@ -1,0 +1,170 @@
+"""Write a run's best model in a form for serving, and compare it with PyTorch."""
+
+import json
+import runpy
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from rich.table import Table
+
+from augment.cli.parser import table_console, writing
+from augment.data.dataset import ImageRef, Split
+from augment.data.images import open_image, read_encoded, to_rgb
+from augment.pipeline.graph import Device
+from augment.pipeline.serving.pillow import CROPS
+from augment.pipeline.serving.serialized import deserialize, serialize
+from augment.pipeline.serving.transform_source import python_source, require_fixed
+from augment.recipe.plan import build_plan
+from augment.support.errors import UserError
+from augment.support.files import installed_version, no_link, write_atomically
+from augment.support.text import amount, list_some, printable
+from trainer.run.trained import Trained, load_trained
+from trainer.tools.evaluate import evaluated_split
+from trainer.tools.export.check import Check, Run, compare
+from trainer.tools.export.script import predict_source
+from trainer.tools.export.served import INPUT, Served, onnx_bytes, require_onnx, torch_bytes
+from trainer.tools.export.triton import repository
+
+_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+_PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "nvidia-dali-cuda120", "pillow", "numpy")
+
+
+def export(
+    trained: Trained, form: str, folder: Path, *, inside: bool = True, device: Device = "gpu", name: str = "model"
+) -> Run:
+    """Write a model in one form; return what runs it.
+
+    Args:
+        trained: the model.
+        form: one of `FORMS`.
+        folder: the folder to write to; created if it is missing.
+        inside: whether the model contains its preprocessing; without meaning for triton.
+        device: where Triton runs the model.
+        name: name of Triton's ensemble.
+
+    Raises:
+        UserError: the model or its preprocessing cannot be exported, or the files cannot be written.
+    """
+    plan = build_plan(trained.config.aug, "val")
+    require_fixed(plan, forms=CROPS)
+    if form != "torch":
+        require_onnx()
+    inside = inside and form != "triton"
+    served = Served(trained, plan if inside else None)
+    program = served.export()
+    metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}
+    model = torch_bytes(program, metadata) if form == "torch" else onnx_bytes(program, served, metadata)
+    files: dict[str, bytes | str]
+    if form == "triton":
+        files = repository(
+            name, onnx=model, dali=serialize(plan, device), device=device, size=plan.size,
+            outputs=served.outputs, classes=trained.classes,
+        )  # fmt: skip
+    else:
+        files = {_FILES[form]: model, "predict.py": predict_source(_FILES[form], inside=inside)}
+        if not inside:
+            files["transform.py"] = python_source(plan)
+    _write(folder, files)
+    if form == "triton":
+        preprocess = deserialize(serialize(plan, "cpu"), "cpu", 1)  # where there may be no GPU
+        return _runner(form, model, lambda image: preprocess([read_encoded(image)]))
+    if inside:
+        return _runner(form, model, lambda image: _opened(image, lambda it: np.array(to_rgb(it))))
+    transform = runpy.run_path(str(folder / "transform.py"))["transform"]
+    return _runner(form, model, lambda image: _opened(image, transform))
+
+
+def _write(folder: Path, files: Mapping[str, bytes | str]) -> None:
+    """Write files into a folder that may be in that of a stranger: nothing is written through links."""
+    with writing(f"--out {folder}"):
+        for name, content in files.items():
+            inner = [folder, *(folder / part for part in reversed(Path(name).parents[:-1]))]
+            if link := next((path for path in inner if path.is_symlink()), None):
+                raise UserError(f"--out {folder}: {link} is a link. Allowed: a folder.")
+            inner[-1].mkdir(parents=True, exist_ok=True)
+            write_atomically(no_link(folder / name), content)
+
+
+def _opened(image: ImageRef, prepare: Callable[[Image.Image], NDArray[Any]]) -> NDArray[Any]:
+    """Return an image as a batch of one."""
+    with open_image(image) as opened:
+        return prepare(opened)[None]
+
+
+def _runner(form: str, model: bytes, prepare: Callable[[ImageRef], NDArray[Any]]) -> Run:
+    """Return a function that runs an exported model on an image."""
+    if form == "torch":
+        loaded = torch.export.load(BytesIO(model)).module()
+
+        def run(image: ImageRef) -> list[NDArray[np.float32]]:
+            with torch.inference_mode():
+                return [values[0].numpy() for values in loaded(torch.from_numpy(prepare(image)))]
+
+        return run
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return lambda image: [values[0] for values in session.run(None, {INPUT: prepare(image)})]
+
+
+def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder: Path) -> None:
+    """Print the comparison and write it as export.json."""
+    console = table_console()
+    table = Table("", "PyTorch", "the export")
+    for key, value in check.pytorch.items():
+        table.add_row(key, f"{value:.4f}", f"{check.exported[key]:.4f}")
+    console.print(table)
+    what = "probability" if trained.task.ranked else "number"
+    lines = [f"{amount(check.images, 'image')}: the largest difference of a {what} is {check.largest:.2g}"]
+    if check.differing:
+        ones = f"{amount(len(check.differing), 'image')} have another first class"
+        lines.append(f"{ones}, with a lead of at most {check.margin:.2g}: {list_some(check.differing)}")
+    elif trained.task.ranked:
+        lines.append("all have the same first class")
+    console.print("; ".join(map(printable, lines)), highlight=False, soft_wrap=True)
+    _write(folder, {"export.json": _json({**facts, **vars(check)})})
+
+
+def _json(values: Mapping[str, object]) -> str:
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"
+
+
+def export_run(options: Namespace, run: Path, images: Path | None, overrides: Sequence[str]) -> None:
+    """Export as the command line asks, and print how the export compares.
+
+    Raises:
+        UserError: the model cannot be exported, or the images to compare on cannot be used.
+    """
+    own = images is None and not options.unchecked
+    # bfloat16 would differ by more than an export may.
+    trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own)
+    split = None if options.unchecked else _limited(evaluated_split(trained, images), options.limit)
+    folder = options.out or run / f"export-{options.to}"
+    inside = options.preprocessing == "inside"
+    runner = export(trained, options.to, folder, inside=inside, device=options.device, name=options.name)
+    facts = {
+        "to": options.to,
+        "preprocessing": options.preprocessing if options.to != "triton" else "DALI",
+        "classes": trained.classes,
+        "versions": {name: installed_version(name) for name in _PACKAGES},
+    }
+    if split is not None:
+        _report(compare(trained, split, runner), trained, facts, folder)
+    sys.stdout.write(f"{folder}\n")
+
+
+def _limited(split: Split, limit: int | None) -> Split:
+    """Return at most some images of a split, spread evenly."""
+    count = len(split.files)
+    if limit is None or limit >= count:
+        return split
+    chosen = [(2 * i + 1) * count // (2 * limit) for i in range(limit)]
+    return Split(tuple(split.files[i] for i in chosen), tuple(split.targets[i] for i in chosen))
