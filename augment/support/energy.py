@@ -4,17 +4,19 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
-import torch
-
 
 def gpu_joules() -> float | None:
     """Return the energy that the current GPU has used since its driver was loaded; None if it does not count it."""
+    import torch
+
     return _counter()() if torch.cuda.is_available() else None
 
 
 @cache
 def _counter() -> Callable[[], float | None]:
     """Return a function that reads the counter of the current GPU."""
+    import torch
+
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         identifier = f"GPU-{torch.cuda.get_device_properties().uuid}".encode()

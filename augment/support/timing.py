@@ -10,8 +10,6 @@ from statistics import median
 from time import monotonic, process_time, sleep
 from typing import Any
 
-import torch
-
 from augment.support.console import progress_bar
 from augment.support.energy import gpu_joules
 
@@ -132,6 +130,8 @@ def take_turns(
         rounds: number of rounds.
         seconds: about how long each row runs in a round.
     """
+    import torch
+
     able = [(row, warm_up) for row, warm_up in rows if not row.left_out]
     timers: dict[str, Timer] = {}
     memory: dict[str, int] = {}
@@ -160,6 +160,8 @@ def take_turns(
 
 def _gpu_memory() -> int:
     """Return the bytes in use on the GPU, 0 without a GPU."""
+    import torch
+
     if not torch.cuda.is_available():
         return 0
     synchronize()
@@ -214,6 +216,8 @@ def contention_warning(results: Sequence[Result]) -> str:
 
 def synchronize() -> None:
     """Wait for the GPU to finish, if there is one."""
+    import torch
+
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -231,6 +235,8 @@ def settle(longest: float = 5.0) -> None:
 
 def hardware() -> dict[str, Any]:
     """Return the CPU, its usable cores and the GPU of this machine."""
+    import torch
+
     cuda = torch.cuda.is_available()
     return {
         "cpu": _cpu_name(),

@@ -11,18 +11,13 @@ read once before the measurement, so that the disk does not matter.
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from augment.cli.benchmark import BenchReport
 from augment.cli.parser import readable_errors
-from augment.tools.bench.contenders import CONTENDERS, find_contenders, op_contenders, recipe_stream
-from augment.tools.bench.in_memory import TRANSFORM_CONTENDERS
-from augment.tools.bench.measure import make_report, measure, settings_of
 from augment.tools.bench.options import BenchOptions, parse_options
-from augment.tools.bench.peers import peers
-from augment.tools.bench.setup import Contender, Setup
-from augment.tools.bench.sources import compare_sources
-from augment.tools.bench.startup import measure_start
+
+if TYPE_CHECKING:
+    from augment.cli.benchmark import BenchReport
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,13 +25,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     with readable_errors():
         options = parse_options(given, __doc__)
+        # PyTorch and DALI take seconds to import.
+        from augment.tools.bench.sources import compare_sources
+
         report = compare_sources(options) if options.flags.sources else _compare_rows(options, given)
         report.finish(options.flags.out)
     return 0
 
 
-def _compare_rows(options: BenchOptions, arguments: Sequence[str]) -> BenchReport:
+def _compare_rows(options: BenchOptions, arguments: Sequence[str]) -> "BenchReport":
     """Measure the rows that the flags select; `arguments` are for the processes whose start is measured."""
+    from augment.tools.bench.contenders import CONTENDERS, find_contenders, op_contenders, recipe_stream
+    from augment.tools.bench.in_memory import TRANSFORM_CONTENDERS
+    from augment.tools.bench.measure import make_report, measure, settings_of
+    from augment.tools.bench.peers import peers
+    from augment.tools.bench.setup import Contender, Setup
+    from augment.tools.bench.startup import measure_start
+
     flags = options.flags
     known = peers(flags.model) if flags.peers else TRANSFORM_CONTENDERS if flags.transform else CONTENDERS
     also = [Contender(name, f"{name}, fused", partial(recipe_stream, aug=aug)) for name, aug in options.also]

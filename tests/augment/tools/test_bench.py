@@ -281,7 +281,7 @@ def test_a_new_op_gets_a_row(monkeypatch):
 @pytest.mark.usefixtures("no_settling")
 def test_the_start_of_a_process_is_measured(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "augment.tools.bench.command.measure_start", lambda arguments: {"total": 2.0, "seen": len(arguments)}
+        "augment.tools.bench.startup.measure_start", lambda arguments: {"total": 2.0, "seen": len(arguments)}
     )
     given = ["+aug=imagenette", "--start", "--photos", str(photos[0].parent), "--rows", "read"]
     assert main([*given, "--rounds", "1", "--seconds", "0.01", "--batch-size", "2", "--out", str(tmp_path)]) == 0
