@@ -20,6 +20,9 @@ STOP_SIGNALS = tuple(
 # A shell whose terminal closes passes SIGHUP on, and the kernel sends another one when the shell exits.
 _HANGUP_SECONDS = 1.0
 
+# One of several processes that train together gets a signal twice: itself, and from the process that started it.
+_RELAYED_SECONDS = 5.0
+
 
 class StopSignals:
     """A context in which signals that ask to stop raise KeyboardInterrupt, as Ctrl-C does by default.
@@ -35,7 +38,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.asked = False
         self.held = False
-        self._hung_up = -_HANGUP_SECONDS
+        self._last = -_RELAYED_SECONDS
         self._outer: StopSignals | None = None
         self._previous: dict[int, Any] = {}
 
@@ -96,10 +99,13 @@ class StopSignals:
         context: StopSignals | None = self
         while context is not None:
             context.asked, context = True, context._outer
+        same = _RELAYED_SECONDS if "RANK" in os.environ else 0.0
         if number == getattr(signal, "SIGHUP", None):
             leave_closed_terminal()
+            same = max(same, _HANGUP_SECONDS)
+        if same:
             now = monotonic()
-            again, self._hung_up = again and now - self._hung_up > _HANGUP_SECONDS, now
+            again, self._last = again and now - self._last > same, now
         if again or not self.held:
             raise KeyboardInterrupt
 

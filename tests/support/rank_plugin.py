@@ -16,13 +16,14 @@ from trainer.loop.learner import Learner
 @model("flat")
 @dataclass(frozen=True, kw_only=True)
 class Flat(Model):
-    """A linear layer, after a dropout that draws from each rank's own generator."""
+    """A linear layer, perhaps after batch norm and a dropout that draws from each rank's own generator."""
 
-    dropout: int = setting(Count(default=0, within=(0, 1), doc="whether to drop some of the pixels"))
+    dropout: int = setting(Count(default=0, within=(0, 1), doc="whether there are batch norm and dropout"))
 
     def build(self, classes: int, size: int) -> nn.Module:
         """Build the network."""
-        return nn.Sequential(nn.Flatten(), nn.Dropout(0.2 * self.dropout), nn.Linear(3 * size * size, classes))
+        norm = nn.BatchNorm2d(3) if self.dropout else nn.Identity()  # its statistics differ between ranks until a step
+        return nn.Sequential(norm, nn.Flatten(), nn.Dropout(0.2 * self.dropout), nn.Linear(3 * size * size, classes))
 
 
 @configurable

@@ -18,7 +18,14 @@ ROOT = Path(__file__).parents[2]
 # 13 images: with 3 ranks and batches of 3, two of them have nothing left in the last batch.
 COUNTS = {"train": {"ant": 7, "bee": 4, "cat": 2}, "val": {"ant": 3, "bee": 2, "cat": 2}}
 WHOLE = ["fit.batch_size=18", "fit.epochs=3", "fit.lr=0.3"]  # one batch an epoch, with the same samples on any ranks
-PARTS = ["fit.batch_size=3", "fit.epochs=2", "fit.lr=0.1", "model.dropout=1", "aug.train.flip.p=0.5"]
+PARTS = [
+    "fit.batch_size=3",
+    "fit.epochs=2",
+    "fit.lr=0.1",
+    "model.dropout=1",
+    "aug.train.flip.p=0.5",
+    "fit.accumulate=2",
+]
 STOP = ["++callbacks.trouble.when=stop/2/6"]
 
 

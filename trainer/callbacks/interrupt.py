@@ -32,27 +32,28 @@ class Interrupt(Callback):
     order = 90
 
     def __init__(self) -> None:
-        self.pressed = False
+        self.pressed = self._ended = False
         self._signals = StopSignals()
 
     def before_fit(self, learner: Learner) -> None:
         """Install the signal handlers; only the main thread can."""
-        self.pressed = False
+        self.pressed = self._ended = False
         self._signals = StopSignals()
         self._signals.hold()
         self._signals.install()
 
     def after_batch(self, learner: Learner) -> None:
         """End the fit if a signal came; of several ranks, all end it after the same training batch."""
-        self.pressed |= self._signals.asked
+        stops = self.pressed or self._signals.asked
         if learner.ranks.size > 1:
-            if not learner.training or not learner.ranks.agree("stop", self.pressed):
-                return
-            self.pressed = True
-        if self.pressed:
+            stops = learner.training and learner.ranks.agree("stop", stops)
+        if stops:
+            self.pressed = self._ended = True
             raise CancelFit
 
     def after_fit(self, learner: Learner) -> None:
         """Restore the previous handlers."""
+        if learner.ranks.size > 1:
+            self.pressed = self._ended  # what was wished for too late changed nothing
         self.pressed |= isinstance(learner.error, KeyboardInterrupt)
         self._signals.restore()

@@ -36,7 +36,9 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     if ranks.follows():
         ranks.follow(leaves=False)
         ending: Any = None
-        return cast(Summary, ranks.share(ending))
+        if (ending := ranks.share(ending)) is None:
+            raise UserError("rank 0 did not train; its message says why.")
+        return cast(Summary, ending)
     try:
         refuse_words(overrides)
         tokens = normalize(with_resumed([*overrides, *([TRUST_FLAG] if trust else [])]))
@@ -47,7 +49,11 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
                 ranks.send(None)
                 return ranks.share(done)
         (config,) = check_jobs([tokens])
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(str(error).strip()) from error
+    except BaseException as error:
+        ranks.send(None)
+        ranks.share(None)
+        if isinstance(error, HydraException | OmegaConfBaseException):
+            raise UserError(str(error).strip()) from error
+        raise
     ranks.send(tokens)
     return ranks.share(run_job(config, tokens, new_folder() if folder is None else Path(folder)))

@@ -72,9 +72,13 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         allowed = "-m, --cfg job, --config-dir DIR, --help; key=value"
         raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {allowed}.")
     refuse_words(args.overrides)
+    if args.config_path and launched() > 1:
+        raise UserError("--config-path: not for several processes. Allowed: --config-dir DIR, which adds a folder.")
     if ranks.follows():
         return ranks.follow()
     only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun
+    if only_shows:
+        ranks.send(None)
     if not only_shows and not args.config_path:
         if not args.multirun:
             refuse_sweeps(args.overrides)
@@ -125,6 +129,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         ) from error
     if errors:
         raise errors[0]
+    ranks.share(None)
     ranks.leave()
     return INTERRUPTED if "interrupted" in statuses else 0
 
@@ -156,6 +161,8 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
         console = Console()
         try:
             config = parse_config(plain_values(composed))
+            if (config.fit.gpus or 1) > launched():
+                raise RanksError(config.fit.gpus or 1)
             from trainer.run.train import train
 
             with owned(folder, config.fit.resume):

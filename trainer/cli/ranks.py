@@ -26,6 +26,8 @@ def start(count: int, arguments: Sequence[str]) -> int:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # the ranks say themselves what went wrong
     # Otherwise each would use all cores, for PyTorch's work on the CPU.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
+    # For saving after a signal; a rank that hangs is killed then.
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "50")
     config = LaunchConfig(
         *(1, 1, count),
         run_id=uuid4().hex,
@@ -43,7 +45,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
             sys.stderr.write(f"rank {rank}: ended by {name}\n")
         # Of several, some only lost the one that failed.
         return 1 if killed else next((code for code in (2, INTERRUPTED) if code in codes.values()), 1)
-    except SignalException:
+    except (SignalException, KeyboardInterrupt):
         return INTERRUPTED
     return 0
 
@@ -84,6 +86,7 @@ def follow(*, leaves: bool = True) -> int:
     except UserError as error:
         raise UserError(f"rank {current().rank}: {error}") from error
     if leaves:
+        share(None)  # rank 0 may still be writing, which the end of this process would cut short
         leave()
     return INTERRUPTED if status == "interrupted" else 0
 

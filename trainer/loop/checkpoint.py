@@ -37,8 +37,8 @@ class FitState:
         loader: state of the train loader.
         callbacks: states of the callbacks, by the names from `trainer.loop.callback.named`.
         random: states of the random generators, see `random_state`.
-        others: what ranks 1, 2, ... have of their own: the keys gradients, loader, random, and the callbacks that
-            say so (`trainer.loop.callback.Callback.per_rank`).
+        others: what ranks 1, 2, ... have of their own: the keys gradients, loader, random, the model's buffers within a
+            step, and the callbacks that say so (`trainer.loop.callback.Callback.per_rank`).
     """
 
     position: tuple[int, int]
@@ -59,8 +59,9 @@ class FitState:
         """Return the state as a rank has it; as rank 0, if there was no such rank."""
         if not 0 < rank < self.ranks:
             return self
-        own = self.others[rank - 1]
-        return replace(self, **own | {"callbacks": self.callbacks | own["callbacks"]})
+        own = dict(self.others[rank - 1])
+        model, callbacks = self.model | own.pop("buffers"), self.callbacks | own.pop("callbacks")
+        return replace(self, model=model, callbacks=callbacks, **own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,20 +220,21 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 def on_host(state: FitState) -> FitState:
     """Return a copy of a state in the host's memory, where training does not change it."""
-    return FitState(**{name: _on_host(value) for name, value in vars(state).items()})
+    return FitState(**{name: to_host(value) for name, value in vars(state).items()})
 
 
-def _on_host(value: Any) -> Any:
+def to_host(value: Any) -> Any:
+    """Return a copy of plain values with their tensors in the host's memory."""
     from torch import Tensor
 
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
         copied = copy(value)  # with the attributes of a module's state
-        copied.update((key, _on_host(one)) for key, one in value.items())
+        copied.update((key, to_host(one)) for key, one in value.items())
         return copied
     if isinstance(value, list | tuple):
-        return type(value)(map(_on_host, value))
+        return type(value)(map(to_host, value))
     return deepcopy(value)
 
 

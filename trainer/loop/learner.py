@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from augment.pipeline.batch import Batch
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
-from trainer.loop.checkpoint import FitState, gradients_of, random_state, set_gradients, set_random_state
+from trainer.loop.checkpoint import FitState, gradients_of, random_state, set_gradients, set_random_state, to_host
 from trainer.loop.counts import Counts, Position
 from trainer.loop.graphs import Runner, Tensors, make_runner
 from trainer.loop.guard import Guard
@@ -307,9 +307,16 @@ class Learner(Counts):
             model=self.model.state_dict(),
             optimizer=self._stepper.state_dict(),
             callbacks={name: state for name, (_, state) in callbacks.items()},
-            others=self.ranks.gather(own | {"callbacks": per_rank})[1:],
+            others=self._others(own | {"callbacks": per_rank}),
             **own,
         )
+
+    def _others(self, own: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return what the other ranks have of their own; until a step, that includes batch norms' statistics."""
+        if self.ranks.size == 1:
+            return []
+        buffers = dict(self.model.named_buffers()) if self._stepper.pending else {}
+        return self.ranks.gather(cast(dict[str, Any], to_host(own | {"buffers": buffers})))[1:]
 
     def restore(self, state: FitState) -> Position:
         """Restore what `state` returned; return the position to give to `fit`.
@@ -317,6 +324,7 @@ class Learner(Counts):
         Raises:
             UserError: the state is from the middle of an epoch, and from another number of ranks.
         """
+        was_there = self.ranks.rank < state.ranks
         state = state.on(self.ranks.rank)
         self.model.load_state_dict(state.model)
         self._stepper.load_state_dict(state.optimizer)
@@ -324,7 +332,8 @@ class Learner(Counts):
         for name, callback in named(self.callbacks):
             if name in state.callbacks:  # callbacks that the saved run did not have start without a state
                 callback.load_state_dict(state.callbacks[name])
-        set_random_state(state.random, self.device)
+        if was_there:
+            set_random_state(state.random, self.device)
         set_gradients(self.model, state.gradients)
         self._stepper.pending = bool(state.gradients)
         position = Position(*state.position)

@@ -72,6 +72,7 @@ class Ranks:
 
     def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by those of rank 0, but for expanded ones, which nothing can be written to."""
+        self.gather(None)  # the first exchange between GPUs has little patience for a rank that still checks its images
         for tensor in tensors if self.size > 1 else ():
             if tensor.untyped_storage().nbytes() >= tensor.nbytes:
                 self._exchange(partial(dist.broadcast, _flat(tensor.detach()), src=0))

@@ -181,7 +181,12 @@ def follow(config: Config) -> str:
         loaders = make_loaders(config)
         ending.callback(loaders.close)
         learner = make_learner(config, loaders, callbacks=_callbacks(config))
-        learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
+        try:
+            learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
+        except (MemoryError, RuntimeError) as error:
+            if (explained := explain(error, config, Path())) is None:
+                raise
+            raise explained from error
         return status_of(learner)
 
 
