@@ -68,7 +68,7 @@ def follow(*, leaves: bool = True) -> int:
     Raises:
         UserError: something is wrong on this rank, or, if it does not leave, another one has ended.
     """
-    from trainer.loop.ranks import LostRankError, current
+    from trainer.loop.ranks import LostRankError, current, report
     from trainer.run.jobs import check_jobs
     from trainer.run.train import follow as train
 
@@ -84,7 +84,9 @@ def follow(*, leaves: bool = True) -> int:
             raise
         return 1  # the one that failed says why
     except UserError as error:
-        raise UserError(f"rank {current().rank}: {error}") from error
+        message = f"rank {current().rank}: {error}"
+        report(message)
+        raise UserError(message) from error
     if leaves:
         share(None)  # rank 0 may still be writing, which the end of this process would cut short
         leave()

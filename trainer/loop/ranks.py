@@ -7,6 +7,7 @@ group on the CPU, so that nothing waits for a GPU.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed import distributed_c10d
 
 from augment.support.errors import UserError
 from trainer.loop.settings import launched, local
@@ -23,6 +25,8 @@ T = TypeVar("T")
 
 # Another rank may check its images for hours before it says how to go on. One that dies is noticed at once.
 _PATIENCE = timedelta(days=7)
+
+_REASON = "reason"
 
 # Training batches between two decisions, each of which costs the host some tenths of a millisecond.
 EVERY = 8
@@ -138,7 +142,22 @@ class Ranks:
         try:
             return work()
         except RuntimeError as error:
-            raise LostRankError(f"another of the {self.size} processes that train together has ended.") from error
+            why = _reported() or f"another of the {self.size} processes that train together has ended."
+            raise LostRankError(why) from error
+
+
+def report(message: str) -> None:
+    """Leave the reason why this rank ends where the others find it."""
+    with suppress(RuntimeError):  # the store has gone with the process that held it
+        distributed_c10d._get_default_store().set(_REASON, message)
+
+
+def _reported() -> str:
+    with suppress(RuntimeError):
+        store = distributed_c10d._get_default_store()
+        if store.check([_REASON]):
+            return str(store.get(_REASON).decode(errors="replace"))
+    return ""
 
 
 _alone, _joined = Ranks(), None

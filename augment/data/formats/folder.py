@@ -185,6 +185,10 @@ def _advice(root: Path, found: dict[str, Path]) -> str:
         return f" Did you mean {meant}? Otherwise: {CUT}."
     if splits["train"] is not None:
         return f" Allowed: {meant and f'{meant} with '}{CUT}."
+    lists = sorted(file for file in root.iterdir() if file.suffix.lower() in (".csv", ".tsv"))
+    if not by_split and lists and len(found) == 1:
+        (folder,) = found.values()
+        return f" Did you mean data=filelist data.train={lists[0]} data.root={folder} data.val_fraction=0.2?"
     if not by_split and any(map(_has_images, found.values())):
         return f" If these are the classes: {CUT}; or move their images to train/<class>/ and val/<class>/."
     return " The layout is train/<class>/* and val/<class>/*, or <class>/* with data.val_fraction=0.2."

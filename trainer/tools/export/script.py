@@ -28,11 +28,20 @@ def predict(image):
 
 
 if __name__ == "__main__":
+    failed = len(sys.argv) < 2
+    if failed:
+        print("usage: python predict.py IMAGE ...", file=sys.stderr)
     for file in sys.argv[1:]:
-        with Image.open(file) as opened:
-            values = predict(opened)[NAMES[-1]]
+        try:
+            with Image.open(file) as opened:
+                values = predict(opened)[NAMES[-1]]
+        except OSError as error:
+            print(f"{{file}}: {{error}}", file=sys.stderr)
+            failed = True
+            continue
         best = sorted(zip(values.tolist(), CLASSES), reverse=True)[:3]
         print(file, *(f"{{name}} {{value:.4g}}" for value, name in best), sep="  ")
+    sys.exit(2 if failed else 0)
 '''
 
 _ONNX = {

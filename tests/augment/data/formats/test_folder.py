@@ -1,4 +1,5 @@
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,12 @@ def test_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "scandir", refuse)
     assert f"{tmp_path / 'train/cat/deep'} cannot be read: Permission denied" in message(tmp_path)
+
+
+def test_a_list_beside_one_folder_is_suggested(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.jpg").touch()
+    (tmp_path / "labels.csv").touch()
+    meant = f"data=filelist data.train={tmp_path / 'labels.csv'} data.root={tmp_path / 'images'} data.val_fraction=0.2"
+    with pytest.raises(UserError, match=re.escape(f"Did you mean {meant}?")):
+        scan_folder(tmp_path)
