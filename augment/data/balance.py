@@ -13,6 +13,8 @@ from augment.support.text import amount
 # Weights of labels are limited to this and its reciprocal: a very rare label would dominate the loss.
 MAX_LABEL_WEIGHT = 100.0
 
+_BALANCED = "balance: all classes have as many images, so that data.balance changes nothing"
+
 
 def check_balance(dataset: Dataset, how: str) -> None:
     """Check that the classes of a dataset can be balanced.
@@ -83,6 +85,8 @@ def describe_balance(dataset: Dataset, how: str) -> str:
         counts = np.bincount(np.array(train.targets[: train.images], np.int64))
         least = int(np.where(counts > 0, counts, len(train)).argmin())
         each = counts.max() / counts[least]
+        if each == 1:
+            return _BALANCED
         return (
             f"balance: {train.images:,} training images make {len(train):,} samples an epoch, {counts.max():,} of "
             f"each class; the smallest, {names[least]}, has "
@@ -90,6 +94,8 @@ def describe_balance(dataset: Dataset, how: str) -> str:
         )
     weights = loss_weights(dataset)
     low, high = int(np.where(weights > 0, weights, np.inf).argmin()), int(weights.argmax())
+    if weights[low] == weights[high] == 1:
+        return _BALANCED
     kind = "label" if dataset.task == "multilabel" else "class"
     return (
         f"balance: in the training loss the {kind} {names[low]} weighs {weights[low]:.3g}, {names[high]} "

@@ -180,6 +180,9 @@ def test_weights_of_labels_by_hand() -> None:
 
 
 def test_the_effect_of_balancing_is_described() -> None:
+    equal = dataset((0, 1, 2, 3))
+    assert "changes nothing" in describe_balance(oversample(equal, 0), "oversample")
+    assert "changes nothing" in describe_balance(equal, "weights")
     assert describe_balance(UNEQUAL, "none") == ""
     assert describe_balance(oversample(UNEQUAL, 0), "oversample") == (
         "balance: 15 training images make 21 samples an epoch, 7 of each class; the smallest, bee, has 3 "
