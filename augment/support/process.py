@@ -1,4 +1,4 @@
-"""The process: when it began, and how it ends."""
+"""The process: when it began, whether others were started together with it, and how it ends."""
 
 import atexit
 import os
@@ -10,6 +10,18 @@ from time import monotonic
 from typing import NoReturn
 
 BEGAN = monotonic()  # the command line imports this module first
+
+
+def launched() -> int:
+    """Return the number of processes that torchrun, or a launcher like it, started together; 1: it did not."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def local() -> tuple[int, int]:
+    """Return the number of this process among those of its machine, and their count."""
+    if launched() == 1:
+        return 0, 1
+    return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def run_and_leave(main: Callable[[], int]) -> NoReturn:

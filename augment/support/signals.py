@@ -12,6 +12,8 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
+from augment.support.process import launched
+
 # SIGUSR1 is what schedulers usually send as a preemption notice.
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
@@ -99,7 +101,7 @@ class StopSignals:
         context: StopSignals | None = self
         while context is not None:
             context.asked, context = True, context._outer
-        same = _RELAYED_SECONDS if "RANK" in os.environ else 0.0
+        same = _RELAYED_SECONDS if launched() > 1 else 0.0
         if number == getattr(signal, "SIGHUP", None):
             leave_closed_terminal()
             same = max(same, _HANGUP_SECONDS)

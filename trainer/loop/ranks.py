@@ -19,7 +19,7 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
 from augment.support.errors import UserError
-from trainer.loop.settings import launched, local
+from augment.support.process import launched, local
 
 T = TypeVar("T")
 

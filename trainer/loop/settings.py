@@ -1,12 +1,12 @@
 """Settings of the training loop."""
 
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Flag, Param, setting
 from augment.support.errors import UserError, suggest
+from augment.support.process import launched, local
 from augment.support.text import amount
 from trainer.tasks.settings import VIEWS
 
@@ -159,15 +159,3 @@ class LoopSettings:
             given = f"fit.device: {self.device}" if device.index is not None else f"fit.gpus: {local()[1]} on a machine"
             raise UserError(f"{given}, but PyTorch sees {amount(count, 'GPU')} here. Allowed: auto, cpu, {seen}.")
         return torch.device("cuda", index)
-
-
-def launched() -> int:
-    """Return the number of processes that torchrun, or a launcher like it, started together; 1: it did not."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
-
-
-def local() -> tuple[int, int]:
-    """Return the number of this process among those of its machine, and their count."""
-    if launched() == 1:
-        return 0, 1
-    return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

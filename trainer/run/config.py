@@ -24,11 +24,11 @@ from augment.recipe.op import load_plugins
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError, first_line
 from augment.support.files import read_some, write_json
+from augment.support.process import launched
 from augment.support.secrets import as_written
 from augment.support.yaml_files import read_yaml
 from trainer.callbacks.registry import complete_callbacks, known_callbacks, parse_callbacks
 from trainer.loop.callback import Callback
-from trainer.loop.settings import launched
 from trainer.loop.stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
 from trainer.run.fit import Fit, check_ranks, parse_fit

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from augment.params import Count, Flag, Text, parse_settings, setting, settings
 from augment.support.errors import UserError, suggest
-from trainer.loop.settings import LoopSettings, launched, local
+from augment.support.process import launched, local
+from trainer.loop.settings import LoopSettings
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.optim.settings import ScheduleSettings
 from trainer.tasks.settings import LossSettings
@@ -97,6 +98,6 @@ def check_ranks(fit: Fit, size: int) -> None:
         if batch_size % ranks:
             near = max(batch_size // ranks, 1) * ranks
             raise UserError(
-                f"{key}: {batch_size} images cannot be shared evenly by {ranks} GPUs. Allowed: multiples of {ranks}, "
-                f"such as {near}."
+                f"{key}: {batch_size} images cannot be shared evenly by {ranks} processes (fit.gpus). Allowed: "
+                f"multiples of {ranks}, such as {near}."
             )

@@ -192,3 +192,16 @@ class Last:
 last = Last()
 """
     assert subprocess.run([sys.executable, "-c", program], env=WITH_US).returncode == code
+
+
+def test_a_signal_that_reaches_a_rank_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with StopSignals() as signals:
+        signals.hold()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.asked
+        signals._last -= 60
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
