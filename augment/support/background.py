@@ -96,7 +96,7 @@ class Refresher:
             self._failed = True
 
 
-class Worker:
+class CallQueue:
     """Calls functions one after the other in a thread that the end of the program does not wait for.
 
     Args:

@@ -126,7 +126,6 @@ class PassBar(Callback):
         total: number of batches, if known.
     """
 
-    main_only = True
     order: ClassVar[int] = 80
 
     def __init__(self, description: str = "batches", total: int | None = None) -> None:

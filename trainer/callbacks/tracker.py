@@ -16,7 +16,7 @@ from uuid import uuid4
 from PIL import Image
 
 from augment.data.images import portable_name
-from augment.support.background import Worker
+from augment.support.background import CallQueue
 from augment.support.errors import UserError, first_line
 from augment.support.text import as_bytes, printable
 from trainer.callbacks.checkpoint import best_of
@@ -96,7 +96,7 @@ class Tracker(Callback):
     patience: ClassVar[float] = 60.0
     checkpoint: bool = False
     _id: str | None = None
-    _worker: Worker | None = None
+    _worker: CallQueue | None = None
     _started: bool = False
     _warned: bool = False
     _last: StepRow | None = None
@@ -148,7 +148,7 @@ class Tracker(Callback):
         name = run.name or (learner.folder.name if learner.folder else "")
         named = (run.config.get("run") or {}).get("name") is not None
         tracked = TrackedRun(self._id, resumed, name, named, run.group, run.tags, run.config, learner.folder)
-        self._worker, self._started, self._warned = Worker(self._give_up), False, False
+        self._worker, self._started, self._warned = CallQueue(self._give_up), False, False
         recorder = learner.find(Recorder)
         self._worker.add(partial(self._start, tracked))
         if self.replays:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from augment.support import background
-from augment.support.background import Background, Refresher, Worker
+from augment.support.background import Background, CallQueue, Refresher
 
 
 def fail() -> None:
@@ -87,7 +87,7 @@ def test_a_failure_of_repeated_work_is_logged_once(caplog: pytest.LogCaptureFixt
 
 def test_a_worker_keeps_the_order_and_ends_with_the_first_error() -> None:
     done: list[object] = []
-    worker = Worker(done.append)
+    worker = CallQueue(done.append)
     error = OSError("no such image")
 
     def work() -> None:
