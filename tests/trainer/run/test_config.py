@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 import timm
 import torch
-from fakes import tiny_model
 from omegaconf import OmegaConf
 
-from augment.cli.compose import compose
 from augment.cli.conf import CONF
-from augment.data.dataset import Dataset, Split
 from augment.data.sources import SOURCES, Folder, Sample
 from augment.params import settings
 from augment.recipe.steps import Aug
@@ -25,9 +22,6 @@ from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.grad_clip import GradClip
 from trainer.loop.callback import Callback
 from trainer.models.registry import Cnn, Timm
-from trainer.optim.optimizers import make_optimizer
-from trainer.optim.schedule import constant, flat_cos, one_cycle
-from trainer.run.check import check_config
 from trainer.run.config import Config, identity, parse_config
 from trainer.run.fit import Fit
 from trainer.run.labels import RunLabels
@@ -379,157 +373,6 @@ def test_any_other_model_leaves_it_open(pretrained: dict[str, Any]) -> None:
     for model in ({"kind": "cnn"}, pretrained | {"pretrained": False}):
         parsed = config(model=model)
         assert (parsed.aug.mean, parsed.aug.std) == (None, None)
-
-
-# --- fit ---
-
-
-@pytest.mark.parametrize(
-    ("fit", "expected"),
-    [
-        ({"lr": 0.5}, one_cycle(0.5, start=0.02, end=0.0, warmup=0.3)),
-        (
-            {"lr": 0.9, "start_factor": 0.5, "end_factor": 0.25, "warmup": 0.1},
-            one_cycle(0.9, start=0.45, end=0.225, warmup=0.1),
-        ),
-        ({"lr": 0.5, "schedule": "flat_cos"}, flat_cos(0.5, end=0.0, flat=0.75)),
-        ({"lr": 0.5, "schedule": "flat_cos", "flat": 0.5, "end_factor": 0.5}, flat_cos(0.5, end=0.25, flat=0.5)),
-        ({"lr": 0.5, "schedule": "constant", "warmup": 0.9}, constant(0.5)),
-    ],
-)
-def test_the_schedule(fit: dict[str, Any], expected: object) -> None:
-    assert config(fit=fit).fit.lr_schedule() == expected
-
-
-def test_momentum_runs_against_the_learning_rate() -> None:
-    schedules = config(fit={"lr": 1, "momentum": 0.95, "momentum_low": 0.85, "warmup": 0.3}).fit.schedules()
-    assert [schedules["momentum"](x) for x in (0, 0.15, 0.3, 1)] == pytest.approx([0.95, 0.9, 0.85, 0.95])
-    assert schedules["lr"](0.3) == 1
-    assert set(config().fit.schedules()) == {"lr"}
-
-
-def test_sgd() -> None:
-    model = tiny_model()
-    optimizer = make_optimizer(config(fit={"lr": 0.3, "momentum": 0.8, "weight_decay": 0.02}).fit, model)
-    assert type(optimizer) is torch.optim.SGD
-    group, plain = optimizer.param_groups
-    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.3, 0.8, 0.02, False)
-    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
-    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
-
-
-def test_adamw() -> None:
-    model = tiny_model()
-    fit = config(fit={"optimizer": "adamw", "lr": 0.003, "momentum": 0.8, "weight_decay": 0.02}).fit
-    optimizer = make_optimizer(fit, model)
-    assert type(optimizer) is torch.optim.AdamW
-    group, plain = optimizer.param_groups
-    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.003, (0.8, 0.999), 0.02)
-    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
-    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("device", "gpu", "expected"),
-    [
-        ("auto", False, "cpu"),
-        ("auto", True, "cuda"),
-        ("cpu", True, "cpu"),
-        ("cpu", False, "cpu"),
-        ("cuda", True, "cuda"),
-    ],
-)
-def test_the_device(device: str, gpu: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    assert config(fit={"device": device}).fit.torch_device() == torch.device(expected)
-
-
-def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    parsed = config(fit={"device": "cuda"})
-    for call in (parsed.fit.torch_device, lambda: check_config(parsed)):
-        with pytest.raises(UserError, match=r"^fit\.device: cuda, but .* no GPU here\. Allowed: auto, cpu\.$"):
-            call()
-
-
-def test_threads() -> None:
-    assert config(fit={"threads": 7}).fit.cpu_threads() == 7
-    assert 1 <= config().fit.cpu_threads() <= 16
-
-
-# --- check_config ---
-
-
-@pytest.fixture
-def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Split((), ())
-    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(("ant", "bee", "cat"), nothing, nothing))
-
-
-@pytest.mark.usefixtures("three_classes")
-def test_a_configuration_that_works() -> None:
-    check_config(config(fit={"device": "cpu"}))
-
-
-@pytest.mark.usefixtures("three_classes")
-@pytest.mark.parametrize(
-    ("name", "size", "message"),
-    [("resnet81", 64, "model.name: unknown model 'resnet81'"), ("vit_tiny_patch16_224", 8, "aug.size=8: the model")],
-)
-def test_a_model_that_cannot_be_built_is_found_before_the_run(name: str, size: int, message: str) -> None:
-    parsed = config(model={"kind": "timm", "name": name}, aug={"size": size}, fit={"device": "cpu"})
-    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        check_config(parsed)
-
-
-@pytest.mark.usefixtures("three_classes")
-@pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
-def test_every_experiment_that_comes_with_the_project(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It composes, parses and checks; `data.root` is what a source of one's own images asks for."""
-    monkeypatch.setattr("trainer.models.pretrained._reach", lambda model_id: None)
-    root = ["data.root=d"] if compose([f"+experiment={name}"])["data"]["source"] == "folder" else []
-    parsed = parse_config(compose([f"+experiment={name}", "fit.device=cpu", *root]))
-    check_config(parsed)
-    assert parsed.aug.train, "an experiment has a recipe"
-    assert parse_config(parsed.resolved).resolved == parsed.resolved
-
-
-# Of batch norm that is not frozen to the end nothing can be trained so.
-SINGLE = {"fit": {"batch_size": 1, "epochs": 30}, "aug": {"size": 32}}
-
-
-@pytest.mark.usefixtures("three_classes")
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"fit": {"optimizer": "sdg"}}, "fit.optimizer: unknown name 'sdg'. Did you mean 'sgd'?"),
-        ({"fit": {"momentum_low": 0.95}}, "fit.momentum_low=0.95: above fit.momentum. Allowed: up to 0.9."),
-        ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8: only fit.schedule=one_cycle"),
-        ({"fit": {"momentum_low": 0.8, "optimizer": "madgrad"}}, None),
-        ({"fit": {"momentum_low": 0.8, "optimizer": "adafactor"}}, "fit.momentum_low: adafactor has no momentum."),
-        ({"callbacks": {"freeze": {"layers": "layer9.*"}}}, "callbacks.freeze.layers: layer9.* freezes no parameter."),
-        (SINGLE | {"callbacks": {"freeze": {"epochs": 30}}}, None),
-        (SINGLE | {"callbacks": {"freeze": {"epochs": 29}}}, "fit.batch_size=1: every batch is a single image"),
-        (
-            SINGLE | {"callbacks": {"freeze": {"epochs": 30, "layers": "1"}}},
-            "fit.batch_size=1: every batch is a single",
-        ),
-    ],
-)
-def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, Any], message: str | None) -> None:
-    fit = {"device": "cpu"} | sections.pop("fit", {})
-    parsed = config(fit=fit, **sections)
-    if message is None:
-        check_config(parsed)
-    else:
-        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-            check_config(parsed)
-
-
-def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:
-    parsed = config(data={"source": "folder", "root": str(tmp_path / "missing")}, fit={"device": "cpu"})
-    with pytest.raises(UserError, match=r"^data\.root=.*missing: there is no such folder"):
-        check_config(parsed)
 
 
 def test_every_source_is_one_of_these() -> None:

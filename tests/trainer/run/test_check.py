@@ -1,0 +1,90 @@
+"""Checks of a configuration that try out the data and the model."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.cli.compose import compose
+from augment.cli.conf import CONF
+from augment.data.dataset import Dataset, Split
+from augment.support.errors import UserError
+from trainer.run.check import check_config
+from trainer.run.config import Config, parse_config
+
+
+def config(**sections: Any) -> Config:
+    return parse_config({"data": {"source": "sample"}, "model": {"kind": "cnn"}} | sections)
+
+
+@pytest.fixture
+def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = Split((), ())
+    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(("ant", "bee", "cat"), nothing, nothing))
+
+
+@pytest.mark.usefixtures("three_classes")
+def test_a_configuration_that_works() -> None:
+    check_config(config(fit={"device": "cpu"}))
+
+
+@pytest.mark.usefixtures("three_classes")
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [("resnet81", 64, "model.name: unknown model 'resnet81'"), ("vit_tiny_patch16_224", 8, "aug.size=8: the model")],
+)
+def test_a_model_that_cannot_be_built_is_found_before_the_run(name: str, size: int, message: str) -> None:
+    parsed = config(model={"kind": "timm", "name": name}, aug={"size": size}, fit={"device": "cpu"})
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        check_config(parsed)
+
+
+@pytest.mark.usefixtures("three_classes")
+@pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
+def test_every_experiment_that_comes_with_the_project(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It composes, parses and checks; `data.root` is what a source of one's own images asks for."""
+    monkeypatch.setattr("trainer.models.pretrained._reach", lambda model_id: None)
+    root = ["data.root=d"] if compose([f"+experiment={name}"])["data"]["source"] == "folder" else []
+    parsed = parse_config(compose([f"+experiment={name}", "fit.device=cpu", *root]))
+    check_config(parsed)
+    assert parsed.aug.train, "an experiment has a recipe"
+    assert parse_config(parsed.resolved).resolved == parsed.resolved
+
+
+# Of batch norm that is not frozen to the end nothing can be trained so.
+SINGLE = {"fit": {"batch_size": 1, "epochs": 30}, "aug": {"size": 32}}
+
+
+@pytest.mark.usefixtures("three_classes")
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"fit": {"optimizer": "sdg"}}, "fit.optimizer: unknown name 'sdg'. Did you mean 'sgd'?"),
+        ({"fit": {"momentum_low": 0.95}}, "fit.momentum_low=0.95: above fit.momentum. Allowed: up to 0.9."),
+        ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8: only fit.schedule=one_cycle"),
+        ({"fit": {"momentum_low": 0.8, "optimizer": "madgrad"}}, None),
+        ({"fit": {"momentum_low": 0.8, "optimizer": "adafactor"}}, "fit.momentum_low: adafactor has no momentum."),
+        ({"callbacks": {"freeze": {"layers": "layer9.*"}}}, "callbacks.freeze.layers: layer9.* freezes no parameter."),
+        (SINGLE | {"callbacks": {"freeze": {"epochs": 30}}}, None),
+        (SINGLE | {"callbacks": {"freeze": {"epochs": 29}}}, "fit.batch_size=1: every batch is a single image"),
+        (
+            SINGLE | {"callbacks": {"freeze": {"epochs": 30, "layers": "1"}}},
+            "fit.batch_size=1: every batch is a single",
+        ),
+    ],
+)
+def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, Any], message: str | None) -> None:
+    fit = {"device": "cpu"} | sections.pop("fit", {})
+    parsed = config(fit=fit, **sections)
+    if message is None:
+        check_config(parsed)
+    else:
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+            check_config(parsed)
+
+
+def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:
+    parsed = config(data={"source": "folder", "root": str(tmp_path / "missing")}, fit={"device": "cpu"})
+    with pytest.raises(UserError, match=r"^data\.root=.*missing: there is no such folder"):
+        check_config(parsed)

@@ -1,0 +1,105 @@
+"""The section `fit`: schedules, optimizers, the device, threads, and how processes share batches."""
+
+from typing import Any
+
+import pytest
+import torch
+from fakes import tiny_model
+
+from augment.support.errors import UserError
+from trainer.optim.optimizers import make_optimizer
+from trainer.optim.schedule import constant, flat_cos, one_cycle
+from trainer.run.check import check_config
+from trainer.run.config import Config, parse_config
+
+
+def config(**sections: Any) -> Config:
+    return parse_config({"data": {"source": "sample"}, "model": {"kind": "cnn"}} | sections)
+
+
+@pytest.mark.parametrize(
+    ("fit", "expected"),
+    [
+        ({"lr": 0.5}, one_cycle(0.5, start=0.02, end=0.0, warmup=0.3)),
+        (
+            {"lr": 0.9, "start_factor": 0.5, "end_factor": 0.25, "warmup": 0.1},
+            one_cycle(0.9, start=0.45, end=0.225, warmup=0.1),
+        ),
+        ({"lr": 0.5, "schedule": "flat_cos"}, flat_cos(0.5, end=0.0, flat=0.75)),
+        ({"lr": 0.5, "schedule": "flat_cos", "flat": 0.5, "end_factor": 0.5}, flat_cos(0.5, end=0.25, flat=0.5)),
+        ({"lr": 0.5, "schedule": "constant", "warmup": 0.9}, constant(0.5)),
+    ],
+)
+def test_the_schedule(fit: dict[str, Any], expected: object) -> None:
+    assert config(fit=fit).fit.lr_schedule() == expected
+
+
+def test_momentum_runs_against_the_learning_rate() -> None:
+    schedules = config(fit={"lr": 1, "momentum": 0.95, "momentum_low": 0.85, "warmup": 0.3}).fit.schedules()
+    assert [schedules["momentum"](x) for x in (0, 0.15, 0.3, 1)] == pytest.approx([0.95, 0.9, 0.85, 0.95])
+    assert schedules["lr"](0.3) == 1
+    assert set(config().fit.schedules()) == {"lr"}
+
+
+def test_sgd() -> None:
+    model = tiny_model()
+    optimizer = make_optimizer(config(fit={"lr": 0.3, "momentum": 0.8, "weight_decay": 0.02}).fit, model)
+    assert type(optimizer) is torch.optim.SGD
+    group, plain = optimizer.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.3, 0.8, 0.02, False)
+    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
+    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
+
+
+def test_adamw() -> None:
+    model = tiny_model()
+    fit = config(fit={"optimizer": "adamw", "lr": 0.003, "momentum": 0.8, "weight_decay": 0.02}).fit
+    optimizer = make_optimizer(fit, model)
+    assert type(optimizer) is torch.optim.AdamW
+    group, plain = optimizer.param_groups
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.003, (0.8, 0.999), 0.02)
+    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
+    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "expected"),
+    [
+        ("auto", False, "cpu"),
+        ("auto", True, "cuda"),
+        ("cpu", True, "cpu"),
+        ("cpu", False, "cpu"),
+        ("cuda", True, "cuda"),
+    ],
+)
+def test_the_device(device: str, gpu: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert config(fit={"device": device}).fit.torch_device() == torch.device(expected)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    parsed = config(fit={"device": "cuda"})
+    for call in (parsed.fit.torch_device, lambda: check_config(parsed)):
+        with pytest.raises(UserError, match=r"^fit\.device: cuda, but .* no GPU here\. Allowed: auto, cpu\.$"):
+            call()
+
+
+def test_threads() -> None:
+    assert config(fit={"threads": 7}).fit.cpu_threads() == 7
+    assert 1 <= config().fit.cpu_threads() <= 16
+
+
+@pytest.mark.parametrize("given", [{"batch_size": 9}, {"stages": {"small": {"batch_size": 9}}, "batch_size": 8}])
+def test_processes_share_batches_evenly(given: dict[str, Any]) -> None:
+    assert config(fit={"gpus": 2, "batch_size": 8}).fit.gpus == 2
+    with pytest.raises(UserError, match=r"batch_size: 9 images .* by 2 processes .* multiples of 2, such as 8\.$"):
+        config(fit=given | {"gpus": 2})
+
+
+def test_what_torchrun_started_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert config().fit.gpus == 4
+    with pytest.raises(UserError, match=r"^fit\.gpus: 2, but torchrun started 4 processes\. Allowed: 4, or null\.$"):
+        config(fit={"gpus": 2})
