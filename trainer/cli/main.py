@@ -22,15 +22,14 @@ from augment.cli.parser import INTERRUPTED, readable_errors
 from augment.cli.tools import find_tools
 from augment.recipe.op import load_plugins
 from augment.support.errors import UserError
-from augment.support.process import BEGAN
+from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
 from trainer.cli import folders, ranks
 from trainer.cli.auto import is_auto, resume_auto
-from trainer.loop.settings import launched
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import inner_keys, parse_config
 from trainer.run.folder import owned, release
-from trainer.run.jobs import RanksError, check_jobs
+from trainer.run.jobs import RanksError, check_jobs, require_ranks
 from trainer.run.overrides import flags_first, with_resumed
 
 # Two runs that start in the same second must not share a folder.
@@ -56,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: list[str], signals: StopSignals) -> int:
     tools = find_tools("trainer")
     if arguments and arguments[0] in tools:
+        if launched() > 1:
+            raise UserError(f"{arguments[0]}: runs in one process. Allowed: without torchrun.")
         return tools[arguments[0]].run(arguments[1:])
     if arguments and (near := get_close_matches(arguments[0], tools, n=1)):
         raise UserError(f"{arguments[0]}: unknown tool. Did you mean '{near[0]}'? Allowed: {', '.join(tools)}.")
@@ -129,7 +130,8 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         ) from error
     if errors:
         raise errors[0]
-    ranks.share(None)
+    if not only_shows:
+        ranks.share(None)
     ranks.leave()
     return INTERRUPTED if "interrupted" in statuses else 0
 
@@ -161,8 +163,7 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
         console = Console()
         try:
             config = parse_config(plain_values(composed))
-            if (config.fit.gpus or 1) > launched():
-                raise RanksError(config.fit.gpus or 1)
+            require_ranks(config)
             from trainer.run.train import train
 
             with owned(folder, config.fit.resume):

@@ -9,8 +9,8 @@ from typing import TypeVar
 from uuid import uuid4
 
 from augment.cli.parser import INTERRUPTED
-from augment.support.errors import UserError
-from trainer.loop.settings import launched
+from augment.support.errors import UserError, describe_error
+from augment.support.process import launched
 
 T = TypeVar("T")
 
@@ -83,10 +83,11 @@ def follow(*, leaves: bool = True) -> int:
         if not leaves:
             raise
         return 1  # the one that failed says why
-    except UserError as error:
-        message = f"rank {current().rank}: {error}"
-        report(message)
-        raise UserError(message) from error
+    except Exception as error:
+        report(message := f"rank {current().rank}: {describe_error(error)}")
+        if isinstance(error, UserError):
+            raise UserError(message) from error
+        raise
     if leaves:
         share(None)  # rank 0 may still be writing, which the end of this process would cut short
         leave()

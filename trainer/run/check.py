@@ -81,10 +81,10 @@ def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, f
             continue
         why = f"a single image, on which the model's batch norm cannot train at {side} px"
         if ranks > 1:
-            what = "every batch" if batch_size == ranks else f"the last of {samples:,} samples"
+            what = "every batch" if batch_size == ranks else f"the last batch of {samples:,} samples"
             raise UserError(
-                f"{key}={batch_size}: of {what}, one of {ranks} GPUs gets {why}. Allowed: another batch size, of at "
-                f"least {2 * ranks}; or fit.drop_last=true, which leaves out an epoch's last few samples."
+                f"{key}={batch_size}: of {what}, one of {ranks} processes (fit.gpus) gets {why}. Allowed: a batch size "
+                "that leaves each at least two; or fit.drop_last=true, which leaves out an epoch's last few samples."
             )
         if samples == 1:
             raise UserError(f"data: train holds {why}. Allowed: at least two.")

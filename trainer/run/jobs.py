@@ -13,9 +13,9 @@ from augment.cli.compose import compose_jobs
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from augment.support.memory import freeze_imports
+from augment.support.process import launched
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
-from trainer.loop.settings import launched
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import Config, parse_config
 from trainer.run.folder import owned, reserve
@@ -40,6 +40,16 @@ class RanksError(UserError):
         self.count = count
 
 
+def require_ranks(config: Config) -> None:
+    """Check that as many processes were started as a job needs.
+
+    Raises:
+        RanksError: it needs more.
+    """
+    if (config.fit.gpus or 1) > launched():
+        raise RanksError(config.fit.gpus or 1)
+
+
 def check_jobs(
     jobs: Iterable[Sequence[str]], *, config_name: str = "config", signals: StopSignals | None = None
 ) -> list[Config]:
@@ -57,8 +67,8 @@ def check_jobs(
         UserError: the first mistake.
     """
     configs = [parse_config(composed) for composed in compose_jobs(jobs, config_name=config_name)]
-    if launched() == 1 and (several := next((c.fit.gpus for c in configs if (c.fit.gpus or 1) > 1), None)):
-        raise RanksError(several)
+    for config in configs:
+        require_ranks(config)
     with freeze_imports(), signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
         import torch  # noqa: F401
 

@@ -23,6 +23,7 @@ from trainer.loop.callback import Callback, CancelFit, CancelValidate
 from trainer.optim.schedule import exp
 from trainer.run.config import Config, new_folder, parse_config
 from trainer.run.failures import explain_memory
+from trainer.run.jobs import require_ranks
 from trainer.tools.find_lr.curve import Curve, read_curve
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = parse_config(compose(overrides))
         if config.fit.resume is not None:
             raise UserError("fit.resume: the test starts with fresh weights. Allowed: null.")
+        require_ranks(config)
         from trainer.run.check import check_config  # PyTorch takes seconds to import
 
         check_config(config)
