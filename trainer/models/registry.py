@@ -276,8 +276,10 @@ def check_model(
     """
     import torch
 
+    from trainer.models.shapes import only_shapes
+
     side = fed or size
-    with torch.device("meta"):
+    with only_shapes():
         network = settings.untrained().build(classes, size).eval()
         if settings.any_size:  # to run a network on "meta", PyTorch imports its compiler, which takes seconds
             return network

@@ -179,9 +179,9 @@ def read_record(
         record.best = best_row(record.rows, record.task.monitor)
     if model and record.config is not None and record.classes:
         config = record.config
-        import torch
+        from trainer.models.shapes import only_shapes
 
-        with torch.device("meta"):
+        with only_shapes():
             network = attempt(
                 "model", lambda: config.model.untrained().build(len(record.classes), config.aug.size), None
             )

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 
 from augment.data.images import name_of
 from augment.data.sources import Source
@@ -19,6 +18,7 @@ from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.loop.ranks import current
+from trainer.models.shapes import only_shapes
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.build import Loaders, make_train_loader
 from trainer.run.config import Config, load_config
@@ -53,7 +53,7 @@ def check_resume(config: Config) -> None:
     if "stages" in state.loader and not config.fit.stages:
         raise UserError("fit.stages: the saved run had some. Allowed: the same.")
     make_train_loader(config, dataset.train).check_state(state.loader)
-    with torch.device("meta"):
+    with only_shapes():
         network = config.model.untrained().build(len(dataset.classes), config.aug.size)
     task.prepare(network, config.fit, dataset.train.targets, dataset.classes)
     check_same(network, state.model)
