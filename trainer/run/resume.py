@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-
 from augment.data.images import name_of
 from augment.data.sources import Source
 from augment.params import settings
