@@ -37,6 +37,7 @@ class Placement:
         prefetch: batches to prefetch.
         hw_decoder_load: share of the JPEGs for the GPU's own decoder, which rounds differently.
         auto: whether `decode` was left to a trial.
+        load_auto: whether `hw_decoder_load` was left to `place`.
         reason: what was chosen and why, if anything was; for people.
     """
 
@@ -46,15 +47,16 @@ class Placement:
     prefetch: int = 2
     hw_decoder_load: float = 0.65
     auto: bool = False
+    load_auto: bool = False
     reason: str = field(default="", compare=False)
 
     @property
     def decoding(self) -> list[str | float | bool] | None:
-        """What determines the pixels of a decoded image; what was left to a trial does not count."""
+        """What determines the pixels of a decoded image; what was chosen for the machine does not count."""
         if self.device == "cpu":
             return None
         chosen = ["auto"] if self.auto else [self.decode, self.cache > 0]
-        return [*chosen, self.hw_decoder_load]
+        return [*chosen, "auto" if self.load_auto else self.hw_decoder_load]
 
 
 class Dali:

@@ -191,6 +191,7 @@ class Loader:
             "built_at": self._built_at,
             "consumed": self._consumed,
             "decode": self.placement.decode,
+            "hw_decoder_load": self.placement.hw_decoder_load,
             "pipeline": pipeline,
             "stand_ins": dict(self._bad.stand_ins),
         }
@@ -204,9 +205,12 @@ class Loader:
             UserError: the state comes from a loader with other batches.
         """
         self.check_state(state)
-        if self.placement.auto:  # keep the choice made then; it might be another one now
+        # Keep the choices made then; they might be others now.
+        if self.placement.auto:
             cache = self.placement.cache if state["decode"] == "mixed" else 0
             self.placement = replace(self.placement, decode=state["decode"], cache=cache)
+        if self.placement.load_auto:
+            self.placement = replace(self.placement, hw_decoder_load=state["hw_decoder_load"])
         if state["shard"][1] != self._shard.world_size:
             self._restart(state["built_at"] + state["consumed"] // self._per_epoch)
             return

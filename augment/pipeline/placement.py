@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -19,7 +20,11 @@ from augment.support.errors import UserError
 from augment.support.text import amount
 
 _MIB = 2**20
-_PROBED = 500  # images whose headers are read to know how much memory all of them would take, decoded
+_PROBED = 100  # images whose headers are read to know how many pixels all of them have
+
+# Seconds for a JPEG: of the one thread that feeds the GPU's own decoder, and of another thread, for each pixel.
+# Measured with one H200 and 16 CPU cores; see docs/speed.md.
+_OWN, _PER_PIXEL = 80e-6, 4e-9
 
 # The trial: batches that are decoded to warm up, and to be timed.
 _WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
@@ -49,18 +54,20 @@ def place(
         aug: what is asked for.
         files: the images, of both splits if there are two: all pipelines of a process share one cache, of one size.
         device: where batches are made.
-        threads: CPU threads of the pipeline, for the trial of `aug.decode=auto`.
+        threads: CPU threads of the pipeline, for the trial of `aug.decode=auto` and the share of the GPU's own decoder.
         trial: whether there is to be one; "mixed" without.
     """
     if device.type != "cuda":
         return Placement(prefetch=aug.prefetch)
     if are_decoded(files):
         reason = "decode and cache: nothing to do, for the images are stored decoded"
-        return Placement("gpu", "mixed", 0, aug.prefetch, aug.hw_decoder_load, reason=reason)
+        return Placement("gpu", "mixed", 0, aug.prefetch, reason=reason)
+    load = _own_share(files, threads) if aug.hw_decoder_load is None else aug.hw_decoder_load
+    placement = Placement("gpu", "mixed", 0, aug.prefetch, load, aug.decode == "auto", aug.hw_decoder_load is None)
     decode: Literal["cpu", "mixed"] = "cpu" if aug.decode == "cpu" else "mixed"
     reasons = []
     if aug.decode == "auto" and trial:
-        decode, reason = _try_both(aug, files, threads, gpu_number(device))
+        decode, reason = _try_both(placement, files, threads, gpu_number(device))
         reasons.append(reason)
     cache = cache_size(aug.cache, files, device) if decode == "mixed" and are_paths(files) else 0
     if aug.cache != "off" and not are_paths(files):
@@ -70,7 +77,7 @@ def place(
         reasons.append(
             f"cache: {cache:,} MiB of GPU memory; all {len(files):,} images, decoded, take about {need:,.0f}"
         )
-    return Placement("gpu", decode, cache, aug.prefetch, aug.hw_decoder_load, aug.decode == "auto", "\n".join(reasons))
+    return replace(placement, decode=decode, cache=cache, reason="\n".join(reasons))
 
 
 def gpu_number(device: torch.device) -> int:
@@ -96,23 +103,31 @@ def cache_size(cache: int | str, files: Sequence[dataset.ImageRef], device: torc
 
 def decoded_bytes(files: Sequence[dataset.ImageRef]) -> int:
     """Estimate, from the headers of some, how many bytes the images take as RGB; a tenth more than they did."""
+    return int(1.1 * 3 * _pixels(files) * len(files))
+
+
+def _pixels(files: Sequence[dataset.ImageRef]) -> float:
+    """Return how many pixels the images have on average, from the headers of some."""
     some = files[:: max(1, len(files) // _PROBED)]
     total = 0
     for file in some:
         with open_image(file) as image:
-            total += image.width * image.height * 3
-    return int(1.1 * total / len(some) * len(files))
+            total += image.width * image.height
+    return total / len(some)
+
+
+def _own_share(files: Sequence[dataset.ImageRef], threads: int) -> float:
+    """Return the share of the JPEGs that the GPU's own decoder and the CPU's threads take equally long for."""
+    shared = _PER_PIXEL * _pixels(files) / threads
+    return round(shared / (shared + _OWN), 2)
 
 
 def _try_both(
-    aug: Aug, files: Sequence[dataset.ImageRef], threads: int, gpu: int
+    placement: Placement, files: Sequence[dataset.ImageRef], threads: int, gpu: int
 ) -> tuple[Literal["cpu", "mixed"], str]:
     """Decode some images in both ways; return the faster one, and what was measured."""
     ways: tuple[Literal["cpu", "mixed"], ...] = ("mixed", "cpu")
-    speeds = {
-        way: _decoding_speed(Placement("gpu", way, 0, aug.prefetch, aug.hw_decoder_load), files, threads, gpu)
-        for way in ways
-    }
+    speeds = {way: _decoding_speed(replace(placement, decode=way), files, threads, gpu) for way in ways}
     faster = max(ways, key=lambda way: speeds[way])
     shown = ", ".join(f"{way} {speed:,.0f} img/s" for way, speed in speeds.items())
     return faster, f"decode: {faster}, for a trial of decoding alone gave {shown}"

@@ -130,8 +130,12 @@ class Aug:
         CacheSize(default="off", doc="decoded images to keep in GPU memory: half of what is free (gpu), or an amount")
     )
     prefetch: int = setting(Count(default=4, within=(1, 64), doc="batches to prefetch"))
-    hw_decoder_load: float = setting(
-        Number(default=0.65, within=(0, 1), doc="share of JPEGs for the GPU's hardware decoder, whose rounding differs")
+    hw_decoder_load: float | None = setting(
+        Number(
+            optional=True,
+            within=(0, 1),
+            doc="share of JPEGs for the GPU's hardware decoder, whose rounding differs; null: by sizes and threads",
+        )
     )
     plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules that declare your own ops", reach=IMPORTS))
     train: tuple[Step, ...] = ()

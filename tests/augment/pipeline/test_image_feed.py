@@ -256,7 +256,7 @@ def test_there_is_no_cache_for_images_in_larger_files(stores: dict[str, Split]) 
     )
     assert place(parse_aug({}), stores["webdataset"].files, cuda, threads=1).reason == ""
     raw = place(parse_aug({"cache": "gpu", "decode": "auto"}), stores["numpy"].files, cuda, threads=1)
-    assert raw == Placement("gpu", "mixed", 0, aug.prefetch, aug.hw_decoder_load)
+    assert raw == Placement("gpu", "mixed", 0, aug.prefetch)
     assert raw.reason.startswith("decode and cache: nothing to do")
 
 

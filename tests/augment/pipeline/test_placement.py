@@ -85,6 +85,9 @@ def test_a_cache_is_mentioned_and_only_for_images_decoded_on_the_gpu(photos: tup
     assert place(aug_of(cache=100, decode="cpu"), photos, CUDA, threads=1).cache == 0
 
 
+MIXED = Placement("gpu")
+
+
 def loader(placement: Placement, split: Split) -> Loader:
     plan = build_plan(aug_of(size=32), "train")
     return Loader(plan, split, batch_size=2, seed=0, device=CPU, placement=placement)
@@ -96,6 +99,26 @@ def test_a_run_that_continues_decodes_as_it_did(image_files: Split) -> None:
     after = loader(Placement("cpu", decode="mixed", cache=9, auto=True), image_files)
     after.load_state_dict(before.state_dict())
     assert after.placement == Placement("cpu", decode="cpu", auto=True)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "threads", "share"), [(224 * 224, 16, 0.14), (224 * 224, 4, 0.39), (500 * 375, 16, 0.37), (1, 1, 0)]
+)
+def test_the_share_of_the_gpus_own_decoder(
+    pixels: int, threads: int, share: float, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(augment.pipeline.placement, "_pixels", lambda files: pixels)
+    placement = place(aug_of(), photos, CUDA, threads=threads)
+    assert (placement.hw_decoder_load, placement.load_auto) == (share, True)
+    assert not place(aug_of(hw_decoder_load=0.5), photos, CUDA, threads=threads).load_auto
+
+
+def test_a_run_that_continues_keeps_the_share_of_the_gpus_own_decoder(image_files: Split) -> None:
+    here, there = (replace(MIXED, hw_decoder_load=share, load_auto=True) for share in (0.2, 0.4))
+    assert loader(here, image_files).identity == loader(there, image_files).identity
+    after = loader(replace(there, device="cpu"), image_files)
+    after.load_state_dict(loader(replace(here, device="cpu"), image_files).state_dict())
+    assert after.placement.hw_decoder_load == 0.2
 
 
 def test_pipelines_run_on_the_gpu_of_the_loader(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +143,6 @@ def test_pipelines_run_on_the_gpu_of_the_loader(image_files: Split, monkeypatch:
     assert chosen == [1, 1, 2]
 
 
-MIXED = Placement("gpu")
-
-
 @pytest.mark.parametrize(
     ("other", "key"),
     [
@@ -130,6 +150,7 @@ MIXED = Placement("gpu")
         (replace(MIXED, cache=100), "aug.cache"),
         (replace(MIXED, hw_decoder_load=0.5), "aug.hw_decoder_load"),
         (replace(MIXED, auto=True), "aug.decode"),
+        (replace(MIXED, load_auto=True), "aug.hw_decoder_load"),
         (Placement("cpu"), "fit.device"),
     ],
 )

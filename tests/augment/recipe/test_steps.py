@@ -421,7 +421,7 @@ def test_views() -> None:
         ({"views": {"count": 2.0}}, "aug.views.count: 2.0 is not allowed. Allowed: a whole number from 1 to 16."),
         ({"views": {"crop": "sam"}}, "aug.views.crop: unknown name 'sam'. Did you mean 'same'? Allowed: own, same."),
         ({"prefetch": 0}, "aug.prefetch: 0 is not allowed. Allowed: a whole number from 1 to 64."),
-        ({"hw_decoder_load": 1.1}, "aug.hw_decoder_load: 1.1 is not allowed. Allowed: a number from 0 to 1."),
+        ({"hw_decoder_load": 1.1}, "aug.hw_decoder_load: 1.1 is not allowed. Allowed: a number from 0 to 1 or null."),
     ],
 )
 def test_mistakes_with_decoding_and_views(given: object, message: str) -> None:
