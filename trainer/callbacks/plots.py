@@ -54,9 +54,10 @@ class Plots(Callback):
             self._first = Background(partial(_draw_first, learner, learner.folder, learner.step + 1, images, labels))
 
     def after_epoch(self, learner: Learner) -> None:
-        """Draw the curves again in the background if the last drawing is old."""
+        """Draw the curves again in the background if the last drawing is old, and not the last one of all."""
         self._finish_first()
-        if learner.folder is not None and self._history is not None and self._history.due:
+        over = learner.position.epoch >= learner.epochs
+        if learner.folder is not None and self._history is not None and self._history.due and not over:
             from trainer.figures.curves import plot_history
 
             self._history.start(partial(plot_history, list(learner.find(Recorder).rows), learner.folder / HISTORY))

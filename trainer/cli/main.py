@@ -12,6 +12,7 @@ from uuid import uuid4
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -166,8 +167,9 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
             require_ranks(config)
             from trainer.run.train import train
 
+            single = HydraConfig.get().mode == RunMode.RUN
             with owned(folder, config.fit.resume):
-                summary = train(config, folder, console=console, began=BEGAN)
+                summary = train(config, folder, console=console, began=BEGAN, leaves=single)
         except Exception as error:
             errors.append(error)
             return

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_NEAR = 5.0  # seconds before the end of the fit in which the report is left for its end
+
 
 @configurable
 @dataclass(eq=False)
@@ -56,13 +58,15 @@ class Report(Callback):
             self._importing = Background(partial(import_module, "trainer.report.page"))
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
+            left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
+            if left is not None and left < _NEAR:
+                return
             recorder, best = learner.find(Recorder), best_of(learner)[1]
             ending = Summary(
                 *(RUNNING, folder, len(recorder.rows), dict(best), {}, monotonic() - self._begun),
                 name=learner.run.name,
                 tags=learner.run.tags,
             )
-            left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
             rows, steps = list(recorder.rows), list(recorder.steps)
             refresher.start(partial(self._write, learner, ending, rows, steps, left))
 

@@ -246,8 +246,15 @@ def deterministic(on: bool) -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
-def release_memory() -> None:
-    """Release the memory that libraries keep in pools after a run, so that a sweep fills neither GPU nor host."""
+def release_memory(*, leaves: bool = False) -> None:
+    """Release the memory that libraries keep in pools after a run, so that a sweep fills neither GPU nor host.
+
+    Args:
+        leaves: the process ends now, so that only its reading processes have to be ended.
+    """
+    if leaves:
+        end_readers()
+        return
     gc.collect()
     end_readers()
     backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]

@@ -55,6 +55,7 @@ def train(
     varied: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
+    leaves: bool = False,
 ) -> Summary:
     """Train as configured.
 
@@ -66,6 +67,7 @@ def train(
         varied: the overrides by which the run differs from others of its sweep, which name it by default.
         callbacks: callbacks in addition to those of the configuration.
         began: when the run began, on the clock of `time.monotonic`; None: now.
+        leaves: whether the process ends after the run, so that memory need not be released.
 
     Returns:
         How the run ended, as recorded in the folder's summary.json. A failure is recorded there, too, and raised
@@ -74,7 +76,7 @@ def train(
     """
     with StopSignals() as signals:
         name = run_name(config.run, folder, varied)
-        return _train(config, folder, console, group, signals, name, tuple(callbacks), began)
+        return _train(config, folder, console, group, signals, name, tuple(callbacks), began, leaves)
 
 
 def _train(
@@ -86,6 +88,7 @@ def _train(
     name: str,
     more: tuple[Callback, ...],
     began: float | None,
+    leaves: bool,
 ) -> Summary:
     begun, now = began or monotonic(), time()
     console = console or Console()
@@ -157,7 +160,7 @@ def _train(
             loaders.close()
         algorithms.close()
         learner = None  # so that its memory is released, too
-        release_memory()
+        release_memory(leaves=leaves)
     log.info("%s", summary)
     return summary
 
