@@ -28,6 +28,9 @@ _PATIENCE = timedelta(days=7)
 
 _REASON = "reason"
 
+# Elements from which a tensor is exchanged by itself, which spares copying it next to others.
+_LARGE = 2**22
+
 # Training batches between two decisions, each of which costs the host some tenths of a millisecond.
 EVERY = 8
 
@@ -60,14 +63,20 @@ class Ranks:
         return self.rank == 0
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by their sums over the ranks: one exchange for each type, which the host does not wait for.
+        """Replace tensors by their sums over the ranks, in few exchanges, which the host does not wait for.
 
         Raises:
             LostRankError: another rank has ended.
         """
         if self.size == 1:
             return
-        ordered = sorted(tensors, key=lambda tensor: str(tensor.dtype))
+        small = []
+        for tensor in tensors:
+            if tensor.numel() < _LARGE:
+                small.append(tensor)
+            else:
+                self._exchange(partial(dist.all_reduce, _flat(tensor)))
+        ordered = sorted(small, key=lambda tensor: str(tensor.dtype))
         for _, same in groupby(ordered, key=lambda tensor: tensor.dtype):
             values = [_flat(tensor) for tensor in same]
             sizes = [value.numel() for value in values]

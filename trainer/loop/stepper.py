@@ -1,6 +1,8 @@
 """The optimizer's step: eager, or recorded with the learning rate in a tensor."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate
+from operator import is_
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from trainer.loop.guard import Guard, step_unless
 from trainer.loop.ranks import Ranks
 from trainer.loop.scaling import LossScaler
 from trainer.optim.optimizers import IMPLEMENTATION
+
+_ALIGNED = 64  # elements
 
 
 class Stepper:
@@ -45,6 +49,8 @@ class Stepper:
         self._rates: list[Tensor] = []
         self._settings: Hashable = None
         self._first: Tensor | None = None
+        self._known: list[Tensor] = []  # gradients, and the tensor that they lie in
+        self._whole: list[Tensor] = []
         self.pending = False
         if runner.captures:
             self._arrange()
@@ -83,9 +89,8 @@ class Stepper:
         scaled = loss if self._scaler is None else loss * self._scaler.scale
         found = torch.autograd.grad(scaled, parameters, allow_unused=True)
         pairs = [(p, gradient) for p, gradient in zip(parameters, found, strict=True) if gradient is not None]
-        for p, _ in pairs:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
+        if missing := [p for p, _ in pairs if p.grad is None]:
+            _start_gradients(missing)
         if pairs:
             gradients = [gradient for _, gradient in pairs]
             if self._scaler is not None:
@@ -105,9 +110,19 @@ class Stepper:
         groups = self._optimizer.param_groups
         gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
         overflow = [] if self._scaler is None else [self._scaler.overflow]
-        ranks.add_up([*gradients, *statistics, *overflow])
+        ranks.add_up([*self._in_one(gradients), *statistics, *overflow])
         for value in overflow:
             value.clamp_(max=1)
+
+    def _in_one(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Return the tensor that all gradients lie in, if `_start_gradients` made them at once."""
+        if len(gradients) != len(self._known) or not all(map(is_, gradients, self._known)):
+            self._known, self._whole = gradients, gradients
+            storages = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+            whole = gradients[0].new_empty(0).set_(gradients[0].untyped_storage()) if gradients else None
+            if whole is not None and len(storages) == 1 and len(whole) == sum(map(_room, gradients)):
+                self._whole = [whole]
+        return self._whole
 
     def drop_gradients(self) -> None:
         """Discard the gradients of a step that will not be made."""
@@ -224,6 +239,21 @@ class Stepper:
         if gradients:
             torch._foreach_zero_(gradients)  # one launch for all
         return ()
+
+
+def _start_gradients(parameters: Sequence[Tensor]) -> None:
+    """Give parameters gradients of 0, one after another in one tensor, which ranks add up without copying them."""
+    for dtype in {p.dtype for p in parameters}:
+        same = [p for p in parameters if p.dtype == dtype]
+        rooms = [_room(p) for p in same]
+        whole = torch.zeros(sum(rooms), dtype=dtype, device=same[0].device)
+        for p, start in zip(same, accumulate(rooms, initial=0), strict=False):
+            p.grad = whole.as_strided(p.shape, torch.empty_like(p, device="meta").stride(), start)
+
+
+def _room(value: Tensor) -> int:
+    """Return how many elements a tensor takes among others, so that all begin where a GPU reads fast."""
+    return -(-value.numel() // _ALIGNED) * _ALIGNED
 
 
 def recording_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
