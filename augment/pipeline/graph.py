@@ -257,7 +257,12 @@ class GraphImage:
         )
 
     def _here(self, image: Node) -> Node:
-        return image.gpu() if self._placement.device == "gpu" and not self._mixed else image
+        if self._placement.device == "cpu" or self._mixed:
+            return image
+        if self._raw and image.device == "cpu":
+            # Threads put it into pinned memory, from which the GPU reads; otherwise, one thread would, image by image.
+            image = fn.slice(image, rel_start=[0.0, 0.0], rel_shape=[1.0, 1.0], axes=[0, 1])
+        return image.gpu()
 
 
 def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> Node:
