@@ -21,8 +21,8 @@ from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.comparison import Comparison, compare_runs
-from trainer.sweeps.launch import Launcher
-from trainer.sweeps.ledger import Job, plan, read_ledger
+from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.ledger import Job, plan, read_ledger, unfinished
 from trainer.sweeps.prune import Prune
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, RUNNING, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
@@ -172,8 +172,11 @@ def _enqueue(plan: Plan) -> None:
 
 
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
+    jobs: list[Job] = []
     while True:
-        jobs = _begun(plan)
+        jobs = unfinished(jobs)
+        known = {job.id for job in jobs}
+        jobs += [job for job in _begun(plan) if job.id not in known]
         while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
             jobs.append(job)
         if not jobs and not (jobs := _begun(plan, others=True)):
@@ -181,8 +184,7 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
                 return
             worker.signals.check(NO_FURTHER_JOB)
             time.sleep(POLL)
-        launcher.run(jobs, worker)
-        _tell(plan)
+        launcher.run_some(jobs, worker)
 
 
 def _next(plan_: Plan, worker: Worker) -> Job | None:

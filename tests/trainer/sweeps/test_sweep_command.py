@@ -1,7 +1,10 @@
 """The command line of sweeps: plan, run, extend, resume, retry, show; with runs that end at once."""
 
 import json
+import signal
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from omegaconf import OmegaConf
 
 from trainer.cli.main import main
 from trainer.sweeps.ledger import Job, read_ledger
+from trainer.sweeps.processes import Command
 
 __all__ = ["unchecked"]
 
@@ -168,6 +172,22 @@ def test_the_tables_are_shown(call: Call) -> None:
     assert code == 0
     assert "2 jobs" in text
     assert call("sweep")[0] == 2
+
+
+def test_workers_of_a_sweep_that_is_refused_end(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They start before it is checked."""
+    started: list[subprocess.Popen[bytes]] = []
+    begin = Command.start
+
+    def start(command: Command) -> subprocess.Popen[bytes]:
+        started.append(begin(replace(command, arguments=("sleep", "100"))))
+        return started[-1]
+
+    monkeypatch.setattr(Command, "start", start)
+    for sweep in (["fit.lr=0.1,-1"], ["fit.lr=interval(-1,1)", "hydra/sweeper=optuna"]):
+        assert call("-m", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=S", *sweep)[0] == 2
+    assert [process.poll() for process in started] == [-signal.SIGTERM] * 4
+    assert not Path("S").exists()
 
 
 def test_settings_of_the_launcher_are_checked_before_anything_is_written(call: Call) -> None:
