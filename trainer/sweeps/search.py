@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
 from augment.cli.overrides import key_of, normalize, parse
@@ -34,6 +34,7 @@ from trainer.sweeps.study import (
     counted,
     importances,
     job_of,
+    repeat,
     set_job,
     values_of,
 )  # fmt: skip
@@ -119,7 +120,8 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     _enqueue(plan)
     _run_trials(plan, launcher, worker)
     study = plan.search.study()
-    lines = [f"{amount(len(study.trials), 'trial')}, {_count(plan)}."]
+    trials = counted(study)
+    lines = [f"{amount(len(trials), 'trial')}, {_count(trials)}."]
     if len(study.directions) > 1:
         lines += ["Trials that no other one beats in every score:"]
         for trial in study.best_trials:
@@ -143,6 +145,18 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     winner, compared = _finals(plan, finalists, launcher, worker)
     lines.append(f"Winner of {amount(len(finalists), 'finalist')}: {' '.join(_shown(plan, winner))}")
     return _report(plan, worker.console, lines, compared)
+
+
+def retry(plan: Plan, jobs: Sequence[Job]) -> None:
+    """Let those of some jobs that have failed run again, with their trials."""
+    failed = {job.id: job for job in jobs if job.status() == FAILED}
+    with plan.search.locked() as study:
+        for trial in reversed(study.get_trials(deepcopy=False, states=[TrialState.FAIL])):
+            if (job := failed.pop(job_of(trial) or "", None)) is not None:
+                repeat(study, trial)
+                job.retry()
+    for job in failed.values():
+        job.retry()
 
 
 def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
@@ -281,8 +295,8 @@ def _run_seeds(
     return jobs
 
 
-def _count(plan: Plan) -> str:
-    states = [trial.state for trial in plan.search.study().get_trials(deepcopy=False)]
+def _count(trials: Sequence[FrozenTrial]) -> str:
+    states = [trial.state for trial in trials]
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
     return ", ".join(f"{states.count(state)} {word}" for state, word in words.items())
 

@@ -108,8 +108,23 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
     return _ended(folder, jobs, console)
 
 
-def search(request: Request, sweeper: Mapping[str, Any], folder: Path, launcher: Launcher, signals: StopSignals) -> int:
+def search(
+    request: Request,
+    sweeper: Mapping[str, Any],
+    folder: Path,
+    launcher: Launcher,
+    signals: StopSignals,
+    retried: Sequence[Job] = (),
+) -> int:
     """Search as asked, and print what was found; return the exit code.
+
+    Args:
+        request: what was asked.
+        sweeper: Hydra's section `sweeper`.
+        folder: the sweep's folder.
+        launcher: runs the jobs.
+        signals: those of the command line.
+        retried: jobs that run again if they have failed.
 
     Raises:
         UserError: see `sweep`.
@@ -125,6 +140,7 @@ def search(request: Request, sweeper: Mapping[str, Any], folder: Path, launcher:
         signals.hold()
         with _writing(folder):
             write_request(folder, request)
+            searching.retry(planned, retried)
         with _continued(folder):
             code = searching.search(planned, crew, worker)
     return _ended(folder, read_ledger(folder), worker.console) or code

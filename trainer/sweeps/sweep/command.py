@@ -86,12 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 else:
                     worker.work(jobs)
                 return 0
-            if action == "retry":
-                for job in jobs:
-                    if job.trial is None:  # a search makes other trials in place of those that failed
-                        job.retry()
+            retried = jobs if action == "retry" else []
             if is_search(sweeper):
-                return search(request, sweeper, folder, launcher, signals)
+                return search(request, sweeper, folder, launcher, signals, retried)
+            for job in retried:
+                job.retry()
             return run(folder, jobs, launcher, Worker(Console(), signals, request.config_name))
         except KeyboardInterrupt as error:
             sys.stdout.write(f"{error}\n")
