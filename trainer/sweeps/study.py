@@ -180,9 +180,11 @@ def importances(study: Study) -> dict[str, float]:
     if len(done) < 10 or len(study.directions) > 1:
         return {}
     try:
-        found = optuna.importance.get_param_importances(
-            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about ties
+            found = optuna.importance.get_param_importances(
+                study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+            )
     except (ValueError, RuntimeError):  # all alike
         return {}
     return dict(found)
