@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from augment.support.errors import UserError
 from augment.support.files import shown
@@ -113,7 +112,7 @@ class Crew(Launcher):
                     self._processes[index] = self._commands[index].start()
                     _give(self._processes[index], self._given)
         except BaseException:
-            self._end(stop=True)
+            self._end()
             raise
 
     def dismiss(self) -> None:
@@ -121,21 +120,19 @@ class Crew(Launcher):
         for process in self._processes:
             _close(process)
 
-    def _end(self, *, stop: bool) -> None:
+    def _end(self) -> None:
         with _undisturbed(self._signals):
-            for process in self._processes if stop else ():
-                process.send_signal(signal.SIGTERM)  # save the job and end
             self.dismiss()
+            for process in self._processes:
+                process.send_signal(signal.SIGTERM)  # save the job, if there is one, and end
             for process in self._processes:
                 process.wait()
 
     def __enter__(self) -> "Crew":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end(stop=kind is not None)
+    def __exit__(self, *error: object) -> None:
+        self._end()
 
 
 def _give(process: subprocess.Popen[bytes], ids: Iterable[str]) -> None:

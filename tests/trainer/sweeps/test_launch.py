@@ -32,13 +32,14 @@ from trainer.sweeps.processes import Orders
 from trainer.sweeps.work import Worker
 
 def run(config, overrides, folder, **_):
+    (folder / "where.json").write_text(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]))
+    deadline = time.monotonic() + 10
     for name, end in {"die": lambda: os.kill(os.getpid(), signal.SIGKILL), "fail": lambda: 1 / 0}.items():
         if (folder / name).exists():
             (folder / name).unlink()
             end()
-    while (folder / "hold").exists():
+    while (folder / "hold").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    (folder / "where.json").write_text(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]))
     time.sleep(0.2)
     summary = Summary("finished", folder, 1, {}, {}, 1.0)
     summary.write()
@@ -86,7 +87,7 @@ def test_two_jobs_at_a_time_take_turns_on_gpus(jobs: list[Job], tmp_path: Path) 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_job_resumed(jobs: list[Job]) -> None:
     (jobs[1].folder / "die").touch()
-    Local(n_jobs=2).run(jobs, FakeRuns().worker())
+    Local(gpus="0").run(jobs, FakeRuns().worker())
     assert not unfinished(jobs)
     assert sorted(file.name for file in jobs[1].folder.glob(".lease.*")) == [".lease.1", ".lease.2"]
 
@@ -124,6 +125,7 @@ def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch
         (job.folder / "fail").touch()
     Local(n_jobs=2).run(jobs[:3], FakeRuns().worker())
     assert [job.status() for job in jobs[:3]] == ["failed", "failed", "finished"]
+    assert len({process for process, _ in where(jobs[:3])}) == 3
 
 
 def test_workers_that_always_die_end_the_sweep(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +165,7 @@ import os, sys
 from pathlib import Path
 from augment.support.signals import StopSignals
 from trainer.sweeps import processes
-processes.import_run = lambda *_: None
+processes.import_run = lambda *_: Path(sys.argv[1]).parent.mkdir()
 ids = processes.Orders().first(Path(sys.argv[1]), StopSignals())
 print(ids, os.getsid(0) == os.getpid())
 """
@@ -171,7 +173,6 @@ print(ids, os.getsid(0) == os.getpid())
     worker = Command((sys.executable, "-c", code, str(log)), {}, str(Path(__file__).parents[3]), str(log)).start()
     assert worker.stdin is not None
     with worker.stdin:
-        log.parent.mkdir()
         worker.stdin.write(b"0000000000\n0000000001\n00000")
     assert worker.wait() == 0
     assert log.read_text() == "['0000000000', '0000000001'] True\n"  # Ctrl-C would reach it twice otherwise

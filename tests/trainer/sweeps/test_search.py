@@ -13,6 +13,7 @@ from augment.support.errors import UserError
 from trainer.run.sweeping import JOURNAL_FILE, SAMPLERS
 from trainer.sweeps.launch import Local
 from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.lease import Lease
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.search import Plan, search
 from trainer.sweeps.study import job_of
@@ -74,9 +75,13 @@ def test_a_trial_begins_as_soon_as_one_has_ended(tmp_path: Path) -> None:
 
         def run_some(self, jobs: Sequence[Job], worker: Worker) -> None:
             waiting.append([job.trial for job in jobs])
+            leases.append(jobs[0].claim())  # the first one runs until the end
+            if len(jobs) == 1 and leases[0] is not None:
+                leases[0].release()
             worker.work(jobs[-1:])
 
     waiting: list[list[int | None]] = []
+    leases: list[Lease | None] = []
     search(make(tmp_path), Two(), FakeRuns().worker())
     assert waiting == [[0, 1], [0, 2], [0, 3], [0]]
 
