@@ -22,6 +22,7 @@ from augment.params import IMPORTS, Count, Param, Texts, parse_params
 from augment.recipe.op import load_plugins
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError, first_line, suggest
+from augment.support.hydra_versions import VERSION_BASE
 from augment.support.secrets import resolved
 from augment.support.yaml_files import read_yaml
 
@@ -181,7 +182,7 @@ def _hydra() -> Iterator[None]:
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
             yield
     finally:
         GlobalHydra.instance().hydra = running

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from augment.support.errors import UserError
+from augment.support.hydra_versions import register_resolver
 
 # Names of settings that hold secrets, and addresses with a password in them.
 _SECRET = re.compile(
@@ -72,7 +71,7 @@ def _shown(key: str) -> str:
     return _hidden[key]
 
 
-OmegaConf.register_new_resolver("hidden", _shown, replace=True)
+register_resolver("hidden", _shown, replace=True)
 
 
 def masked(token: str) -> str:

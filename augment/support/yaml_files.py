@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from omegaconf._utils import get_yaml_loader  # reads numbers as Hydra does, and refuses duplicate keys
 
 from augment.support.errors import UserError, first_line
+from augment.support.hydra_versions import get_yaml_loader
 
 # Far above any real configuration. OmegaConf takes seconds for this many values, and recurses into nested ones.
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 2**20, 20_000, 40

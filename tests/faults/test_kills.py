@@ -67,6 +67,7 @@ SCENARIOS: dict[str, list[str]] = {
         "data.workers=2",
     ],
     "sweep": ["-m", *FOLDER, *SMALL, "fit.lr=0.01,0.02"],
+    "workers": ["-m", *FOLDER, *SMALL, "fit.lr=0.01,0.02,0.03", "hydra.launcher.n_jobs=2"],
 }
 ON_A_GPU = [*FOLDER, *SMALL, "fit.device=cuda", "fit.deterministic=true", "callbacks.checkpoint.every_batches=3"]
 # SIGKILL cannot be handled; "twice" sends a second signal at once.
@@ -182,7 +183,7 @@ def check_kill(number: int, name: str, data: Path, tmp_path: Path) -> None:
     if sweeps:
         resumed = [sys.executable, "-m", "trainer", "sweep", "resume", str(sweeps[0].parent)]
     else:
-        resumed = command(name, data, *(["fit.resume=auto"] if name != "sweep" else []))
+        resumed = command(name, data, *(["fit.resume=auto"] if name not in ("sweep", "workers") else []))
     again, _ = run(resumed, tmp_path, data)
     assert again.code == 0, (send, after, again.output)
     found = results(tmp_path)

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +14,7 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from augment.cli.compose import TOP, plain_values
@@ -23,6 +24,7 @@ from augment.cli.parser import INTERRUPTED, readable_errors
 from augment.cli.tools import find_tools
 from augment.recipe.op import load_plugins
 from augment.support.errors import UserError
+from augment.support.hydra_versions import VERSION_BASE, register_resolver
 from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
 from trainer.cli import folders, ranks
@@ -34,7 +36,7 @@ from trainer.run.jobs import RanksError, check_jobs, require_ranks
 from trainer.run.overrides import flags_first, with_resumed
 
 # Two runs that start in the same second must not share a folder.
-OmegaConf.register_new_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
+register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,8 +119,9 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     sys.argv = [sys.argv[0], *tokens]
     statuses: list[str] = []
     errors: list[Exception] = []
+    warnings.filterwarnings("ignore", "hydra.utils.instantiate", UserWarning)  # of Hydra 1.4, at its own callbacks
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_job(statuses, errors))()
+        hydra.main(**VERSION_BASE, config_path=str(CONF), config_name="config")(_job(statuses, errors))()
     except folders.RefusedError as refused:
         raise UserError(str(refused)) from refused
     except (OSError, ValueError) as error:  # a job raises none: it is the folder that Hydra makes for it, or a pipe

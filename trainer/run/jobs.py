@@ -1,6 +1,7 @@
 """Jobs, from the command line, from Python or of a sweep: checked before anything is written, then run in a folder."""
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import Config, parse_config
+from trainer.run.fit import Fit
 from trainer.run.folder import owned, reserve
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import Summary
@@ -69,14 +71,9 @@ def check_jobs(
     configs = [parse_config(composed) for composed in compose_jobs(jobs, config_name=config_name)]
     for config in configs:
         require_ranks(config)
-    with freeze_imports(), signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
-        import torch  # noqa: F401
-
-        if len(configs) == 1 and signals:
-            Thread(target=_wake, args=(configs[0],)).start()
-        import trainer.run.train  # noqa: F401  (all that a run needs)
-        from trainer.run.check import check_config
-        from trainer.run.resume import check_resume
+    import_run(signals, configs[0].fit if len(configs) == 1 and signals else None)
+    from trainer.run.check import check_config
+    from trainer.run.resume import check_resume
 
     for config in configs:
         check_config(config)
@@ -84,12 +81,30 @@ def check_jobs(
     return configs
 
 
-def _wake(config: Config) -> None:
+def import_run(signals: StopSignals | None = None, fit: Fit | None = None) -> None:
+    """Import all that a run needs.
+
+    Args:
+        signals: those of the command line, which end the process at once meanwhile.
+        fit: settings of a run that is about to begin, whose GPU is initialized meanwhile.
+    """
+    if "trainer.run.train" in sys.modules and "trainer.run.check" in sys.modules:
+        return  # freezing again would keep what earlier jobs left behind
+    with freeze_imports(), signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
+        import torch  # noqa: F401
+
+        if fit is not None:
+            Thread(target=_wake, args=(fit,)).start()
+        import trainer.run.check
+        import trainer.run.train  # noqa: F401
+
+
+def _wake(fit: Fit) -> None:
     """Let PyTorch initialize the GPU, if there is one, which takes as long as importing DALI."""
     import torch
 
     with suppress(UserError, RuntimeError):  # the run will raise it
-        device = config.fit.torch_device()
+        device = fit.torch_device()
         if device.type != "cpu":
             torch.zeros(1, device=device)
 

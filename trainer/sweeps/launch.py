@@ -1,125 +1,19 @@
-"""Launchers: how many jobs of a sweep run at a time, and where."""
+"""Launchers by name, and those for clusters: how many jobs of a sweep run at a time, and where."""
 
-import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from augment.params import parse_settings
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
-from augment.support.signals import StopSignals
 from augment.support.text import amount
-from trainer.run.config import Config
-from trainer.run.sweeping import LocalSettings, RaySettings, SlurmSettings
+from trainer.run.sweeping import RaySettings, SlurmSettings
+from trainer.sweeps.launcher import Launcher
 from trainer.sweeps.ledger import Job, unfinished
+from trainer.sweeps.local import Local
 from trainer.sweeps.processes import Command, watch
 from trainer.sweeps.work import Worker
-
-# Worker processes that may end without a word before the sweep gives up, in addition to one for each.
-_RESTARTS = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launcher:
-    """Runs jobs; `hydra/launcher=NAME` chooses one, and its settings are `hydra.launcher.*`."""
-
-    name: ClassVar[str]
-
-    @property
-    def at_a_time(self) -> int:
-        """Number of jobs that run at a time."""
-        raise NotImplementedError
-
-    def run(self, jobs: Sequence[Job], worker: Worker) -> None:
-        """Run the jobs that have not ended, and wait for those that other processes run.
-
-        Args:
-            jobs: the jobs, of one sweep.
-            worker: what a worker in this process needs.
-
-        Raises:
-            KeyboardInterrupt: a signal asked to stop; running jobs are saved.
-            UserError: the jobs cannot be run.
-        """
-        if left := unfinished(jobs):
-            self.launch(left, worker)
-
-    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
-        """Run jobs of which none has ended; see `run`."""
-        raise NotImplementedError
-
-    def check(self, configs: Iterable[Config]) -> None:
-        """Check that jobs can run where they would be run.
-
-        Raises:
-            UserError: one cannot.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Local(LocalSettings, Launcher):
-    """Jobs on this machine: one after another in this process, or several at a time in processes of their own."""
-
-    name = "local"
-
-    @property
-    def at_a_time(self) -> int:
-        """Number of jobs that run at a time."""
-        return self.n_jobs or len(self._gpus()) or 1
-
-    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
-        """Run the jobs; a worker process that dies is replaced, and its job resumed."""
-        gpus = self._gpus()
-        at_a_time = min(self.at_a_time, len(jobs))
-        if at_a_time == 1 and not gpus:
-            worker.work(jobs)
-            return
-        folder = jobs[0].folder.parent
-        command = Command.of(jobs, worker)
-        commands = [
-            replace(
-                command,
-                log=str(folder / f"worker-{index}.log"),
-                environment=command.environment | ({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {}),
-            )
-            for index in range(at_a_time)
-        ]
-        processes = {one: one.start() for one in commands}
-        restarts = 0
-        try:
-            for _ in watch(jobs, worker.console, worker.signals):
-                for one, process in processes.items():
-                    # A worker ends well only when there is nothing left to do.
-                    if process.poll() is not None and (process.returncode != 0 or unfinished(jobs)):
-                        restarts += 1
-                        if restarts > _RESTARTS + at_a_time:
-                            raise UserError(f"{shown(Path(one.log))}: the worker processes keep dying; see this log.")
-                        processes[one] = one.start()
-        finally:
-            with _undisturbed(worker.signals):
-                for process in processes.values():
-                    if process.poll() is None:
-                        process.send_signal(signal.SIGTERM)  # save the job and end
-                for process in processes.values():
-                    process.wait()
-
-    def check(self, configs: Iterable[Config]) -> None:
-        """Check that no job names its GPU by a number if each worker sees a single one."""
-        for device in {config.fit.device for config in configs}:
-            if ":" in device and device != "cuda:0" and self._gpus():
-                raise UserError(
-                    f"fit.device={device}: with hydra.launcher.gpus={self.gpus} each job sees only the GPU that it is "
-                    "given. Allowed: fit.device=cuda, or no hydra.launcher.gpus."
-                )
-
-    def _gpus(self) -> list[str]:
-        names = [name.strip() for name in (self.gpus or "").split(",") if name.strip()]
-        if not all(name.isdecimal() for name in names):
-            raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
-        return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +36,7 @@ class Slurm(SlurmSettings, Launcher):
             executor.update_parameters(**(self.options or {}))
         except (RuntimeError, ValueError, TypeError, NameError, AssertionError) as error:
             raise UserError(f"hydra.launcher: {error}") from error
-        command = Command.of(jobs, worker)
+        command = Command.of(folder.parent, worker, jobs)
         with executor.batch():
             started = [executor.submit(command) for _ in range(min(self.n_jobs, len(jobs)))]
         names = ", ".join(str(one.job_id) for one in started)
@@ -173,7 +67,8 @@ class Ray(RaySettings, Launcher):
             ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         try:
             run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(Command.__call__)
-            left = [run.remote(Command.of(jobs, worker)) for _ in range(min(self.n_jobs, len(jobs)))]
+            command = Command.of(jobs[0].folder.parent, worker, jobs)
+            left = [run.remote(command) for _ in range(min(self.n_jobs, len(jobs)))]
             try:
                 for _ in watch(jobs, worker.console, worker.signals):
                     done, left = ray.wait(left, num_returns=len(left), timeout=0) if left else ([], [])
@@ -206,16 +101,6 @@ def parse_launcher(given: Mapping[str, Any]) -> Launcher:
     launcher = parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")
     assert launcher.at_a_time  # checks gpus
     return launcher
-
-
-@contextmanager
-def _undisturbed(signals: StopSignals) -> Iterator[None]:
-    """Wait for workers even if a signal asks to stop again; they end at their own second signal only."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        signals.hold()
-        raise
 
 
 def _extra(module: str, launcher: str) -> Any:

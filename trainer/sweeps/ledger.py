@@ -19,6 +19,9 @@ from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, JOB_FILE, PLANNED
 # What is asked of a sweep: the overrides of its command.
 SWEEP_FILE = "sweep.yaml"
 
+# Statuses of jobs that nobody will work on.
+ENDED = (FINISHED, PRUNED, FAILED)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -46,8 +49,7 @@ class Job:
     @property
     def title(self) -> str:
         """What it varies, for people."""
-        varied = " ".join(override.lstrip("+") for override in self.varied) or self.id
-        return varied if self.trial is None else f"trial {self.trial}: {varied}"
+        return " ".join(override.lstrip("+") for override in self.varied) or self.id
 
     def status(self) -> str:
         """Return one of `trainer.sweeps.runs.STATUSES`."""
@@ -139,7 +141,7 @@ def read_ledger(folder: Path) -> list[Job]:
 
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
     """Return the jobs that a sweep still has to work on, or to wait for."""
-    return [job for job in jobs if job.status() not in (FINISHED, PRUNED, FAILED)]
+    return [job for job in jobs if job.status() not in ENDED]
 
 
 def _plain(job: Job) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Worker processes of a sweep, and what people see of them."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
 from augment.cli.trust import TRUST_FLAG
 from augment.support.secrets import for_worker
 from augment.support.signals import StopSignals
+from trainer.run.fit import Fit
+from trainer.run.jobs import import_run
 from trainer.run.summary import read_summary
-from trainer.sweeps.ledger import Job, unfinished
+from trainer.sweeps.ledger import ENDED, Job
 from trainer.sweeps.runs import PLANNED, RUNNING
-from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, time_left
+from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, label, pause, time_left
 
-# Flag of workers that end with the process that started them.
-WITH_PARENT = "--with-parent"
+# Flags of workers: one ends with the process that started it; one works on the jobs that this process names to it on
+# its standard input, a line each, and writes to a log.
+WITH_PARENT, LED = "--with-parent", "--led"
 
 # Root of the package, for processes that start elsewhere.
 _ROOT = Path(__file__).parents[2]
@@ -31,13 +35,13 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Command:
-    """The command of a worker process, which claims jobs of a sweep until none is left.
+    """The command of a worker process, which claims jobs of a sweep.
 
     Attributes:
         arguments: the command.
         environment: environment variables in addition to those of the process that starts it.
         folder: folder to start it in.
-        log: file of its output; empty: that of the process that starts it.
+        log: file of its output, if it is led by the process that starts it.
     """
 
     arguments: tuple[str, ...]
@@ -45,40 +49,41 @@ class Command:
     folder: str
     log: str = ""
 
-    def __hash__(self) -> int:
-        return hash(self.log)
-
     @classmethod
-    def of(cls, jobs: Sequence[Job], worker: Worker) -> "Command":
-        """Return the command for some jobs of a sweep."""
+    def of(cls, folder: Path, worker: Worker, jobs: Iterable[Job] = (), log: Path | None = None) -> "Command":
+        """Return the command for some jobs of a sweep, or for those that will be named to the worker.
+
+        Args:
+            folder: the sweep's folder.
+            worker: what a worker in this process would need.
+            jobs: the jobs, until all of which have ended it works.
+            log: file of its output, if the jobs will be named.
+        """
         search = [str(folder) for folder in config_folders()[1:]][-1:]
-        flags = [TRUST_FLAG, WITH_PARENT, "--config-name", worker.config_name]  # the jobs were checked before
+        flags = [TRUST_FLAG, WITH_PARENT, "--config-name", worker.config_name]  # the jobs are checked before
         flags += [CONFIG_DIR_FLAG, *search] if search else []
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        ids = [f"--job={job.id}" for job in jobs]
-        folder = str(jobs[0].folder.parent.resolve())
+        which = [f"--job={job.id}" for job in jobs] if log is None else [f"{LED}={log.resolve()}"]
         return cls(
-            (sys.executable, "-m", "trainer", "sweep", "work", folder, *flags, *ids),
+            (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), *flags, *which),
             {"PYTHONPATH": path} | for_worker(),
             str(Path.cwd()),
+            str(log or ""),
         )
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start it, in a session of its own, so that Ctrl-C reaches it only through this process."""
-        output: Any = open(self.log, "ab") if self.log else None  # noqa: SIM115
-        try:
-            return subprocess.Popen(
-                self.arguments,
-                cwd=self.folder,
-                env=os.environ | self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT if output else None,
-                start_new_session=True,
-            )
-        finally:
-            if output:
-                output.close()
+        # The log of a worker that is led may be in a folder that is not there yet; it opens the log itself.
+        output = subprocess.DEVNULL if self.log else None
+        return subprocess.Popen(
+            self.arguments,
+            cwd=self.folder,
+            env=os.environ | self.environment,
+            stdin=subprocess.PIPE if self.log else subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
     def __call__(self) -> int:
         """Run it, where submitit or Ray wants it; return its exit code."""
@@ -113,27 +118,79 @@ def _stop() -> None:
             time.sleep(0.05)
 
 
-def watch(jobs: Sequence[Job], console: Console, signals: StopSignals) -> Iterator[None]:
+class Orders:
+    """What the process that leads this one says on the standard input: the ids of jobs, a line each."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def first(self, log: Path, signals: StopSignals) -> Sequence[str] | None:
+        """Import what jobs need, and wait for the first ids; return None if there will be none.
+
+        Args:
+            log: file for the output of this process, in the sweep's folder, which may not be there yet.
+            signals: those of the command line.
+        """
+        if log.parent.is_dir():
+            _write_to(log)
+        # With hydra.launcher.gpus, its GPU is initialized, too.
+        import_run(signals, Fit() if os.environ.get("CUDA_VISIBLE_DEVICES") else None)
+        if (ids := self.next(None)) is not None:
+            _write_to(log)
+        return ids
+
+    def next(self, seconds: float | None) -> Sequence[str] | None:
+        """Return the ids that have come, waiting some seconds for one, or forever; None: there will be no more."""
+        if not select.select([0], [], [], seconds)[0]:
+            return []
+        if not (read := os.read(0, 1 << 16)):
+            return None
+        *ids, self._rest = (self._rest + read.decode()).split("\n")
+        return ids
+
+
+def _write_to(log: Path) -> None:
+    """Let the output of this process go to a file."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
+def watch(
+    jobs: Sequence[Job],
+    console: Console,
+    signals: StopSignals,
+    before: dict[str, str] | None = None,
+    *,
+    some: bool = False,
+) -> Iterator[None]:
     """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
+
+    Args:
+        jobs: the jobs.
+        console: where to print.
+        signals: signals that end the watch.
+        before: what was printed of jobs before; updated.
+        some: whether to end as soon as one of the jobs has ended.
 
     Raises:
         KeyboardInterrupt: a signal asked to stop.
     """
-    before: dict[str, str] = {}
+    before = {} if before is None else before
     while True:
+        begun = time.monotonic()
         now = {job.id: job.status() for job in jobs}
-        left = unfinished(jobs)
-        for job in jobs:
-            if now[job.id] != before.get(job.id, PLANNED):
-                summary = read_summary(job.folder)
-                about = f": {summary}" if summary is not None else f": {job.title}"
-                text = f"job {job.id} ({jobs.index(job) + 1} of {len(jobs)}) {now[job.id]}{about}"
-                console.print(text, highlight=False, soft_wrap=True, markup=False)
-        if now != before and (text := time_left(jobs, max(1, [*now.values()].count(RUNNING)))):
+        news = [job for job in jobs if now[job.id] != before.get(job.id, PLANNED)]
+        for job in news:
+            summary = read_summary(job.folder)
+            about = f": {summary}" if summary is not None else f": {job.title}"
+            console.print(f"{label(job, jobs)} {now[job.id]}{about}", highlight=False, soft_wrap=True, markup=False)
+        if news and not some and (text := time_left(jobs, max(1, [*now.values()].count(RUNNING)))):
             console.print(text, highlight=False)
-        before = now
-        if not left:
+        before |= now
+        left = sum(status not in ENDED for status in now.values())
+        if not left or (some and left < len(now)):
             return
         signals.check(NO_FURTHER_JOB)
         yield
-        time.sleep(POLL)
+        pause(begun)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
 from augment.cli.overrides import key_of, normalize, parse
@@ -21,8 +21,8 @@ from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.comparison import Comparison, compare_runs
-from trainer.sweeps.launch import Launcher
-from trainer.sweeps.ledger import Job, plan, read_ledger
+from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.ledger import Job, plan, read_ledger, unfinished
 from trainer.sweeps.prune import Prune
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, RUNNING, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
@@ -34,6 +34,7 @@ from trainer.sweeps.study import (
     counted,
     importances,
     job_of,
+    repeat,
     set_job,
     values_of,
 )  # fmt: skip
@@ -119,7 +120,8 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     _enqueue(plan)
     _run_trials(plan, launcher, worker)
     study = plan.search.study()
-    lines = [f"{amount(len(study.trials), 'trial')}, {_count(plan)}."]
+    trials = counted(study)
+    lines = [f"{amount(len(trials), 'trial')}, {_count(trials)}."]
     if len(study.directions) > 1:
         lines += ["Trials that no other one beats in every score:"]
         for trial in study.best_trials:
@@ -143,6 +145,18 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     winner, compared = _finals(plan, finalists, launcher, worker)
     lines.append(f"Winner of {amount(len(finalists), 'finalist')}: {' '.join(_shown(plan, winner))}")
     return _report(plan, worker.console, lines, compared)
+
+
+def retry(plan: Plan, jobs: Sequence[Job]) -> None:
+    """Let those of some jobs that have failed run again, with their trials."""
+    failed = {job.id: job for job in jobs if job.status() == FAILED}
+    with plan.search.locked() as study:
+        for trial in reversed(study.get_trials(deepcopy=False, states=[TrialState.FAIL])):
+            if (job := failed.pop(job_of(trial) or "", None)) is not None:
+                repeat(study, trial)
+                job.retry()
+    for job in failed.values():
+        job.retry()
 
 
 def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
@@ -172,8 +186,11 @@ def _enqueue(plan: Plan) -> None:
 
 
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
+    jobs: list[Job] = []
     while True:
-        jobs = _begun(plan)
+        jobs = unfinished(jobs)
+        known = {job.id for job in jobs}
+        jobs += [job for job in _begun(plan) if job.id not in known]
         while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
             jobs.append(job)
         if not jobs and not (jobs := _begun(plan, others=True)):
@@ -181,8 +198,7 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
                 return
             worker.signals.check(NO_FURTHER_JOB)
             time.sleep(POLL)
-        launcher.run(jobs, worker)
-        _tell(plan)
+        launcher.run_some(jobs, worker)
 
 
 def _next(plan_: Plan, worker: Worker) -> Job | None:
@@ -279,8 +295,8 @@ def _run_seeds(
     return jobs
 
 
-def _count(plan: Plan) -> str:
-    states = [trial.state for trial in plan.search.study().get_trials(deepcopy=False)]
+def _count(trials: Sequence[FrozenTrial]) -> str:
+    states = [trial.state for trial in trials]
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
     return ", ".join(f"{states.count(state)} {word}" for state, word in words.items())
 

@@ -19,7 +19,8 @@ from augment.support.signals import StopSignals
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
 from trainer.run.jobs import check_jobs
-from trainer.sweeps.launch import Launcher, parse_launcher
+from trainer.sweeps.launch import parse_launcher
+from trainer.sweeps.launcher import Launcher
 from trainer.sweeps.ledger import SWEEP_FILE, Job, job_id, plan, read_ledger, unfinished
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED
 from trainer.sweeps.table import print_table
@@ -76,15 +77,17 @@ def sweep(request: Request, signals: StopSignals) -> int:
     if is_search(section["sweeper"]):
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*_params(section["sweeper"], request), *request.fixed, *request.swept])
-    configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
-    launcher.check(configs)
-    signals.check()
-    signals.hold()  # from here on there are folders, whose runs handle them
-    with _writing(folder):
-        jobs = plan(folder, zip(configs, overrides, strict=True), request.fixed)
-        write_request(folder, request)
-    known = {job_id(config): config for config in configs}
-    return run(folder, jobs, launcher, Worker(Console(), signals, request.config_name, known))
+    worker = Worker(Console(), signals, request.config_name)
+    with launcher.crew(folder, worker, len(overrides)) as crew:
+        configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
+        launcher.check(configs)
+        signals.check()
+        signals.hold()  # from here on there are folders, whose runs handle them
+        with _writing(folder):
+            jobs = plan(folder, zip(configs, overrides, strict=True), request.fixed)
+            write_request(folder, request)
+        worker.configs.update((job_id(config), config) for config in configs)
+        return run(folder, jobs, crew, worker)
 
 
 def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -> int:
@@ -99,29 +102,47 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
     with _continued(folder):
         try:
             launcher.run(jobs, worker)
+            launcher.dismiss()
         finally:
             print_table(folder, table_console())
     return _ended(folder, jobs, console)
 
 
-def search(request: Request, sweeper: Mapping[str, Any], folder: Path, launcher: Launcher, signals: StopSignals) -> int:
+def search(
+    request: Request,
+    sweeper: Mapping[str, Any],
+    folder: Path,
+    launcher: Launcher,
+    signals: StopSignals,
+    retried: Sequence[Job] = (),
+) -> int:
     """Search as asked, and print what was found; return the exit code.
+
+    Args:
+        request: what was asked.
+        sweeper: Hydra's section `sweeper`.
+        folder: the sweep's folder.
+        launcher: runs the jobs.
+        signals: those of the command line.
+        retried: jobs that run again if they have failed.
 
     Raises:
         UserError: see `sweep`.
         KeyboardInterrupt: see there.
     """
-    from trainer.sweeps import search as searching  # Optuna takes a while to import
-
-    planned = searching.Plan.of(sweeper, request.fixed, request.swept, folder, request.config_name)
-    launcher.check([planned.base])
-    signals.check()
-    signals.hold()
-    with _writing(folder):
-        write_request(folder, request)
     worker = Worker(Console(), signals, request.config_name)
-    with _continued(folder):
-        code = searching.search(planned, launcher, worker)
+    with launcher.crew(folder, worker, launcher.at_a_time) as crew:
+        from trainer.sweeps import search as searching  # Optuna takes a while to import
+
+        planned = searching.Plan.of(sweeper, request.fixed, request.swept, folder, request.config_name)
+        launcher.check([planned.base])
+        signals.check()
+        signals.hold()
+        with _writing(folder):
+            write_request(folder, request)
+            searching.retry(planned, retried)
+        with _continued(folder):
+            code = searching.search(planned, crew, worker)
     return _ended(folder, read_ledger(folder), worker.console) or code
 
 

@@ -26,7 +26,7 @@ from trainer.tasks.registry import smaller_is_better
 STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
-_JOB = "job"
+_JOB, _REPEATS = "job", "repeats"
 
 # Seconds after which a trial without a job is one of a process that was killed in between.
 _STALE = 60.0
@@ -121,10 +121,29 @@ def ask(search: Search, study: Study) -> Trial:
     return study.ask()
 
 
+def repeat(study: Study, trial: FrozenTrial) -> None:
+    """Queue a failed trial again, under another number with the same job: Optuna's trials end once."""
+    again = optuna.create_trial(
+        state=TrialState.WAITING,
+        params=trial.params,
+        distributions=trial.distributions,
+        user_attrs=trial.user_attrs | {_REPEATS: trial.number},
+        system_attrs=trial.system_attrs,
+        intermediate_values=trial.intermediate_values,
+    )
+    study.add_trial(again)
+
+
 def counted(study: Study) -> list[FrozenTrial]:
-    """Return the trials that have begun; those of processes that were killed before they had a job have failed."""
-    trials = []
-    for trial in study.get_trials(deepcopy=False):
+    """Return the trials that have begun, except those that are repeated.
+
+    Those of processes that were killed before they had a job have failed.
+    """
+    trials, known = [], study.get_trials(deepcopy=False)
+    repeated = {trial.user_attrs.get(_REPEATS) for trial in known}
+    for trial in known:
+        if trial.number in repeated:
+            continue
         state, begun, bare = trial.state, trial.datetime_start, job_of(trial) is None
         stale = begun is not None and time.time() - begun.timestamp() > _STALE
         if state == TrialState.RUNNING and bare and stale:
@@ -161,9 +180,11 @@ def importances(study: Study) -> dict[str, float]:
     if len(done) < 10 or len(study.directions) > 1:
         return {}
     try:
-        found = optuna.importance.get_param_importances(
-            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about ties
+            found = optuna.importance.get_param_importances(
+                study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+            )
     except (ValueError, RuntimeError):  # all alike
         return {}
     return dict(found)

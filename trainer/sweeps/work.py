@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import mean
 
 from rich.console import Console
@@ -17,13 +18,13 @@ from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
 from trainer.run.summary import Summary, read_summary
-from trainer.sweeps.ledger import Job, job_id, unfinished
-from trainer.sweeps.runs import FINISHED, INTERRUPTED, PLANNED, RUNNING
+from trainer.sweeps.ledger import Job, job_id, read_ledger, unfinished
+from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING
 
 NO_FURTHER_JOB = "stopped; no further job was started"
 
-# Seconds between two looks at jobs that other processes work on.
-POLL = 0.5
+# Least seconds between two looks at jobs that other processes work on; see `pause`.
+POLL = 0.1
 
 # Processes in a row that may die without progress on a job before it counts as failed.
 _ATTEMPTS = 5
@@ -61,6 +62,7 @@ class Worker:
         """
         waited: set[str] = set()
         while left := unfinished(jobs):
+            begun = time.monotonic()
             if any(self._try(job, jobs) for job in left):
                 if text := time_left(jobs):
                     self.console.print(text, highlight=False)
@@ -70,7 +72,32 @@ class Worker:
                     waited.add(job.id)
                     self.console.print(f"waiting for job {job.id} ({worker})", highlight=False, markup=False)
             self.signals.check(NO_FURTHER_JOB)
-            time.sleep(POLL)
+            pause(begun)
+
+    def follow(
+        self, folder: Path, ids: Sequence[str] | None, following: Callable[[float], Sequence[str] | None]
+    ) -> None:
+        """Work on the jobs that another process names, until it names no more, or until one has failed.
+
+        After an error of CUDA, for example, every further job of the same process would fail, too.
+
+        Args:
+            folder: the sweep's folder.
+            ids: ids of jobs.
+            following: waits some seconds for further ids, and returns them; None: there will be no more.
+
+        Raises:
+            KeyboardInterrupt: see `work`.
+        """
+        jobs: list[Job] = []
+        while ids is not None:
+            begun = time.monotonic()
+            jobs += [job for job in read_ledger(folder) if job.id in ids] if ids else []
+            self.signals.check(NO_FURTHER_JOB)
+            ran = next((job for job in unfinished(jobs) if self._try(job, jobs)), None)
+            if ran is not None and ran.status() == FAILED:
+                return
+            ids = following(0.0 if ran else _due(begun))
 
     def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
         """Run a job unless another process works on it or has finished it; return whether it ran."""
@@ -86,7 +113,7 @@ class Worker:
 
     def _run(self, job: Job, jobs: Sequence[Job], attempts: int) -> None:
         resumed = (job.folder / LAST).is_file()
-        title = f"job {job.id} ({jobs.index(job) + 1} of {len(jobs)}): {job.title}{' (resumed)' if resumed else ''}"
+        title = f"{label(job, jobs)}: {job.title}{' (resumed)' if resumed else ''}"
         self.console.rule(Text(title), align="left")
         try:
             if attempts > _ATTEMPTS:
@@ -125,6 +152,22 @@ class Worker:
                 f"{job_id(config)}): a file of conf/ or a default is different. Allowed: a new sweep."
             )
         return config
+
+
+def label(job: Job, jobs: Sequence[Job]) -> str:
+    """Return what to call one of several jobs."""
+    which = f"{jobs.index(job) + 1} of {len(jobs)}" if job.trial is None else f"trial {job.trial}"
+    return f"job {job.id} ({which})"
+
+
+def pause(begun: float) -> None:
+    """Sleep until the next look at jobs; the last one began at that time by `time.monotonic`."""
+    time.sleep(_due(begun))
+
+
+def _due(begun: float) -> float:
+    """Return the seconds until the next look at jobs: looking takes at most a fifth of the time."""
+    return max(POLL, 4 * (time.monotonic() - begun))
 
 
 def time_left(jobs: Sequence[Job], at_a_time: int = 1) -> str:

@@ -19,6 +19,7 @@ from augment.data.sources import Folder, Sample
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
+from augment.support.hydra_versions import VERSION_BASE
 from augment.support.secrets import as_written
 
 
@@ -127,7 +128,7 @@ def test_key_of() -> None:
 @pytest.fixture
 def conf() -> Iterator[None]:
     GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+    with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
         yield
 
 

@@ -1,8 +1,11 @@
 """Launchers: real processes, submitit's local executor and a local Ray, around workers that train nothing."""
 
 import json
+import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,49 +16,60 @@ from augment.cli.compose import compose
 from augment.support.errors import UserError
 from trainer.run.config import parse_config
 from trainer.sweeps.launch import LAUNCHERS, Local, parse_launcher
-from trainer.sweeps.ledger import Job, unfinished
+from trainer.sweeps.ledger import Job, read_ledger, unfinished
 from trainer.sweeps.processes import Command
+from trainer.sweeps.runs import JOB_FILE
 
 # A worker that claims jobs as ours do, and writes down where it ran each.
 WORKER = """
 import json, os, signal, sys, time
 from pathlib import Path
-from trainer.sweeps.lease import claim
-for folder in map(Path, sys.argv[1:]):
-    lease = None if (folder / "summary.json").exists() else claim(folder)
-    if lease is None:
-        continue
-    if (folder / "die").exists():
-        (folder / "die").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-    summary = {"status": "finished", "last": {}, "best": {}, "seconds": 1.0, "error": "", "epochs": 1}
+from rich.console import Console
+from augment.support.signals import StopSignals
+from trainer.run.summary import Summary
+from trainer.sweeps.ledger import read_ledger
+from trainer.sweeps.processes import Orders
+from trainer.sweeps.work import Worker
+
+def run(config, overrides, folder, **_):
     (folder / "where.json").write_text(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]))
+    deadline = time.monotonic() + 10
+    for name, end in {"die": lambda: os.kill(os.getpid(), signal.SIGKILL), "fail": lambda: 1 / 0}.items():
+        if (folder / name).exists():
+            (folder / name).unlink()
+            end()
+    while (folder / "hold").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
     time.sleep(0.2)
-    (folder / "summary.part").write_text(json.dumps(summary))
-    (folder / "summary.part").rename(folder / "summary.json")
-    lease.release()
-while not all((Path(folder) / "summary.json").exists() for folder in sys.argv[1:]):
-    time.sleep(0.1)
-    if any((Path(folder) / "die").exists() for folder in sys.argv[1:]):
-        sys.exit(1)
+    summary = Summary("finished", folder, 1, {}, {}, 1.0)
+    summary.write()
+    return summary
+
+worker = Worker(Console(), StopSignals(), run=run)
+worker._config = lambda job, resumed: None
+folder, led = Path(sys.argv[1]), sys.argv[2:]
+if led:
+    orders = Orders()
+    worker.follow(folder, orders.next(None), orders.next)
+else:
+    worker.work(read_ledger(folder))
 """
+
+
+def command(folder: Path, worker: object, jobs: object = (), log: Path | None = None) -> Command:
+    led = ["led"] if log else []
+    environment = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    return Command((sys.executable, "-c", WORKER, str(folder), *led), environment, str(folder), str(log or ""))
 
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    found = []
     for order in range(4):
         folder = tmp_path / f"000000000{order}"
         folder.mkdir()
-        found.append(Job(folder, order, (f"seed={order}",)))
-    folders = tuple(str(job.folder) for job in found)
-    environment = {"PYTHONPATH": str(Path(__file__).parents[3])}
-
-    def command(jobs: object, worker: object) -> Command:
-        return Command((sys.executable, "-c", WORKER, *folders), environment, str(tmp_path))
-
+        (folder / JOB_FILE).write_text(json.dumps({"order": order, "overrides": [f"seed={order}"]}))
     monkeypatch.setattr(Command, "of", staticmethod(command))
-    return found
+    return read_ledger(tmp_path)
 
 
 def where(jobs: list[Job]) -> list[list[Any]]:
@@ -69,29 +83,99 @@ def test_two_jobs_at_a_time_take_turns_on_gpus(jobs: list[Job], tmp_path: Path) 
     assert len({process for process, _ in ran}) == 2
     assert len({(process, gpu) for process, gpu in ran}) == 2
     assert {gpu for _, gpu in ran} == {"3", "5"}
-    assert {file.name for file in tmp_path.glob("worker-*.log")} == {"worker-0.log", "worker-1.log"}
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_job_resumed(jobs: list[Job]) -> None:
     (jobs[1].folder / "die").touch()
-    Local(n_jobs=2).run(jobs, FakeRuns().worker())
+    Local(gpus="0").run(jobs, FakeRuns().worker())
     assert not unfinished(jobs)
     assert sorted(file.name for file in jobs[1].folder.glob(".lease.*")) == [".lease.1", ".lease.2"]
 
 
+def test_workers_live_until_the_end_of_a_sweep(jobs: list[Job], tmp_path: Path) -> None:
+    """So a search, whose jobs come one after another, imports PyTorch once in each."""
+    worker = FakeRuns().worker()
+    with Local(n_jobs=2).crew(tmp_path, worker, 2) as crew:
+        assert crew.at_a_time == 2
+        crew.run(jobs[:2], worker)
+        crew.run(jobs[2:], worker)
+    assert not unfinished(jobs)
+    ran = [process for process, _ in where(jobs)]
+    assert len({*ran[:2]}) == 2
+    assert {*ran[:2]} == {*ran[2:]}
+
+
+def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) -> None:
+    worker = FakeRuns().worker()
+    (jobs[0].folder / "hold").touch()
+    with Local(n_jobs=2).crew(tmp_path, worker, 2) as crew:
+        crew.run_some(jobs[:2], worker)
+        assert unfinished(jobs[:2]) == [jobs[0]]
+        crew.run_some([jobs[0], jobs[2]], worker)
+        assert unfinished(jobs[:3]) == [jobs[0]]
+        (jobs[0].folder / "hold").unlink()
+        crew.run_some([jobs[0]], worker)
+    assert not unfinished(jobs[:3])
+
+
+def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is no reason to give up."""
+    monkeypatch.setattr("trainer.sweeps.local._RESTARTS", -2)
+    for job in jobs[:2]:
+        (job.folder / "fail").touch()
+    Local(n_jobs=2).run(jobs[:3], FakeRuns().worker())
+    assert [job.status() for job in jobs[:3]] == ["failed", "failed", "finished"]
+    assert len({process for process, _ in where(jobs[:3])}) == 3
+
+
 def test_workers_that_always_die_end_the_sweep(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Command, "of", staticmethod(lambda jobs, worker: Command(("false",), {}, ".")))
-    monkeypatch.chdir(jobs[0].folder)
+    monkeypatch.setattr(Command, "of", staticmethod(lambda *_, log: Command(("false",), {}, ".", str(log))))
     with pytest.raises(UserError, match=r"worker-\d\.log: the worker processes keep dying"):
         Local(n_jobs=2).run(jobs, FakeRuns().worker())
 
 
-def test_a_worker_has_a_session_of_its_own(tmp_path: Path) -> None:
-    """Otherwise Ctrl-C would reach it twice, and the second signal ends it at once."""
-    code = "import os; print(os.getsid(0) == os.getpid())"
-    command = Command((sys.executable, "-c", code), {}, str(tmp_path), log=str(tmp_path / "log"))
-    assert command.start().wait() == 0
-    assert (tmp_path / "log").read_text() == "True\n"
+def test_workers_end_with_the_process_that_leads_them(jobs: list[Job], tmp_path: Path) -> None:
+    code = f"""
+import signal, sys
+sys.path[:0] = {[str(Path(__file__).parent)]!r}
+from augment.support.signals import StopSignals
+from test_launch import command
+from trainer.sweeps.local import Crew
+crew = Crew([command({str(tmp_path)!r}, None, log="log")], StopSignals())
+print(*(process.pid for process in crew._processes), flush=True)
+signal.pause()
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    leader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+    assert leader.stdout is not None
+    with leader.stdout:
+        process = Path("/proc", leader.stdout.readline().strip())
+        assert process.exists()
+        leader.kill()
+        leader.wait()
+    deadline = time.monotonic() + 30
+    while process.exists() and " Z " not in (process / "stat").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_worker_writes_to_its_log_once_the_sweep_has_a_folder(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from pathlib import Path
+from augment.support.signals import StopSignals
+from trainer.sweeps import processes
+processes.import_run = lambda *_: Path(sys.argv[1]).parent.mkdir()
+ids = processes.Orders().first(Path(sys.argv[1]), StopSignals())
+print(ids, os.getsid(0) == os.getpid())
+"""
+    log = tmp_path / "sweep" / "worker-0.log"
+    worker = Command((sys.executable, "-c", code, str(log)), {}, str(Path(__file__).parents[3]), str(log)).start()
+    assert worker.stdin is not None
+    with worker.stdin:
+        worker.stdin.write(b"0000000000\n0000000001\n00000")
+    assert worker.wait() == 0
+    assert log.read_text() == "['0000000000', '0000000001'] True\n"  # Ctrl-C would reach it twice otherwise
 
 
 def test_a_signal_asks_the_workers_to_stop(jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -102,8 +186,8 @@ signal.signal(signal.SIGTERM, lambda *_: (Path(f"asked-{os.getpid()}").touch(), 
 Path(f"began-{os.getpid()}").touch()
 time.sleep(100)
 """
-    command = Command((sys.executable, "-c", code), {}, str(tmp_path))
-    monkeypatch.setattr(Command, "of", staticmethod(lambda jobs, worker: command))
+    command = Command((sys.executable, "-c", code), {}, str(tmp_path), "log")
+    monkeypatch.setattr(Command, "of", staticmethod(lambda *_, log: command))
     worker = FakeRuns().worker()
 
     def looks(message: str = "") -> None:
@@ -131,7 +215,7 @@ def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> 
     submitit = pytest.importorskip("submitit")
     code = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nprint('ready')\n"
     code += "from pathlib import Path\nPath('ready').touch()\nsignal.pause()"
-    command = Command((sys.executable, "-c", code), {}, str(tmp_path), log=str(tmp_path / "log"))
+    command = Command((sys.executable, "-c", code), {}, str(tmp_path))
     handed: list[Any] = []
 
     def on_preemption(*_: object) -> None:

@@ -95,4 +95,3 @@ def test_a_damaged_job_is_named(tmp_path: Path, text: str) -> None:
 def test_titles() -> None:
     assert Job(Path("x/0123456789"), 0, ("++a=1",)).title == "0123456789"
     assert Job(Path("x/0123456789"), 0, ("++a=1",), ("++a=1", "b=2")).title == "a=1 b=2"
-    assert Job(Path("x/0123456789"), 0, ("++a=1",), ("++a=1",), 3).title == "trial 3: a=1"

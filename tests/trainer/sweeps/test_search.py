@@ -1,7 +1,7 @@
 """Searches with runs that end at once, so that what is found is known."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ from optuna.trial import TrialState
 from augment.support.errors import UserError
 from trainer.run.sweeping import JOURNAL_FILE, SAMPLERS
 from trainer.sweeps.launch import Local
-from trainer.sweeps.ledger import read_ledger
+from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.lease import Lease
+from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.search import Plan, search
 from trainer.sweeps.study import job_of
+from trainer.sweeps.work import Worker
 
 __all__ = ["unchecked"]
 
@@ -62,6 +65,25 @@ def test_each_sampler_runs_as_many_trials_as_asked(tmp_path: Path, sampler: str)
     assert len(runs.runs) == before
     search(make(tmp_path, swept, sampler=sampler, n_trials=5), Local(), runs.worker())
     assert len(plan.search.study().trials) == (4 if sampler == "grid" else 5)
+
+
+def test_a_trial_begins_as_soon_as_one_has_ended(tmp_path: Path) -> None:
+    """Pruned trials, for example, end long before others."""
+
+    class Two(Launcher):
+        at_a_time = 2
+
+        def run_some(self, jobs: Sequence[Job], worker: Worker) -> None:
+            waiting.append([job.trial for job in jobs])
+            leases.append(jobs[0].claim())  # the first one runs until the end
+            if len(jobs) == 1 and leases[0] is not None:
+                leases[0].release()
+            worker.work(jobs[-1:])
+
+    waiting: list[list[int | None]] = []
+    leases: list[Lease | None] = []
+    search(make(tmp_path), Two(), FakeRuns().worker())
+    assert waiting == [[0, 1], [0, 2], [0, 3], [0]]
 
 
 def test_the_journal_is_not_needed_with_another_storage(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """The command line of sweeps: plan, run, extend, resume, retry, show; with runs that end at once."""
 
 import json
+import signal
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from omegaconf import OmegaConf
 
 from trainer.cli.main import main
 from trainer.sweeps.ledger import Job, read_ledger
+from trainer.sweeps.processes import Command
 
 __all__ = ["unchecked"]
 
@@ -112,6 +116,26 @@ def test_a_search_is_run_and_resumed(call: Call, runs: FakeRuns) -> None:
     assert len({name for name, _ in runs.runs}) == 4
 
 
+def test_failed_trials_of_a_search_are_retried(call: Call, runs: FakeRuns) -> None:
+    runs.fail = lambda config: ValueError("no luck") if len(runs.runs) in (2, 3) else None
+    search = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.finalists=0", "hydra.sweep.dir=S")
+    code, text = call("-m", *search, "fit.lr=interval(0.01,0.1)")
+    assert code == 1
+    assert "4 trials, 2 finished, 0 pruned, 2 failed." in text
+    _, one, two, _ = ledger()
+    assert "4 trials, 2 finished, 0 pruned, 2 failed." in call("sweep", "resume", "S")[1]
+    assert len(runs.runs) == 4
+    runs.fail = lambda config: ValueError("no luck again")
+    assert "4 trials, 2 finished, 0 pruned, 2 failed." in call("sweep", "retry", "S", "--job", one.id)[1]
+    assert runs.runs[4:] == [(one.id, False)]
+    runs.fail = lambda config: None
+    code, text = call("sweep", "retry", "S")
+    assert code == 0
+    assert "4 trials, 4 finished, 0 pruned, 0 failed." in text
+    assert sorted(runs.runs[5:]) == sorted([(one.id, False), (two.id, False)])
+    assert [job.trial for job in ledger()] in ([0, 5, 6, 3], [0, 6, 5, 3])
+
+
 def test_a_search_of_an_experiment_is_resumed_as_one(call: Call, runs: FakeRuns) -> None:
     Path("conf/experiment").mkdir(parents=True)
     Path("conf/experiment/mine.yaml").write_text(
@@ -168,6 +192,21 @@ def test_the_tables_are_shown(call: Call) -> None:
     assert code == 0
     assert "2 jobs" in text
     assert call("sweep")[0] == 2
+
+
+def test_workers_of_a_sweep_that_is_refused_end(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They start before it is checked."""
+    started: list[subprocess.Popen[bytes]] = []
+    begin = Command.start
+
+    def start(command: Command) -> subprocess.Popen[bytes]:
+        started.append(begin(replace(command, arguments=("sleep", "100"))))
+        return started[-1]
+
+    monkeypatch.setattr(Command, "start", start)
+    assert call("-m", "fit.lr=0.1,-1", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=S")[0] == 2
+    assert [process.poll() for process in started] == [-signal.SIGTERM] * 2
+    assert not Path("S").exists()
 
 
 def test_settings_of_the_launcher_are_checked_before_anything_is_written(call: Call) -> None:

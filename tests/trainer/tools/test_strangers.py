@@ -14,6 +14,7 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
+from augment.support.hydra_versions import register_resolver
 from augment.tools.export.command import main as export
 from trainer.cli.main import main as train
 from trainer.report.command import main as report
@@ -192,7 +193,7 @@ def stranger(finished_run: Path, photos: tuple[Path, ...], tmp_path: Path, monke
     (here / "evil.py").write_text(EVIL.format(canary=str(canary)))
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
-    OmegaConf.register_new_resolver("canary", lambda: canary.touch() or "x", replace=True)
+    register_resolver("canary", lambda: canary.touch() or "x", replace=True)
     made = Stranger(run, canary, photos[0])
     made.override()
     for name in ("metrics.jsonl", "steps.jsonl"):  # charts take a while

@@ -17,9 +17,10 @@ from augment.support.errors import UserError, suggest
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
 from trainer.run.overrides import check_saved
-from trainer.sweeps.launch import Launcher, parse_launcher
+from trainer.sweeps.launch import parse_launcher
+from trainer.sweeps.launcher import Launcher
 from trainer.sweeps.ledger import SWEEP_FILE, Job, read_ledger
-from trainer.sweeps.processes import WITH_PARENT
+from trainer.sweeps.processes import LED, WITH_PARENT, Orders
 from trainer.sweeps.runs import JOB_FILE
 from trainer.sweeps.start import Request, is_search, read_request, run, search
 from trainer.sweeps.table import print_table
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
     parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
     parser.add_argument(WITH_PARENT, action="store_true", help="end when the process that started this one ends")
+    parser.add_argument(LED, type=Path, metavar="LOG", help="work on the jobs that the standard input names")
     with readable_errors(), StopSignals() as signals:
         options, paths, overrides = parser.split_paths(sys.argv[1:] if arguments is None else arguments)
         if len(paths) != 2:
@@ -54,6 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action, folder = str(paths[0]), paths[1]
         if action not in _ACTIONS:
             raise UserError(f"{action}: unknown.{suggest(action, _ACTIONS)}")
+        orders = Orders()
+        if options.with_parent:
+            _end_with_parent()
+        if options.led and (ids := orders.first(options.led, signals)) is None:
+            return 0
         request = read_request(folder)
         jobs = _chosen(folder, options.job)
         if action == "show":
@@ -73,16 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signals.hold()
         try:
             if action == "work":
-                if options.with_parent:
-                    _end_with_parent()
-                Worker(Console(), signals, request.config_name, watch=_watch(request, sweeper, folder)).work(jobs)
+                worker = Worker(Console(), signals, request.config_name, watch=_watch(request, sweeper, folder))
+                if options.led:
+                    worker.follow(folder, ids, orders.next)
+                else:
+                    worker.work(jobs)
                 return 0
-            if action == "retry":
-                for job in jobs:
-                    if job.trial is None:  # a search makes other trials in place of those that failed
-                        job.retry()
+            retried = jobs if action == "retry" else []
             if is_search(sweeper):
-                return search(request, sweeper, folder, launcher, signals)
+                return search(request, sweeper, folder, launcher, signals, retried)
+            for job in retried:
+                job.retry()
             return run(folder, jobs, launcher, Worker(Console(), signals, request.config_name))
         except KeyboardInterrupt as error:
             sys.stdout.write(f"{error}\n")

@@ -1,0 +1,19 @@
+"""What differs between Hydra 1.3, with OmegaConf 2.3, and Hydra 1.4, with OmegaConf 2.4."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import omegaconf
+
+_OLD = omegaconf.__version__.startswith("2.3.")
+
+# What `hydra.main` and `hydra.initialize_config_dir` need, for the defaults of 1.3.
+VERSION_BASE: dict[str, Any] = {"version_base": "1.3"} if _OLD else {}
+
+# Returns PyYAML's loader that reads numbers as Hydra does, and refuses duplicate keys.
+get_yaml_loader: Callable[[], Any] = import_module("omegaconf._utils" if _OLD else "omegaconf._yaml").get_yaml_loader
+
+register_resolver: Callable[..., None] = getattr(
+    omegaconf.OmegaConf, "register_new_resolver" if _OLD else "register_resolver"
+)

@@ -1,0 +1,63 @@
+"""What a launcher does: it runs the jobs of a sweep, several at a time."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import ClassVar
+
+from trainer.run.config import Config
+from trainer.sweeps.ledger import Job, unfinished
+from trainer.sweeps.work import Worker
+
+
+class Launcher:
+    """Runs jobs; `hydra/launcher=NAME` chooses one, and its settings are `hydra.launcher.*`."""
+
+    name: ClassVar[str]
+
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        raise NotImplementedError
+
+    def run(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Run the jobs that have not ended, and wait for those that other processes run.
+
+        Args:
+            jobs: the jobs, of one sweep.
+            worker: what a worker in this process needs.
+
+        Raises:
+            KeyboardInterrupt: a signal asked to stop; running jobs are saved.
+            UserError: the jobs cannot be run.
+        """
+        if left := unfinished(jobs):
+            self.launch(left, worker)
+
+    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Run jobs of which none has ended; see `run`."""
+        raise NotImplementedError
+
+    def run_some(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Run jobs until one of them has ended, or until all have; see `run`."""
+        self.run(jobs, worker)
+
+    def dismiss(self) -> None:
+        """Let idle processes end, as no further jobs will come."""
+
+    def crew(self, folder: Path, worker: Worker, count: int) -> "AbstractContextManager[Launcher]":
+        """Return what runs the jobs of a sweep until the end of the context; its processes may start at once.
+
+        Args:
+            folder: the sweep's folder, which need not be there yet.
+            worker: see `run`.
+            count: number of jobs, as far as it is known.
+        """
+        return nullcontext(self)
+
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that jobs can run where they would be run.
+
+        Raises:
+            UserError: one cannot.
+        """

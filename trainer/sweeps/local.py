@@ -1,0 +1,160 @@
+"""The local launcher: jobs in this process, or in worker processes that live as long as the sweep."""
+
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from augment.support.errors import UserError
+from augment.support.files import shown
+from augment.support.signals import StopSignals
+from trainer.run.config import Config
+from trainer.run.sweeping import LocalSettings
+from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.ledger import Job
+from trainer.sweeps.processes import Command, watch
+from trainer.sweeps.work import Worker
+
+# Worker processes that may die before the sweep gives up, in addition to one for each.
+_RESTARTS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(LocalSettings, Launcher):
+    """Jobs on this machine: one after another in this process, or several at a time in processes of their own."""
+
+    name = "local"
+
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        return self.n_jobs or len(self._gpus()) or 1
+
+    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Run the jobs."""
+        with self.crew(jobs[0].folder.parent, worker, len(jobs)) as crew:
+            if crew is self:
+                worker.work(jobs)
+            else:
+                crew.launch(jobs, worker)
+
+    def crew(self, folder: Path, worker: Worker, count: int) -> AbstractContextManager[Launcher]:
+        """Start the worker processes, if there will be any."""
+        gpus = self._gpus()
+        at_a_time = min(self.at_a_time, count)
+        if at_a_time == 0 or (at_a_time == 1 and not gpus):
+            return nullcontext(self)
+        commands = [Command.of(folder, worker, log=folder / f"worker-{index}.log") for index in range(at_a_time)]
+        for index, command in enumerate(commands if gpus else ()):
+            command.environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
+        return Crew(commands, worker.signals)
+
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that no job names its GPU by a number if each worker sees a single one."""
+        for device in {config.fit.device for config in configs}:
+            if ":" in device and device != "cuda:0" and self._gpus():
+                raise UserError(
+                    f"fit.device={device}: with hydra.launcher.gpus={self.gpus} each job sees only the GPU that it is "
+                    "given. Allowed: fit.device=cuda, or no hydra.launcher.gpus."
+                )
+
+    def _gpus(self) -> list[str]:
+        names = [name.strip() for name in (self.gpus or "").split(",") if name.strip()]
+        if not all(name.isdecimal() for name in names):
+            raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
+        return names
+
+
+class Crew(Launcher):
+    """Worker processes that are given jobs until the end of a context.
+
+    They import PyTorch while this process still checks the sweep. Then they read the ids of jobs from their standard
+    input, and end with it: when nothing is left to do, or when this process dies.
+    """
+
+    def __init__(self, commands: Sequence[Command], signals: StopSignals) -> None:
+        self._commands, self._signals = commands, signals
+        self._processes = [command.start() for command in commands]
+        self._given: dict[str, Job] = {}
+        self._seen: dict[str, str] = {}
+
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        return len(self._commands)
+
+    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Run the jobs; a process that dies is replaced, and its job resumed."""
+        self._work(jobs, worker)
+
+    def run_some(self, jobs: Sequence[Job], worker: Worker) -> None:
+        """Run jobs until one of them has ended."""
+        self._work(jobs, worker, some=True)
+
+    def _work(self, jobs: Sequence[Job], worker: Worker, *, some: bool = False) -> None:
+        new = {job.id: job for job in jobs if job.id not in self._given}
+        self._given |= new
+        for process in self._processes:
+            _give(process, new)
+        died = 0
+        try:
+            for _ in watch(jobs, worker.console, worker.signals, self._seen, some=some):
+                for index, process in enumerate(self._processes):
+                    if process.poll() is None:
+                        continue
+                    died += process.returncode != 0  # after a failed job it ends well
+                    if died > _RESTARTS + len(self._processes):
+                        log = shown(Path(self._commands[index].log))
+                        raise UserError(f"{log}: the worker processes keep dying; see this log.")
+                    _close(process)
+                    self._processes[index] = self._commands[index].start()
+                    _give(self._processes[index], self._given)
+        except BaseException:
+            self._end()
+            raise
+
+    def dismiss(self) -> None:
+        """End the standard input of the processes."""
+        for process in self._processes:
+            _close(process)
+
+    def _end(self) -> None:
+        with _undisturbed(self._signals):
+            self.dismiss()
+            for process in self._processes:
+                process.send_signal(signal.SIGTERM)  # save the job, if there is one, and end
+            for process in self._processes:
+                process.wait()
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+
+def _give(process: subprocess.Popen[bytes], ids: Iterable[str]) -> None:
+    """Name jobs to a worker process."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it died, and is replaced
+        process.stdin.write("".join(f"{name}\n" for name in ids).encode())
+        process.stdin.flush()
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """End the standard input of a worker process."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+@contextmanager
+def _undisturbed(signals: StopSignals) -> Iterator[None]:
+    """Wait for workers even if a signal asks to stop again; they end at their own second signal only."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        signals.hold()
+        raise
