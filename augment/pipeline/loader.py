@@ -181,6 +181,8 @@ class Loader:
     def end_pass(self) -> None:
         """Make the next pass start with the next epoch's first batch, also right after `load_state_dict`."""
         self._resuming = False
+        if self._is_inside:
+            self._restart(self.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loader, to the batch, in a few hundred bytes."""

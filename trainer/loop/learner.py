@@ -295,6 +295,8 @@ class Learner(Counts):
 
         Of several ranks, all have to call it; what it returns is complete on rank 0.
         """
+        if not self.position.batch:
+            self.train_loader.end_pass()  # which a limit may have cut short; any number of ranks can resume then
         own: dict[str, Any] = {
             "gradients": gradients_of(self.model) if self._stepper.pending else {},
             "loader": self.train_loader.state_dict(),

@@ -14,8 +14,11 @@ import torch
 from fakes import assert_same
 from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environment, rows_of, settings_of, state_of
 
+from augment.cli.overrides import normalize
+from augment.support.errors import UserError
 from trainer.callbacks.recorder import read_metrics
 from trainer.run.config import load_config
+from trainer.run.jobs import check_jobs
 
 FITS: Mapping[str, Sequence[str]] = {
     "plain": WHOLE,
@@ -25,8 +28,11 @@ FITS: Mapping[str, Sequence[str]] = {
     "straight": PARTS,
     "stopped": [*PARTS, *STOP],
     "resumed": [*PARTS, *STOP, "fit.resume=stopped"],
+    "limited": [*PARTS, "fit.limit_batches=2", "fit.epochs=1"],
+    "more": [*PARTS, "fit.limit_batches=2", "fit.resume=../1/limited"],
 }
 ALIKE = ("plain", "weights", "guarded", "adamw")
+BY_ONE = (*ALIKE, "limited")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +64,7 @@ def rank_program(rank: int, *, size: int, port: int, lines: str, folder: Path) -
 def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """The folder of the fits that each number of ranks trained."""
     root = tmp_path_factory.mktemp("ranks")
-    for size, fits in {1: ALIKE, 3: [*FITS]}.items():
+    for size, fits in {1: BY_ONE, 3: [name for name in FITS if name != "limited"]}.items():
         train_all(size, fits, images, root / str(size))
     return {size: root / str(size) for size in (1, 3)}
 
@@ -86,6 +92,20 @@ def test_ranks_stop_together_and_resume_exactly(runs: dict[int, Path]) -> None:
         vars(state_of(resumed)) | {"callbacks": {}, "others": []},
         vars(state_of(straight)) | {"callbacks": {}, "others": []},
     )
+
+
+@pytest.mark.slow
+def test_after_an_epoch_any_number_of_ranks_resumes(runs: dict[int, Path]) -> None:
+    limited, more = rows_of(runs[1] / "limited"), rows_of(runs[3] / "more")
+    assert more[:1] == limited
+    assert state_of(runs[3] / "more").position == (2, 0)
+
+
+@pytest.mark.slow
+def test_within_an_epoch_only_as_many_ranks_resume(images: Path, runs: dict[int, Path]) -> None:
+    resumed = [*settings_of(images), *PARTS, *STOP, f"fit.resume={runs[3] / 'stopped'}"]
+    with pytest.raises(UserError, match=r"^fit\.gpus: 1, but the run to resume stopped within an epoch of 3\. "):
+        check_jobs([normalize(resumed)])
 
 
 @pytest.mark.slow
