@@ -173,7 +173,9 @@ class Learner(Counts):
         self.output, self.loss, *rest = self._runner.run(kind, work, self.batch.images, self.batch.targets)
         if self.training and isinstance(part, Tensor) and self.batch.share:
             self.loss = self.loss * (part / self.batch.share)  # so that means over samples are those of all ranks
-        self.finite = self._guard.agree(rest[0], self.ranks) if self._guard and rest else None  # () bool; None: any
+        # () bool, of this rank's batch and of those of all ranks; None: not judged.
+        self.finite_here = rest[0] if self._guard and rest else None
+        self.finite = self._guard.agree(rest[0], self.ranks) if self._guard and rest else None
 
     def _forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # The recording of one pass must not use what autocast cached in another.

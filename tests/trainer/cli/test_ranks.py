@@ -20,11 +20,14 @@ from trainer.callbacks.recorder import read_metrics
 from trainer.run.config import load_config
 from trainer.run.jobs import check_jobs
 
+SPOILED = [*WHOLE, "fit.skip_nonfinite=3", "++callbacks.trouble.when=spoil/others/1"]
 FITS: Mapping[str, Sequence[str]] = {
     "plain": WHOLE,
     "weights": [*WHOLE, "data.balance=weights", "fit.label_smoothing=0.1"],
-    "guarded": [*WHOLE, "fit.skip_nonfinite=3", "++callbacks.ema.decay=0.5", "++callbacks.grad_clip.max_norm=0.1"],
+    "guarded": [*SPOILED, "++callbacks.ema.decay=0.5", "++callbacks.grad_clip.max_norm=0.1"],
     "adamw": [*WHOLE, "fit.optimizer=adamw", "fit.accumulate=2"],
+    "half": [*SPOILED, "fit.precision=fp16"],
+    "norm": [*WHOLE, "model.dropout=1", "fit.epochs=1"],
     "straight": PARTS,
     "stopped": [*PARTS, *STOP],
     "resumed": [*PARTS, *STOP, "fit.resume=stopped"],
@@ -32,7 +35,7 @@ FITS: Mapping[str, Sequence[str]] = {
     "more": [*PARTS, "fit.limit_batches=2", "fit.resume=../1/limited"],
 }
 ALIKE = ("plain", "weights", "guarded", "adamw")
-BY_ONE = (*ALIKE, "limited")
+BY_ONE = (*ALIKE, "half", "norm", "limited")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +81,29 @@ def test_ranks_train_as_one_process_does(fit: str, runs: dict[int, Path]) -> Non
     for name, value in one.model.items():
         torch.testing.assert_close(three.model[name], value, rtol=1e-3, atol=1e-5)
     for mine, theirs in zip(rows_of(runs[1] / fit), rows_of(runs[3] / fit), strict=True):
-        assert theirs == pytest.approx(mine, rel=1e-3)
+        assert theirs == pytest.approx(mine, rel=1e-3, nan_ok=True)
+
+
+@pytest.mark.slow
+def test_all_ranks_skip_a_batch_that_is_not_finite_on_some(runs: dict[int, Path]) -> None:
+    names = {size: sorted(file.name for file in (runs[size] / "guarded").glob("nonfinite-*.pt")) for size in runs}
+    assert names == {1: ["nonfinite-2.pt"], 3: ["nonfinite-2-rank1.pt", "nonfinite-2-rank2.pt"]}
+    bad = [torch.load(runs[3] / "guarded" / name, weights_only=True) for name in names[3]]
+    assert [len(part["indices"]) for part in bad] == [4, 5]
+    assert all(part["images"].isnan().all() for part in bad)
+    assert_same(*(state_of(runs[size] / "half").optimizer["scaler"] for size in runs))
+
+
+@pytest.mark.slow
+def test_running_statistics_are_those_of_all_samples(runs: dict[int, Path]) -> None:
+    one, three = (state_of(runs[size] / "norm").model["0.running_mean"] for size in runs)
+    torch.testing.assert_close(three, one, rtol=0, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_ranks_draw_different_random_numbers(runs: dict[int, Path]) -> None:
+    state = state_of(runs[3] / "straight")
+    assert len({str(state.on(rank).random["cpu"].tolist()) for rank in range(3)}) == 3
 
 
 @pytest.mark.slow
