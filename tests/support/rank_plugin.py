@@ -50,6 +50,8 @@ class Trouble(Callback):
             learner.find(Interrupt).pressed = True
         elif kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif kind == "orphan":
+            os.kill(os.getppid(), signal.SIGKILL)
         elif kind == "fail":
             torch.zeros(1).view(2)
 

@@ -126,6 +126,7 @@ class Learner(Counts):
 
     def _epoch(self, epoch: int) -> None:
         self.epoch = epoch
+        self.ranks.gather(None)  # with patience: rank 0 may still be writing, and NCCL waits for ten minutes
         due = (epoch + 1) % self.settings.validate_every == 0 or epoch + 1 == self.epochs
         passes = (self._train, self.validate) if due else (self._train,)
         self._level("epoch", *passes, finish=lambda: self._advance(Position(epoch + 1)))

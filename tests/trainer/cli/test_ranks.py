@@ -24,15 +24,17 @@ SPOILED = [*WHOLE, "fit.skip_nonfinite=3", "++callbacks.trouble.when=spoil/other
 FITS: Mapping[str, Sequence[str]] = {
     "plain": WHOLE,
     "weights": [*WHOLE, "data.balance=weights", "fit.label_smoothing=0.1"],
-    "guarded": [*SPOILED, "++callbacks.ema.decay=0.5", "++callbacks.grad_clip.max_norm=0.1"],
+    "guarded": [*SPOILED, "++callbacks.ema={decay: 0.9, warmup: false}", "++callbacks.grad_clip.max_norm=0.5"],
     "adamw": [*WHOLE, "fit.optimizer=adamw", "fit.accumulate=2"],
     "half": [*SPOILED, "fit.precision=fp16"],
     "norm": [*WHOLE, "model.dropout=1", "fit.epochs=1"],
+    "limited": [*PARTS, "fit.limit_batches=2", "fit.epochs=1"],
+    # Rank 2 asks to stop after the last batch, which is too late, also for the next fit.
+    "more": [*PARTS, "fit.limit_batches=2", "fit.resume=../1/limited", "++callbacks.trouble.when=stop/2/3"],
+    "wrong": ["fit.lrr=3"],
     "straight": PARTS,
     "stopped": [*PARTS, *STOP],
     "resumed": [*PARTS, *STOP, "fit.resume=stopped"],
-    "limited": [*PARTS, "fit.limit_batches=2", "fit.epochs=1"],
-    "more": [*PARTS, "fit.limit_batches=2", "fit.resume=../1/limited"],
 }
 ALIKE = ("plain", "weights", "guarded", "adamw")
 BY_ONE = (*ALIKE, "half", "norm", "limited")
@@ -102,8 +104,8 @@ def test_running_statistics_are_those_of_all_samples(runs: dict[int, Path]) -> N
 
 @pytest.mark.slow
 def test_ranks_draw_different_random_numbers(runs: dict[int, Path]) -> None:
-    state = state_of(runs[3] / "straight")
-    assert len({str(state.on(rank).random["cpu"].tolist()) for rank in range(3)}) == 3
+    for state in (state_of(runs[3] / name) for name in ("straight", "more")):
+        assert len({str(state.on(rank).random["cpu"].tolist()) for rank in range(3)}) == 3
 
 
 @pytest.mark.slow
@@ -147,9 +149,19 @@ def test_each_sample_counts_once(runs: dict[int, Path]) -> None:
 def test_the_command_starts_the_ranks(images: Path, tmp_path: Path) -> None:
     ended = command(tmp_path, images, "hydra.run.dir=run", "fit.epochs=1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("finished after 1 epoch") == 1
+    assert ended.stdout.count("finished after 1 epoch") == ended.stdout.count("train loss") == 1
     assert state_of(tmp_path / "run").ranks == 2
     assert load_config(tmp_path / "run")["fit"]["gpus"] == 2
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_the_others(images: Path, tmp_path: Path) -> None:
+    ended = command(tmp_path, images, "hydra.run.dir=run", trouble="fail/1/2")
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    cause = "rank 1: RuntimeError: shape '[2]' is invalid"
+    assert f"error: {cause}" in ended.stderr
+    assert cause in json.loads((tmp_path / "run" / "summary.json").read_text())["error"]
 
 
 @pytest.mark.long
