@@ -165,12 +165,12 @@ class Ranks:
 
 def report(message: str) -> None:
     """Leave the reason why this rank ends where the others find it."""
-    with suppress(RuntimeError):  # the store has gone with the process that held it
+    with suppress(RuntimeError, ValueError):  # the store has gone with the process that held it, or was left
         distributed_c10d._get_default_store().set(_REASON, message)
 
 
 def _reported() -> str:
-    with suppress(RuntimeError):
+    with suppress(RuntimeError, ValueError):
         store = distributed_c10d._get_default_store()
         if store.check([_REASON]):
             return str(store.get(_REASON).decode(errors="replace"))
