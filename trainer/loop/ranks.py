@@ -210,6 +210,7 @@ def join() -> Ranks:
         try:
             with killed_by_signals():
                 dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+                current()
         except (RuntimeError, ValueError) as error:
             raise UserError(f"{us}: cannot meet the other processes: {_cause(error)} {allowed}") from error
         finally:

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterable
 from dataclasses import replace
+from time import sleep
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import distributed as dist
 from augment.support.errors import UserError
 from augment.support.process import launched
 from augment.support.signals import killed_by_signals
+from trainer.loop import ranks
 from trainer.loop.ranks import LostRankError, Ranks, join
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.losses import CrossEntropy
@@ -109,6 +111,17 @@ def test_why_ranks_do_not_meet(
     with pytest.raises(UserError) as caught:
         join()
     assert str(caught.value).startswith(f"RANK=1 of WORLD_SIZE=2: {message}")
+
+
+def test_a_rank_that_waits_for_others_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_variables(monkeypatch, {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(ranks, "_LATE", 0.01)
+    monkeypatch.setattr(dist, "init_process_group", lambda _: sleep(0.2))
+    join()
+    assert "RANK=1 of WORLD_SIZE=2: still waiting for the other processes. Allowed: " in caplog.text
 
 
 @pytest.mark.parametrize(
