@@ -29,8 +29,8 @@ FITS: Mapping[str, Sequence[str]] = {
     "half": [*SPOILED, "fit.precision=fp16"],
     "norm": [*WHOLE, "model.dropout=1", "fit.epochs=1"],
     "limited": [*PARTS, "fit.limit_batches=2", "fit.epochs=1"],
-    # Rank 2 asks to stop after the last batch, which is too late, also for the next fit.
-    "more": [*PARTS, "fit.limit_batches=2", "fit.resume=../1/limited", "++callbacks.trouble.when=stop/2/3"],
+    # All ask to stop after the last batch, which is too late, also for the next fit.
+    "more": [*PARTS, "fit.limit_batches=2", "fit.resume=../1/limited", "++callbacks.trouble.when=stop/*/3"],
     "wrong": ["fit.lrr=3"],
     "straight": PARTS,
     "stopped": [*PARTS, *STOP],
@@ -126,6 +126,7 @@ def test_after_an_epoch_any_number_of_ranks_resumes(runs: dict[int, Path]) -> No
     limited, more = rows_of(runs[1] / "limited"), rows_of(runs[3] / "more")
     assert more[:1] == limited
     assert state_of(runs[3] / "more").position == (2, 0)
+    assert json.loads((runs[3] / "more" / "summary.json").read_text())["status"] == "finished"
 
 
 @pytest.mark.slow
