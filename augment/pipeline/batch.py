@@ -17,8 +17,8 @@ class Batch:
         indices: (N,) int64, each sample's position in the split's files.
         views: all views of each sample, each in the form of `images`, which is the first one.
         share: the part of the samples that all ranks have in batches of this number, in [0, 1]. 0: this rank has none
-            left in the epoch and repeats its last one, so that all make the same number of batches; scores leave it
-            out.
+            left in the epoch and repeats its last one, alone, so that all make the same number of batches; scores leave
+            it out.
     """
 
     images: Tensor

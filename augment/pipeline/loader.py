@@ -145,8 +145,9 @@ class Loader:
                     self._next()
             start = number * self.batch_size
             own, share = self._shard.part(len(self.split), start, self.batch_size)
-            if 0 < own < self.batch_size:
-                outputs = [output[:own] for output in outputs]
+            if own < self.batch_size:
+                # One for a rank that has none left: synchronized batch norms count each image.
+                outputs = [output[: max(own, 1)] for output in outputs]
             yield self._batch(outputs, epoch, start, share)
 
     def prepare(self) -> None:
@@ -181,6 +182,8 @@ class Loader:
     def end_pass(self) -> None:
         """Make the next pass start with the next epoch's first batch, also right after `load_state_dict`."""
         self._resuming = False
+        if self._is_inside:
+            self._restart(self.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loader, to the batch, in a few hundred bytes."""

@@ -1,7 +1,9 @@
 """The process: when it began, whether others were started together with it, and how it ends."""
 
 import atexit
+import ctypes
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -14,7 +16,8 @@ BEGAN = monotonic()  # the command line imports this module first
 
 def launched() -> int:
     """Return the number of processes that torchrun, or a launcher like it, started together; 1: it did not."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    size = os.environ.get("WORLD_SIZE", "")
+    return max(1, int(size)) if "RANK" in os.environ and size.isdecimal() else 1
 
 
 def local() -> tuple[int, int]:
@@ -22,6 +25,11 @@ def local() -> tuple[int, int]:
     if launched() == 1:
         return 0, 1
     return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def end_with_parent() -> None:
+    """Be asked to stop when the process that started this one ends, however it ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def run_and_leave(main: Callable[[], int]) -> NoReturn:

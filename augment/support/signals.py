@@ -26,6 +26,21 @@ _HANGUP_SECONDS = 1.0
 _RELAYED_SECONDS = 5.0
 
 
+@contextmanager
+def killed_by_signals() -> Iterator[None]:
+    """Inside, signals that ask to stop kill the process, also where a library waits and Python handles no signals."""
+    on_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS if on_main}
+    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in ours:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+
 class StopSignals:
     """A context in which signals that ask to stop raise KeyboardInterrupt, as Ctrl-C does by default.
 

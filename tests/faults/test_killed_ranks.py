@@ -1,5 +1,6 @@
 """Ranks that are killed at random moments: the others end, and the resumed run is that of ranks that never were."""
 
+import json
 import random
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def straight(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ended = command(folder, images, "hydra.run.dir=run")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return folder / "run"
+
+
+def test_ranks_whose_parent_was_killed_stop(images: Path, tmp_path: Path) -> None:
+    killed = command(tmp_path, images, "hydra.run.dir=run", "fit.epochs=9", trouble="orphan/0/2")
+    assert killed.returncode == -9
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "interrupted"
 
 
 @pytest.mark.parametrize(("who", "batch"), MOMENTS)

@@ -23,29 +23,41 @@ class Flat(Model):
     def build(self, classes: int, size: int) -> nn.Module:
         """Build the network."""
         norm = nn.BatchNorm2d(3) if self.dropout else nn.Identity()  # its statistics differ between ranks until a step
-        return nn.Sequential(norm, nn.Flatten(), nn.Dropout(0.2 * self.dropout), nn.Linear(3 * size * size, classes))
+        linear = nn.Linear(3 * size * size, classes)
+        with torch.no_grad():
+            linear.bias.copy_(int(os.environ.get("RANK", "0")) * torch.arange(classes))  # rank 0's counts
+        return nn.Sequential(norm, nn.Flatten(), nn.Dropout(0.2 * self.dropout), linear)
 
 
 @configurable
 @dataclass(eq=False)
 class Trouble(Callback):
-    """Stops, kills or fails one rank after a training batch, as the environment variable TROUBLE says if it is set.
+    """Spoils a rank's part of a training batch, or stops, kills or fails a rank after the batch.
 
-    Not after a restart by torchrun.
+    The environment variable TROUBLE counts if it is set. Nothing happens after a restart by torchrun.
     """
 
-    when: str = setting(Text(default="never", doc="what happens, on which rank, after which batch, as stop/1/3"))
+    when: str = setting(Text(default="never", doc="what happens, on which rank, at which batch, as stop/1/3"))
+
+    def before_batch(self, learner: Learner) -> None:
+        """Spoil the batch."""
+        if self._due(learner) == "spoil":
+            learner.batch.images = learner.batch.images * torch.nan
 
     def after_batch(self, learner: Learner) -> None:
         """Make trouble."""
-        kind, who, step = (os.environ.get("TROUBLE", self.when) + "//").split("/")[:3]
-        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        here = who in ("*", str(learner.ranks.rank)) and step == str(learner.step)
-        if again or not here or not learner.training:
-            return
+        kind = self._due(learner)
         if kind == "stop":
             learner.find(Interrupt).pressed = True
         elif kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        else:
+        elif kind == "orphan":
+            os.kill(os.getppid(), signal.SIGKILL)
+        elif kind == "fail":
             torch.zeros(1).view(2)
+
+    def _due(self, learner: Learner) -> str:
+        kind, who, step = (os.environ.get("TROUBLE", self.when) + "//").split("/")[:3]
+        ranks, again = learner.ranks, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        here = who in ("*", str(ranks.rank)) or (who == "others" and (ranks.rank or ranks.size == 1))
+        return kind if here and step == str(learner.step) and learner.training and not again else ""

@@ -1,8 +1,14 @@
-"""A program for several ranks: on stdin, a JSON line for each fit, with its overrides and its folder."""
+"""A program for several ranks: on stdin, a JSON line for each fit, with its overrides and its folder.
+
+The fit in the folder "wrong" is a mistake.
+"""
 
 import json
 import sys
 
+import pytest
+
+from augment.support.errors import UserError
 from trainer import train
 from trainer.loop import ranks
 
@@ -10,5 +16,9 @@ ranks.EVERY = 1
 
 for line in sys.stdin:
     given = json.loads(line)
-    train(*given["overrides"], folder=given["folder"])
+    if given["folder"] == "wrong":
+        with pytest.raises(UserError):
+            train(*given["overrides"])
+    else:
+        train(*given["overrides"], folder=given["folder"])
 ranks.leave()

@@ -25,6 +25,7 @@ PARTS = [
     "model.dropout=1",
     "aug.train.flip.p=0.5",
     "fit.accumulate=2",
+    "callbacks.checkpoint.every_minutes=0.0001",
 ]
 STOP = ["++callbacks.trouble.when=stop/2/6"]
 

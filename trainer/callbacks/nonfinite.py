@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from augment.support.files import shown
 from trainer.callbacks.plots import as_fed
 from trainer.callbacks.recorder import NonFiniteLossError
 from trainer.loop.callback import Callback
+from trainer.loop.checkpoint import to_host
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,8 @@ class NonFinite(Callback):
 
     Checking whether there was one waits for the device, so it is done every `interval` seconds, or at every batch on
     the CPU. Of the batches skipped since the last check, the first one of each shape is saved: `nonfinite-STEP.pt`
-    holds images, targets and the samples' indices, and the PNG of the same name shows them.
+    holds images, targets and the samples' indices, and the PNG of the same name shows them. Of several ranks, all check
+    after the same batch, and each bad part is saved: that of rank 1 as `nonfinite-STEP-rank1.pt`.
 
     `fit.skip_nonfinite` is the number of batches that may be skipped.
 
@@ -34,7 +36,6 @@ class NonFinite(Callback):
         interval: seconds between two checks on a GPU.
     """
 
-    main_only = True
     order: ClassVar[int] = -5
     saves = ("skipped",)
 
@@ -57,11 +58,11 @@ class NonFinite(Callback):
         images = learner.batch.images
         if self._count is None:
             self._count = torch.zeros((), dtype=torch.int64, device=images.device)
-        bad = ~finite
-        self._count += bad
+        self._count += ~finite
+        assert learner.finite_here is not None
         shape = (images.shape, images.dtype, learner.batch.targets.shape)
-        self._slots.setdefault(shape, _Slot(images.device)).keep(bad, learner)
-        if images.device.type == "cpu" or monotonic() >= self._due:
+        self._slots.setdefault(shape, _Slot(images.device)).keep(~learner.finite_here, learner)
+        if images.device.type == "cpu" or learner.ranks.agree("check", monotonic() >= self._due):
             self._read(learner)
 
     def after_train(self, learner: Learner) -> None:
@@ -80,7 +81,11 @@ class NonFinite(Callback):
             return
         self._count.zero_()
         self.skipped += new
-        saved = [slot.save(learner) for slot, found in zip(slots, full, strict=True) if found]
+        mine = [slot.take() for slot, found in zip(slots, full, strict=True) if found]
+        parts = [(rank, part) for rank, found in enumerate(learner.ranks.gather(mine)) for part in found]
+        if not learner.ranks.is_main:
+            return
+        saved = [_save(learner, rank, part) for rank, part in parts if learner.folder]
         limit = learner.settings.skip_nonfinite
         where = f"; {', '.join(saved)}" if learner.folder else ""
         what = f"{new} training batch{'' if new == 1 else 'es'} with a loss or gradients that are not finite"
@@ -117,19 +122,23 @@ class _Slot:
         self._step.copy_(torch.where(take, learner.step, self._step))
         self.full.logical_or_(bad)
 
-    def save(self, learner: Learner) -> str:
-        """Write the batch into the folder of the run, and free the slot; return the file's name."""
-        import torch
-
-        from trainer.figures.batch import plot_batch
-
+    def take(self) -> dict[str, Any]:
+        """Return the batch, on the host, and free the slot."""
         self.full.zero_()
-        step = int(self._step) + 1
-        if learner.folder is None:
-            return ""
-        images, targets, indices = self._batch
-        file = learner.folder / f"nonfinite-{step}.pt"
-        torch.save({"images": images.cpu(), "targets": targets.cpu(), "indices": indices.cpu(), "step": step}, file)
-        pixels, captions = as_fed(learner, images[:32], targets[:32])
-        plot_batch(pixels, captions, file.with_suffix(".png"), title=f"training batch {step}, not finite")
-        return str(shown(file))
+        images, targets, indices = (to_host(value) for value in self._batch)
+        return {"images": images, "targets": targets, "indices": indices, "step": int(self._step) + 1}
+
+
+def _save(learner: Learner, rank: int, part: dict[str, Any]) -> str:
+    """Write a rank's part of a batch into the folder of the run; return the file's name."""
+    import torch
+
+    from trainer.figures.batch import plot_batch
+
+    assert learner.folder is not None
+    step = part["step"]
+    file = learner.folder / f"nonfinite-{step}{f'-rank{rank}' if rank else ''}.pt"
+    torch.save(part, file)
+    pixels, captions = as_fed(learner, part["images"][:32], part["targets"][:32])
+    plot_batch(pixels, captions, file.with_suffix(".png"), title=f"training batch {step}, not finite")
+    return str(shown(file))

@@ -20,7 +20,8 @@ from trainer.run.summary import Summary
 def train(*overrides: str, folder: Path | str | None = None, trust: bool = False) -> Summary:
     """Train as `python -m trainer` does: `train("+aug=imagenette", "fit.epochs=2")`.
 
-    In a program that torchrun started, all ranks call it; they train together, as rank 0's overrides say.
+    In a program that torchrun started, all ranks call it; they train together, as rank 0's overrides say. If the fit
+    fails, a rank should end: the others may wait for it.
 
     Args:
         overrides: overrides as on the command line, without flags and sweeps.

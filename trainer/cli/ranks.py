@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError, describe_error
-from augment.support.process import launched
+from augment.support.process import end_with_parent, launched
 
 T = TypeVar("T")
 
@@ -54,6 +54,8 @@ def follows() -> bool:
     """Return whether this process is one of several that were started together, and not the first."""
     if launched() == 1:
         return False
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # ranks whose torchrun was killed would train on, unseen
+        end_with_parent()
     from trainer.loop.ranks import join
 
     return not join().is_main
@@ -79,18 +81,19 @@ def follow(*, leaves: bool = True) -> int:
         overrides, config_name = sent
         (config,) = check_jobs([overrides], config_name=config_name)
         status = train(config)
+        if leaves:
+            share(None)  # rank 0 may still be writing, which the end of this process would cut short
+            leave()
     except LostRankError:
         if not leaves:
             raise
         return 1  # the one that failed says why
     except Exception as error:
-        report(message := f"rank {current().rank}: {describe_error(error)}")
-        if isinstance(error, UserError):
+        mistake = isinstance(error, UserError)
+        report(message := f"rank {current().rank}: {error if mistake else describe_error(error)}")
+        if mistake:
             raise UserError(message) from error
         raise
-    if leaves:
-        share(None)  # rank 0 may still be writing, which the end of this process would cut short
-        leave()
     return INTERRUPTED if status == "interrupted" else 0
 
 

@@ -126,6 +126,7 @@ class Learner(Counts):
 
     def _epoch(self, epoch: int) -> None:
         self.epoch = epoch
+        self.ranks.gather(None)  # with patience: rank 0 may still be writing, and NCCL waits for ten minutes
         due = (epoch + 1) % self.settings.validate_every == 0 or epoch + 1 == self.epochs
         passes = (self._train, self.validate) if due else (self._train,)
         self._level("epoch", *passes, finish=lambda: self._advance(Position(epoch + 1)))
@@ -173,7 +174,9 @@ class Learner(Counts):
         self.output, self.loss, *rest = self._runner.run(kind, work, self.batch.images, self.batch.targets)
         if self.training and isinstance(part, Tensor) and self.batch.share:
             self.loss = self.loss * (part / self.batch.share)  # so that means over samples are those of all ranks
-        self.finite = self._guard.agree(rest[0], self.ranks) if self._guard and rest else None  # () bool; None: any
+        # () bool, of this rank's batch and of those of all ranks; None: not judged.
+        self.finite_here = rest[0] if self._guard and rest else None
+        self.finite = self._guard.agree(rest[0], self.ranks) if self._guard and rest else None
 
     def _forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # The recording of one pass must not use what autocast cached in another.
@@ -295,6 +298,8 @@ class Learner(Counts):
 
         Of several ranks, all have to call it; what it returns is complete on rank 0.
         """
+        if not self.position.batch:
+            self.train_loader.end_pass()  # which a limit may have cut short; any number of ranks can resume then
         own: dict[str, Any] = {
             "gradients": gradients_of(self.model) if self._stepper.pending else {},
             "loader": self.train_loader.state_dict(),

@@ -5,12 +5,15 @@ callback sees them, so that every rank makes the same step. What Python objects 
 group on the CPU, so that nothing waits for a GPU.
 """
 
+import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
+from threading import Timer
 from typing import Any, TypeVar
 
 import torch
@@ -18,10 +21,13 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
-from augment.support.errors import UserError
+from augment.support.errors import UserError, first_line
 from augment.support.process import launched, local
+from augment.support.signals import killed_by_signals
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 # Another rank may check its images for hours before it says how to go on. One that dies is noticed at once.
 _PATIENCE = timedelta(days=7)
@@ -30,6 +36,15 @@ _REASON = "reason"
 
 # Elements from which a tensor is exchanged by itself, which spares copying it next to others.
 _LARGE = 2**22
+
+# What PyTorch's libraries say of a process that has ended.
+_ENDED = ("onnection", "Broken pipe", "remote process", "imed out", "timeout", "ncclRemoteError")
+
+# What a launcher sets, besides RANK and WORLD_SIZE.
+_NEEDED = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+# Seconds after which a process says that it still waits for the others to start.
+_LATE = 30.0
 
 # Training batches between two decisions, each of which costs the host some tenths of a millisecond.
 EVERY = 8
@@ -154,18 +169,20 @@ class Ranks:
         try:
             return work()
         except RuntimeError as error:
-            why = _reported() or f"another of the {self.size} processes that train together has ended."
-            raise LostRankError(why) from error
+            who = f"the {self.size} processes that train together"
+            if not (why := _reported()) and not any(text in str(error) for text in _ENDED):
+                raise UserError(f"{who} cannot exchange data: {_cause(error)}") from error
+            raise LostRankError(why or f"another of {who} has ended.") from error
 
 
 def report(message: str) -> None:
     """Leave the reason why this rank ends where the others find it."""
-    with suppress(RuntimeError):  # the store has gone with the process that held it
+    with suppress(RuntimeError, ValueError):  # the store has gone with the process that held it, or was left
         distributed_c10d._get_default_store().set(_REASON, message)
 
 
 def _reported() -> str:
-    with suppress(RuntimeError):
+    with suppress(RuntimeError, ValueError):
         store = distributed_c10d._get_default_store()
         if store.check([_REASON]):
             return str(store.get(_REASON).decode(errors="replace"))
@@ -186,12 +203,30 @@ def current() -> Ranks:
 
 
 def join() -> Ranks:
-    """Join the processes that torchrun started with this one; without it, the process is alone."""
+    """Join the processes that torchrun started with this one; without it, the process is alone.
+
+    Raises:
+        UserError: they do not meet.
+    """
     if launched() > 1 and not dist.is_initialized():
+        us = f"RANK={os.environ['RANK']} of WORLD_SIZE={launched()}"
+        allowed = "Allowed: fit.gpus or torchrun, which set all that is needed; or to unset RANK, to train alone."
+        if missing := [name for name in _NEEDED if not os.environ.get(name)]:
+            raise UserError(f"{us}: {', '.join(missing)} not set. {allowed}")
         gpus = torch.cuda.is_available()
         if gpus:
             torch.cuda.set_device(local()[0] % torch.cuda.device_count())
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+        waiting = Timer(_LATE, log.warning, ["%s: still waiting for the other processes. %s", us, allowed])
+        waiting.daemon = True
+        waiting.start()
+        try:
+            with killed_by_signals():
+                dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+                current()
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"{us}: cannot meet the other processes: {_cause(error)} {allowed}") from error
+        finally:
+            waiting.cancel()
     return current()
 
 
@@ -209,6 +244,12 @@ def running_statistics(model: nn.Module) -> list[Tensor]:
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
     found = (value for norm in norms for value in (norm.running_mean, norm.running_var))
     return [value for value in found if value is not None]
+
+
+def _cause(error: BaseException) -> str:
+    """Return the part of PyTorch's message that says why: NCCL's last error, otherwise the first line."""
+    text = str(error).partition("Last error:")[2].strip().replace("\n", " ") or first_line(error)
+    return text if text.endswith(".") else f"{text}."
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Settings of the training loop."""
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -151,11 +152,18 @@ class LoopSettings:
         if launched() > 1 and device.type == "cuda":
             if index is not None:
                 raise UserError(f"fit.device: {self.device}, but every rank has a GPU of its own. Allowed: auto, cpu.")
-            index = local()[0]
+            index, ranks = local()
+            if (needed := max(index + 1, ranks)) > count:
+                raise UserError(
+                    f"fit.gpus: {needed} processes on this machine, but each sees {amount(count, 'GPU')} "
+                    f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}). Allowed: as many GPUs as "
+                    "processes, all visible to each; or fit.device=cpu."
+                )
         if index is None:
             return device
         if index >= count:
             seen = ", ".join(f"cuda:{number}" for number in range(count))
-            given = f"fit.device: {self.device}" if device.index is not None else f"fit.gpus: {local()[1]} on a machine"
-            raise UserError(f"{given}, but PyTorch sees {amount(count, 'GPU')} here. Allowed: auto, cpu, {seen}.")
+            raise UserError(
+                f"fit.device: {self.device}, but PyTorch sees {amount(count, 'GPU')} here. Allowed: auto, cpu, {seen}."
+            )
         return torch.device("cuda", index)

@@ -99,11 +99,12 @@ def too_large(error: BaseException, config: Config, *, training: bool = True) ->
     stages = fit.full_stages(config.aug.size) if training else ()
     fed = [(stage.batch_size, stage.size) for stage in stages] or [(fit.batch_size, config.aug.size)]
     lower = [f"a smaller {'fit.stages.*' if stages else 'fit'}.batch_size"]
-    if training and not stages and fit.batch_size % 2 == 0:
+    ranks = fit.gpus or 1
+    if training and not stages and fit.batch_size % (2 * ranks) == 0:
         lower[0] += (
             f" (fit.batch_size={fit.batch_size // 2} fit.accumulate={2 * fit.accumulate} makes steps of as many images)"
         )
-    if training and not stages and not fit.auto_batch_size:
+    if training and not stages and not fit.auto_batch_size and ranks == 1:
         lower.append("fit.auto_batch_size=true, which finds one that fits")
     if training:
         lower.append(f"a smaller {'fit.stages.*' if stages else 'aug'}.size")

@@ -45,6 +45,11 @@ def check_resume(config: Config) -> None:
     if epoch >= config.fit.epochs and (ended or not epoch == config.fit.epochs == saved["fit"]["epochs"]):
         finished = amount(epoch, "epoch")
         raise UserError(f"fit.resume={run}: that run has finished its {finished}. Allowed: a larger fit.epochs.")
+    if state.position[1] and state.ranks != (ranks := current().size):  # each rank has sums of its own
+        raise UserError(
+            f"fit.gpus: {ranks}, but the run to resume stopped within an epoch of {state.ranks}. "
+            f"Allowed: {state.ranks}, or any number after the end of an epoch."
+        )
     dataset = config.dataset
     task = task_named(dataset.task)
     _check_same(config.data, saved, "data", settings(Source))

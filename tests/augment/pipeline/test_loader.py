@@ -60,6 +60,7 @@ def test_every_sample_once_an_epoch_over_all_ranks(
             whole = list(loader)
             assert len(whole) == len(loader)
             shares.append([batch.share for batch in whole])
+            assert all(len(batch) == 1 for batch in whole if not batch.share)
             batches = [content(batch) for batch in whole if batch.share]
             sizes = [len(batch[1]) for batch in batches]
             assert sum(sizes) == loader.samples

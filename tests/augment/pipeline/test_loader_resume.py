@@ -271,10 +271,12 @@ def test_state_of_another_rank_is_refused(grays: Split, device: torch.device) ->
         make(grays, device, shard=Shard(1, 2)).load_state_dict(state)
 
 
-def test_between_epochs_another_number_of_ranks_resumes(grays: Split, device: torch.device) -> None:
+@pytest.mark.parametrize("limit", [None, 2])
+def test_between_epochs_another_number_of_ranks_resumes(limit: int | None, grays: Split, device: torch.device) -> None:
     data = first(grays, 13)
     loader = make(data, device, batch_size=4)
-    take(loader)
+    take(loader, limit)
+    loader.end_pass()
     ranks = [make(data, device, batch_size=2, shard=Shard(rank, 2)) for rank in (0, 1)]
     for one in ranks:
         one.load_state_dict(saved(loader.state_dict()))

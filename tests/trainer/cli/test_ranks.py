@@ -14,19 +14,30 @@ import torch
 from fakes import assert_same
 from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environment, rows_of, settings_of, state_of
 
+from augment.cli.overrides import normalize
+from augment.support.errors import UserError
 from trainer.callbacks.recorder import read_metrics
 from trainer.run.config import load_config
+from trainer.run.jobs import check_jobs
 
+SPOILED = [*WHOLE, "fit.skip_nonfinite=3", "++callbacks.trouble.when=spoil/others/1"]
 FITS: Mapping[str, Sequence[str]] = {
     "plain": WHOLE,
     "weights": [*WHOLE, "data.balance=weights", "fit.label_smoothing=0.1"],
-    "guarded": [*WHOLE, "fit.skip_nonfinite=3", "++callbacks.ema.decay=0.5", "++callbacks.grad_clip.max_norm=0.1"],
+    "guarded": [*SPOILED, "++callbacks.ema={decay: 0.9, warmup: false}", "++callbacks.grad_clip.max_norm=0.5"],
     "adamw": [*WHOLE, "fit.optimizer=adamw", "fit.accumulate=2"],
+    "half": [*SPOILED, "fit.precision=fp16"],
+    "norm": [*WHOLE, "model.dropout=1", "fit.epochs=1"],
+    "limited": [*PARTS, "fit.limit_batches=2", "fit.epochs=1"],
+    # All ask to stop after the last batch, which is too late, also for the next fit.
+    "more": [*PARTS, "fit.limit_batches=2", "fit.resume=../1/limited", "++callbacks.trouble.when=stop/*/3"],
+    "wrong": ["fit.lrr=3"],
     "straight": PARTS,
     "stopped": [*PARTS, *STOP],
     "resumed": [*PARTS, *STOP, "fit.resume=stopped"],
 }
 ALIKE = ("plain", "weights", "guarded", "adamw")
+BY_ONE = (*ALIKE, "half", "norm", "limited")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +69,7 @@ def rank_program(rank: int, *, size: int, port: int, lines: str, folder: Path) -
 def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """The folder of the fits that each number of ranks trained."""
     root = tmp_path_factory.mktemp("ranks")
-    for size, fits in {1: ALIKE, 3: [*FITS]}.items():
+    for size, fits in {1: BY_ONE, 3: [name for name in FITS if name != "limited"]}.items():
         train_all(size, fits, images, root / str(size))
     return {size: root / str(size) for size in (1, 3)}
 
@@ -72,7 +83,29 @@ def test_ranks_train_as_one_process_does(fit: str, runs: dict[int, Path]) -> Non
     for name, value in one.model.items():
         torch.testing.assert_close(three.model[name], value, rtol=1e-3, atol=1e-5)
     for mine, theirs in zip(rows_of(runs[1] / fit), rows_of(runs[3] / fit), strict=True):
-        assert theirs == pytest.approx(mine, rel=1e-3)
+        assert theirs == pytest.approx(mine, rel=1e-3, nan_ok=True)
+
+
+@pytest.mark.slow
+def test_all_ranks_skip_a_batch_that_is_not_finite_on_some(runs: dict[int, Path]) -> None:
+    names = {size: sorted(file.name for file in (runs[size] / "guarded").glob("nonfinite-*.pt")) for size in runs}
+    assert names == {1: ["nonfinite-2.pt"], 3: ["nonfinite-2-rank1.pt", "nonfinite-2-rank2.pt"]}
+    bad = [torch.load(runs[3] / "guarded" / name, weights_only=True) for name in names[3]]
+    assert [len(part["indices"]) for part in bad] == [4, 5]
+    assert all(part["images"].isnan().all() for part in bad)
+    assert_same(*(state_of(runs[size] / "half").optimizer["scaler"] for size in runs))
+
+
+@pytest.mark.slow
+def test_running_statistics_are_those_of_all_samples(runs: dict[int, Path]) -> None:
+    one, three = (state_of(runs[size] / "norm").model["0.running_mean"] for size in runs)
+    torch.testing.assert_close(three, one, rtol=0, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_ranks_draw_different_random_numbers(runs: dict[int, Path]) -> None:
+    for state in (state_of(runs[3] / name) for name in ("straight", "more")):
+        assert len({str(state.on(rank).random["cpu"].tolist()) for rank in range(3)}) == 3
 
 
 @pytest.mark.slow
@@ -89,6 +122,22 @@ def test_ranks_stop_together_and_resume_exactly(runs: dict[int, Path]) -> None:
 
 
 @pytest.mark.slow
+def test_after_an_epoch_any_number_of_ranks_resumes(runs: dict[int, Path]) -> None:
+    limited, more = rows_of(runs[1] / "limited"), rows_of(runs[3] / "more")
+    assert more[:1] == limited
+    assert state_of(runs[3] / "more").position == (2, 0)
+    assert json.loads((runs[3] / "more" / "summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_within_an_epoch_only_as_many_ranks_resume(images: Path, runs: dict[int, Path]) -> None:
+    # Without the plugin, which would be registered in this process.
+    resumed = ["data=folder", f"data.root={images}", "model=cnn", "aug.size=8", "fit.device=cpu"]
+    with pytest.raises(UserError, match=r"^fit\.gpus: 1, but the run to resume stopped within an epoch of 3\. "):
+        check_jobs([normalize([*resumed, f"fit.resume={runs[3] / 'stopped'}"])])
+
+
+@pytest.mark.slow
 def test_each_sample_counts_once(runs: dict[int, Path]) -> None:
     best = torch.load(runs[3] / "straight" / "best.pt", weights_only=True)
     assert best["samples"]["index"].tolist() == list(range(7))
@@ -102,9 +151,19 @@ def test_each_sample_counts_once(runs: dict[int, Path]) -> None:
 def test_the_command_starts_the_ranks(images: Path, tmp_path: Path) -> None:
     ended = command(tmp_path, images, "hydra.run.dir=run", "fit.epochs=1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("finished after 1 epoch") == 1
+    assert ended.stdout.count("finished after 1 epoch") == ended.stdout.count("train loss") == 1
     assert state_of(tmp_path / "run").ranks == 2
     assert load_config(tmp_path / "run")["fit"]["gpus"] == 2
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_the_others(images: Path, tmp_path: Path) -> None:
+    ended = command(tmp_path, images, "hydra.run.dir=run", trouble="fail/1/2")
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    cause = "rank 1: RuntimeError: shape '[2]' is invalid"
+    assert f"error: {cause}" in ended.stderr
+    assert cause in json.loads((tmp_path / "run" / "summary.json").read_text())["error"]
 
 
 @pytest.mark.long

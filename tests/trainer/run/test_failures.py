@@ -20,7 +20,7 @@ from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.run.config import Config, parse_config
-from trainer.run.failures import explain, explain_memory, is_out_of_memory
+from trainer.run.failures import explain, explain_memory, is_out_of_memory, too_large
 from trainer.run.summary import SUMMARY_FILE, read_summary
 from trainer.run.train import train
 from trainer.sweeps.table import read_jobs
@@ -174,6 +174,13 @@ def test_a_batch_too_large_for_the_cpu_is_a_sentence_with_a_way_out(
         "fit.auto_batch_size=true, which finds one that fits, a smaller aug.size, fit.precision=bf16, a smaller model, "
         "or a machine with more memory. fit.resume=run continues from its last checkpoint."
     )
+
+
+def test_ranks_are_not_told_of_settings_for_one_process(config: Config) -> None:
+    several = replace(config, fit=replace(config.fit, gpus=4))
+    message = str(too_large(RuntimeError(TOO_MUCH), several))
+    assert "auto_batch_size" not in message
+    assert "fit.batch_size=2" not in message
 
 
 def test_tools_say_what_to_lower_too(on_gpu: Config) -> None:

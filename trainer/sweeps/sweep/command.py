@@ -1,7 +1,5 @@
 """`python -m trainer sweep resume FOLDER`: resume a sweep, retry its failed jobs, or show its tables."""
 
-import ctypes
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +12,7 @@ from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import INTERRUPTED, USAGE, Parser, readable_errors, table_console
 from augment.cli.trust import TRUST_FLAG, add_trust_flag
 from augment.support.errors import UserError, suggest
+from augment.support.process import end_with_parent
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
 from trainer.run.overrides import check_saved
@@ -58,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(f"{action}: unknown.{suggest(action, _ACTIONS)}")
         orders = Orders()
         if options.with_parent:
-            _end_with_parent()
+            end_with_parent()
         if options.led and (ids := orders.first(options.led, signals)) is None:
             return 0
         request = read_request(folder)
@@ -139,8 +138,3 @@ def _watch(request: Request, sweeper: Mapping[str, Any], folder: Path) -> Callab
     from trainer.sweeps.search import Plan, watch_trials  # Optuna takes a while to import
 
     return watch_trials(Plan.of(sweeper, request.fixed, request.swept, folder, request.config_name, check=False))
-
-
-def _end_with_parent() -> None:
-    """Be asked to stop when the process that started this one ends, however it ends."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

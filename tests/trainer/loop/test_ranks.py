@@ -1,0 +1,163 @@
+"""Ranks without other processes: their share of a batch, waiting for rank 0, and what can go wrong between them."""
+
+import signal
+from collections.abc import Iterable
+from dataclasses import replace
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from fakes import journal, make_learner, noise_loader
+from torch import Tensor
+from torch import distributed as dist
+
+from augment.support.errors import UserError
+from augment.support.process import launched
+from augment.support.signals import killed_by_signals
+from trainer.loop import ranks
+from trainer.loop.ranks import LostRankError, Ranks, join
+from trainer.loop.settings import LoopSettings
+from trainer.tasks.losses import CrossEntropy
+
+
+class TwoRanks(Ranks):
+    """Two ranks, of which the other one has twos where this one adds up, and the same objects."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self.size = 2
+        self._events = events
+
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            tensor += 2
+
+    def gather(self, value: Any) -> list[Any]:
+        self._events.append("gather")
+        return [value, value]
+
+
+def test_a_repeated_image_has_no_weight() -> None:
+    learner = make_learner(loss_function=CrossEntropy(weights=torch.tensor([1.0, 2.0, 3.0])))
+    learner.ranks = TwoRanks([])
+    batch = next(iter(noise_loader()))
+    weight = float(torch.tensor([1.0, 2.0, 3.0])[batch.targets].sum())
+    assert float(learner._part_of(batch)) == pytest.approx(weight / (weight + 2))
+    assert learner._part_of(replace(batch, share=0.0)) == 0
+
+
+def test_ranks_wait_for_each_other_before_an_epoch() -> None:
+    events: list[str] = []
+    learner = make_learner(journal(events))
+    learner.ranks = TwoRanks(events)
+    learner.fit()
+    assert [events[at + 1] for at, event in enumerate(events) if event == "gather"] == ["before_epoch"] * 2
+
+
+TORCHRUN = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [({}, 2), ({"RANK": None}, 1), ({"WORLD_SIZE": None}, 1), ({"WORLD_SIZE": ""}, 1)],
+    ids=["torchrun", "no rank", "no size", "empty size"],
+)
+def test_other_programs_set_some_of_the_variables(
+    changes: dict[str, str | None], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_variables(monkeypatch, changes)
+    assert launched() == count
+
+
+def set_variables(monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None]) -> None:
+    for name, value in (TORCHRUN | changes).items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"MASTER_ADDR": None, "LOCAL_RANK": None}, None, "LOCAL_RANK, MASTER_ADDR not set. Allowed: fit.gpus or "),
+        (
+            {},
+            RuntimeError("address already in use\nat 0x1"),
+            "cannot meet the other processes: address already in use. ",
+        ),
+        ({"MASTER_PORT": "x"}, ValueError("invalid literal"), "cannot meet the other processes: invalid literal. "),
+    ],
+    ids=["missing", "port", "address"],
+)
+def test_why_ranks_do_not_meet(
+    changes: dict[str, str | None], error: Exception | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        assert error is not None
+        raise error
+
+    set_variables(monkeypatch, changes)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(dist, "init_process_group", fail)
+    with pytest.raises(UserError) as caught:
+        join()
+    assert str(caught.value).startswith(f"RANK=1 of WORLD_SIZE=2: {message}")
+
+
+def test_a_rank_that_waits_for_others_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_variables(monkeypatch, {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(ranks, "_LATE", 0.01)
+    monkeypatch.setattr(dist, "init_process_group", lambda _: sleep(0.2))
+    join()
+    assert "RANK=1 of WORLD_SIZE=2: still waiting for the other processes. Allowed: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [
+        ("[pair.cc:547] Connection closed by peer [::1]:3", LostRankError, "another of the 2 processes .* has ended"),
+        ("NCCL error\nncclRemoteError: A call failed", LostRankError, "another of the 2 processes .* has ended"),
+        ("NCCL error in: x.cpp\nLast error:\nDuplicate GPU\n", UserError, "cannot exchange data: Duplicate GPU\\.$"),
+        ("Tensors must be contiguous\nat 0x1", UserError, "cannot exchange data: Tensors must be contiguous\\.$"),
+    ],
+    ids=["gloo", "nccl", "mistake of nccl", "mistake"],
+)
+def test_why_an_exchange_fails(said: str, kind: type[UserError], message: str) -> None:
+    def fail() -> None:
+        raise RuntimeError(said)
+
+    with pytest.raises(UserError, match=message) as caught:
+        TwoRanks([])._exchange(fail)
+    assert type(caught.value) is kind
+
+
+def test_each_rank_of_a_machine_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_variables(monkeypatch, {"RANK": "0", "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3"})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match=r"^fit\.gpus: 2 .* each sees 1 GPU \(CUDA_VISIBLE_DEVICES=3\)\. Allowed: "):
+        LoopSettings().torch_device()
+
+
+def test_signals_kill_a_process_that_waits_in_a_library() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with killed_by_signals():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
