@@ -10,13 +10,12 @@ Importing this package imports neither PyTorch nor DALI. Plugins import what the
 """
 
 import logging
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
     from augment.cli.compose import Recipe
@@ -117,17 +116,21 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str) -> "R
     from omegaconf.errors import OmegaConfBaseException
 
     from augment.cli.compose import compose_recipe, read_aug
+    from augment.cli.explanation import explain
     from augment.recipe.steps import doubts
     from augment.support.errors import UserError
 
+    given: object = recipe
+    if not isinstance(given, str | Path | Mapping):
+        allowed = "the name of a file of conf/aug, the path to a YAML file, or a mapping"
+        raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: {allowed}.")
     try:
         if isinstance(recipe, str) and "/" not in recipe and not recipe.endswith((".yaml", ".yml")):
             composed = compose_recipe([f"+aug={recipe}", *overrides])
         else:
-            given = read_aug(Path(recipe)) if isinstance(recipe, str | Path) else recipe
-            composed = compose_recipe(overrides, given)
+            composed = compose_recipe(overrides, read_aug(Path(recipe)) if isinstance(recipe, str | Path) else recipe)
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(str(error)) from error
+        raise UserError(explain(error)) from error
     for note in doubts(composed.aug):
         logging.getLogger(__name__).warning("%s", note)
     return composed
@@ -169,12 +172,21 @@ def make_loader(
     """
     from augment.cli.compose import with_data
     from augment.data.sources import load_dataset
+    from augment.params import Count, Number, parse_params
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
     from augment.pipeline.placement import place, torch_device
     from augment.recipe.plan import build_plan
+    from augment.support.errors import UserError
     from augment.support.timing import cores
 
+    if not hasattr(recipe, "aug"):
+        raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what load_recipe returns.")
+    count = Count(within=(1, 10**6), doc="")
+    numbers = {"world_size": count, "batch_size": count, "threads": Count(optional=True, within=(1, 1024), doc="")}
+    given = {"world_size": world_size, "batch_size": batch_size, "threads": threads}
+    parse_params(numbers, {name: getattr(n, "item", lambda n=n: n)() for name, n in given.items()}, "")
+    Number(within=(0, world_size - 1), doc="").parse(rank, "rank")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     dataset = load_dataset(with_data(recipe, data, settings).source())
     chosen = dataset.train if split == "train" else dataset.val

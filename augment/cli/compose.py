@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import hydra
@@ -13,25 +14,37 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override, OverrideType, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigTypeError, InterpolationResolutionError
+from omegaconf.errors import InterpolationResolutionError
 
-from augment.cli.conf import CONF, config_files, default_groups, group_names, register_folders
+from augment.cli.conf import (
+    CONF,
+    check_file,
+    config_files,
+    config_folders,
+    default_groups,
+    group_names,
+    register_folders,
+)
 from augment.cli.experiment import check_experiment
+from augment.cli.explanation import explain
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
-from augment.params import IMPORTS, Count, Param, Texts, parse_params
-from augment.recipe.op import load_plugins
+from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
+from augment.recipe.op import OPS, load_plugins
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.hydra_versions import VERSION_BASE
 from augment.support.secrets import resolved
-from augment.support.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from augment.data.sources import Source
 
 
 # Hints for names that are not files of a group, but may be valid elsewhere.
-_ELSEWHERE = {"model": "timm model.name={} if it is one of timm's."}
+_ELSEWHERE = {
+    "model": " model=timm model.name={} if it is one of timm's.",
+    "data": " data=folder data.root={} if it is a folder of images.",
+    "callbacks": " callbacks.{}={{}} if it is a callback.",
+}
 
 # Hydra's name for a recipe that is not in a file of conf/aug.
 _GIVEN = "given"
@@ -58,7 +71,11 @@ def check_groups(overrides: Sequence[Override]) -> None:
         known = loader.get_group_options(group)
         for name in value if isinstance(value, list) else [value]:
             if str(name).removesuffix(".yaml") not in known:
-                hint = f" {group}={_ELSEWHERE[group].format(name)}" if group in _ELSEWHERE else ""
+                hint = _ELSEWHERE.get(group, "").format(name)
+                if str(name).endswith((".yaml", ".yml")) or any(
+                    (folder / group / f"{name}.yml").is_file() for folder in config_folders()
+                ):
+                    hint = f" A file of your own is {group}=NAME if it is conf/{group}/NAME.yaml, or in --config-dir."
                 raise UserError(f"{group}: unknown name '{name}'.{suggest(str(name), known)}{hint}")
 
 
@@ -78,7 +95,11 @@ def _chosen(overrides: Sequence[Override]) -> Iterator[tuple[str, object]]:
     groups = group_names()
     for override in overrides:
         group = key_of(override)
-        if group in groups and override.type != OverrideType.DEL and not isinstance(override.value(), dict):
+        if (
+            (group in groups or group.startswith("hydra/"))
+            and override.type != OverrideType.DEL
+            and not isinstance(override.value(), dict)
+        ):
             yield group, override.value()
 
 
@@ -96,6 +117,10 @@ def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
         loader = GlobalHydra.instance().config_loader()
         for override in overrides:
             override.config_loader = loader  # which knows the files that a glob may mean
+            if override.value_type == ValueType.INTERVAL_SWEEP:
+                raise UserError(
+                    f"{key_of(override)}: an interval needs a search. Allowed: hydra/sweeper=optuna as well, or a,b,c."
+                )
             if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
                 glob: Any = override.value()
                 known = loader.get_group_options(key_of(override))
@@ -105,6 +130,11 @@ def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
                         f"Allowed: {', '.join(known) or 'globs of files of conf/ only'}."
                     )
         jobs: list[list[str]] = BasicSweeper.split_arguments(overrides, None)[0]
+    if not jobs:
+        empty = ", ".join(token.removeprefix("++") for token in tokens if "range(" in token)
+        raise UserError(
+            f"{empty}: no values. Allowed: range(STOP) or range(START, STOP, STEP), which ends before STOP."
+        )
     return jobs
 
 
@@ -149,11 +179,11 @@ def read_aug(file: Path) -> dict[str, Any]:
     """Read a YAML file like those of conf/aug.
 
     Raises:
-        UserError: it cannot be read, or holds no mapping.
+        UserError: it cannot be read, or holds a slip; see `check_config_file`.
     """
-    given = read_yaml(file)
-    if not isinstance(given, dict):
-        raise UserError(f"{file}: holds no mapping. Allowed: a YAML file, as those of conf/aug.")
+    with _hydra():
+        given = check_file(file, "aug")
+    assert isinstance(given, dict)
     return {str(key): value for key, value in given.items()}
 
 
@@ -171,6 +201,7 @@ def compose_jobs(jobs: Iterable[Sequence[str]], *, config_name: str = "config") 
 def compose_hydra(tokens: Sequence[str], *, config_name: str = "config") -> DictConfig:
     """Compose a run from its normalized overrides; return Hydra's own section, interpolations unresolved."""
     with _hydra():
+        check_groups([parse(token) for token in tokens])
         section: DictConfig = hydra.compose(config_name, list(tokens), return_hydra_config=True).hydra
     return section
 
@@ -198,12 +229,9 @@ def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
         return plain_values(hydra.compose(config_name, tokens))
     except HydraException as error:
         _refuse_deletions(config_name, tokens, overrides)
-        if not isinstance(error.__cause__, ConfigTypeError):
-            raise
-        key = error.__cause__.full_key
-        raise UserError(
-            f"{key}: a list does not merge with a mapping. Allowed: {key}=null before it, which clears what is there."
-        ) from error
+        raise UserError(explain(error)) from error
+    except RecursionError as error:
+        raise UserError("defaults: config files build on each other in a circle. Allowed: none that does.") from error
 
 
 def _refuse_deletions(config_name: str, tokens: list[str], overrides: Sequence[Override]) -> None:
@@ -232,28 +260,25 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
         what, _, why = first_line(error).partition(" raised while resolving interpolation: ")
         if what == UserError.__name__:  # of a secret
             raise UserError(why) from None
-        raise
+        raise UserError(explain(error)) from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
 
-def check_keys(given: Mapping[str, Any], inner: Iterable[str] = ()) -> None:
+def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxyType({})) -> None:
     """Check the keys at the top of the configuration.
 
     Args:
         given: the configuration.
-        inner: key paths in the sections, suggested if only their last part is given.
+        inner: key paths in the sections by what is given at the top in their place.
 
     Raises:
         UserError: a key is unknown; the message suggests the nearest one.
     """
-    known = (*TOP, *SECTIONS)
-    for name in given:
-        if name not in known:
-            for path in inner:
-                if path.split(".")[-1] == name:
-                    raise UserError(f"{name}: unknown key. Did you mean '{path}'? Allowed: {', '.join(sorted(known))}.")
-            raise UserError(f"{name}: unknown key.{suggest(name, known)}")
+    steps = {op: f"aug.train.{op}" for op in OPS} | {name: f"aug.{name}" for name in settings(Aug)}
+    check_known(
+        given, {**TOP, **dict.fromkeys(SECTIONS)}, "", {**steps, "val": "aug.val", **inner, "train": "aug.train"}
+    )
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from pathlib import Path
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig
 
+from augment.cli.defaults import check_config_file
 from augment.support.errors import UserError
 from augment.support.secrets import hide, is_secret
 from augment.support.yaml_files import read_yaml
@@ -29,7 +31,10 @@ def set_config_dir(folder: str | None) -> None:
         UserError: there is no such folder.
     """
     if folder is not None and not Path(folder).is_dir():
-        raise UserError(f"{CONFIG_DIR_FLAG} {folder}: there is no such folder.")
+        what = "is a file" if Path(folder).is_file() else "there is no such folder"
+        raise UserError(
+            f"{CONFIG_DIR_FLAG} {folder}: {what}. Allowed: a folder such as conf, with aug/NAME.yaml in it."
+        )
     _given[:] = [] if folder is None else [Path(folder).resolve()]
 
 
@@ -56,8 +61,8 @@ def config_files(group: str) -> dict[str, Path]:
 
 def group_names() -> list[str]:
     """Return the config groups: the subfolders of the folders that are searched."""
-    groups = {group.name for folder in config_folders() for group in folder.iterdir() if group.is_dir()}
-    return sorted(groups - {"hydra"})  # whose groups are Hydra's own
+    folders = {group.name for folder in config_folders() for group in folder.iterdir() if group.is_dir()}
+    return sorted(name for name in folders - {"hydra"} if name[0] not in "._")  # Hydra has groups of its own
 
 
 def own_files() -> list[str]:
@@ -93,6 +98,14 @@ def register_folders() -> None:
     Plugins.instance().register(_Folders)
 
 
+def check_file(file: Path, group: str) -> object:
+    """Return the content of a config file, checked by `check_config_file`; Hydra must be initialized."""
+    given = read_yaml(file)
+    options = GlobalHydra.instance().config_loader().get_group_options
+    check_config_file(file, given, group, group_names(), options)
+    return given
+
+
 class _Folders(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in config_folders():
@@ -108,12 +121,24 @@ class _UserFiles(FileConfigSource):
         return "checked"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        name = self._normalize_file_name(config_path)
-        read_yaml(Path(self.path) / name)
+        file = Path(self.path) / self._normalize_file_name(config_path)
+        group = "" if file.parent == Path(self.path) else file.parent.relative_to(self.path).as_posix()
+        check_file(file, group)
         found = super().load_config(config_path)
-        group = Path(name).parts[0]
-        _hide_secrets(found.config, "" if group == "experiment" else f"{group}.")
+        if group == "experiment" and found.header["package"] != "_global_":
+            raise UserError(
+                f"{file}: its first line is not # @package _global_. Allowed: that line; its keys are of all sections."
+            )
+        assert isinstance(found.config, DictConfig)
+        defaults = found.config.get("defaults", [])
+        if "_self_" not in defaults and any(not _is_override(entry) for entry in defaults):
+            defaults.append("_self_")  # as Hydra does, with a warning
+        _hide_secrets(found.config, "" if group in ("", "experiment") else f"{group.split('/')[0]}.")
         return found
+
+
+def _is_override(entry: object) -> bool:
+    return isinstance(entry, DictConfig) and any(str(key).startswith("override ") for key in entry)
 
 
 def _hide_secrets(config: object, prefix: str) -> None:

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 
 from augment.cli.conf import config_files, default_groups, group_names
 from augment.cli.experiment import EXPERIMENT
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError, first_line, suggest
 from augment.support.secrets import as_written, hide, masked
 
 # The start of a value, or of one of the values of a sweep.
@@ -28,6 +28,9 @@ _TO_QUOTE = re.compile(r"""(?=.*[^\x20-\x7e]|.*[!#&;<>^`])[^=,:()\[\]{}'"\\$]+""
 
 
 _LONGEST_KEY = 200
+
+# What a value may be made with; see the grammar of Hydra.
+_FUNCTIONS = ("choice", "glob", "interval", "range", "shuffle", "sort", "tag", "int", "float", "str", "bool")
 
 
 def normalize(tokens: Sequence[str]) -> list[str]:
@@ -101,9 +104,24 @@ def parse(token: str) -> Override:
         return OverridesParser.create().parse_override(_readable(token))
     except HydraException as error:
         raise UserError(
-            f"{masked(token)}: cannot be read ({first_line(error)}). Allowed: key=value, where a value with any of "
-            "= , : [ ] { } ( ) in it is put in quotes, and these in quotes of the shell: 'data.root=\"a, b\"'."
+            f"{masked(token)}: cannot be read{_reason(token, first_line(error))}. Allowed: key=value. A value with "
+            "any of = , : [ ] { } ( ) in it is put in quotes, and these in quotes of the shell: 'data.root=\"a, b\"'."
         ) from error
+
+
+def _reason(token: str, text: str) -> str:
+    """Return why Hydra cannot parse an override, in parentheses; empty if only its grammar could say."""
+    value = token.partition("=")[2]
+    if unknown := re.search(r"Unknown function '(\w+)'", text):
+        return f" ({unknown[0].lower()};{suggest(unknown[1], _FUNCTIONS).rstrip('.')})"
+    if " while evaluating " in text:
+        return f" ({text})"
+    for opening, closing in ("[]", "{}", "()"):
+        if value.count(opening) != value.count(closing):
+            return f" (as many {opening} as {closing} are needed)"
+    if value.startswith("("):
+        return f" (a list has brackets: [{value.strip('()')}])"
+    return " (a comma too many)" if value.endswith(",") else ""
 
 
 def key_of(override: Override) -> str:
@@ -118,6 +136,8 @@ def refuse_words(tokens: Iterable[str]) -> None:
         UserError: one is not; the message suggests an override.
     """
     for token in tokens:
+        if not isinstance(token, str):
+            raise UserError(f'{token!r} is no override. Allowed: text, as "aug.size=160".')
         if not _is_override(token) or token.startswith("-"):
             raise UserError(f"'{token}' is no override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
 
@@ -131,7 +151,15 @@ def refuse_sweeps(tokens: Sequence[str]) -> None:
     for token in tokens:
         if _is_override(token) and parse(token).is_sweep_override():
             shown = token.removeprefix("++")
-            raise UserError(f"{shown}: several values make a sweep, which only `python -m trainer -m` runs.")
+            raise UserError(
+                f"{shown}: several values make a sweep, which only `python -m trainer -m` runs.{_one_value(shown)}"
+            )
+
+
+def _one_value(token: str) -> str:
+    """Return a hint at the number or the list that two values, as p=0,5, may mean."""
+    pair = re.fullmatch(r".*=(-?\d+),(\d+)", token)
+    return f" A decimal number has a point, {pair[1]}.{pair[2]}; a list, [{pair[1]},{pair[2]}]." if pair else ""
 
 
 def _meant(token: str) -> str:
@@ -139,4 +167,7 @@ def _meant(token: str) -> str:
         return f" Did you mean 'fit.resume={token}'?"
     files = {name: group for group in (EXPERIMENT, "aug") for name in config_files(group)}
     near = get_close_matches(token.removesuffix(".yaml"), files, n=1)
-    return f" Did you mean '+{files[near[0]]}={near[0]}'?" if near else ""
+    if near:
+        return f" Did you mean '+{files[near[0]]}={near[0]}'?"
+    pair = re.fullmatch(r"([a-z_]+(?:\.\w+)+)(?::(.+))?", token)
+    return f" Did you mean '{pair[1]}={pair[2] or '...'}'? There is no blank around =." if pair else ""

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_config_dir
+from augment.cli.explanation import explain
 from augment.support.errors import UserError, suggest
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.text import printable
@@ -38,8 +39,11 @@ def readable_errors() -> Iterator[None]:
     except OwnCodeError as error:
         sys.stderr.write(f"error: {printable(str(error))}\n")
         raise SystemExit(FAILED) from None
-    except (UserError, HydraException, OmegaConfBaseException) as error:
+    except UserError as error:
         sys.stderr.write(f"error: {printable(str(error)).strip()}\n")
+        raise SystemExit(USAGE) from None
+    except (HydraException, OmegaConfBaseException) as error:
+        sys.stderr.write(f"error: {printable(explain(error))}\n")
         raise SystemExit(USAGE) from None
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -6,7 +6,7 @@ An op declares its parameters in its decorator, a configuration section as datac
 from augment.params.kinds import CacheSize, Channels, Choice, Count, Flag, Number, OptionMap, Text, Texts
 from augment.params.param import DOWNLOADS, IMPORTS, SENDS, WRITES, Interval, Param
 from augment.params.ranges import Range, Values
-from augment.params.settings import parse_named, parse_params, parse_settings, setting, settings
+from augment.params.settings import check_known, parse_named, parse_params, parse_settings, setting, settings
 
 __all__ = [
     "DOWNLOADS",
@@ -26,6 +26,7 @@ __all__ = [
     "Text",
     "Texts",
     "Values",
+    "check_known",
     "parse_named",
     "parse_params",
     "parse_settings",

@@ -1,5 +1,7 @@
 """The base of all typed parameters: a default, a description, and validation of configured values."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Generic, TypeVar
@@ -30,6 +32,7 @@ class Param(Generic[T]):
         optional: whether null is allowed.
         required: whether the configuration must give a value.
         reach: what a value decides beyond this program, such as what is imported; the folder of a run does not.
+        aliases: what others call it; the message about such a key suggests this parameter.
     """
 
     default: T | None = None
@@ -38,6 +41,7 @@ class Param(Generic[T]):
     optional: bool = False
     required: bool = False
     reach: str = ""
+    aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.default is not None:
@@ -61,8 +65,14 @@ class Param(Generic[T]):
             return None
         parsed = self._convert(value)
         if parsed is None:
-            raise UserError(f"{key}: {value!r} is not allowed. Allowed: {self.allowed()}.")
+            raise UserError(f"{key}: {value!r} is not allowed.{self._meant(value)} Allowed: {self.allowed()}.")
         return parsed
+
+    def _meant(self, value: object) -> str:
+        """Return a " Did you mean ...?" if a value is allowed in another spelling."""
+        near = next((reading for reading in _readings(value) if self._convert(reading) is not None), None)
+        shown = str(near).lower() if isinstance(near, bool) else repr(near)
+        return "" if near is None else f" Did you mean {shown}?"
 
     def allowed(self) -> str:
         """Return which values are allowed, as a phrase."""
@@ -80,6 +90,37 @@ class Param(Generic[T]):
 
     def _allowed(self) -> str:
         raise NotImplementedError
+
+
+_FLAGS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+
+
+def _readings(value: object) -> Iterator[object]:
+    """Yield what a value that is not allowed may mean: 0,5 for 0.5, 20% for 0.2, 3.0 for 3, 7..9 for [7, 9]."""
+    if isinstance(value, str):
+        text = re.sub(r"(?<=\d),(?=\d)", ".", value) if value.count(",") == 1 else value
+        numbers = [_number(found) for found in re.findall(_NUMBER, text.replace("..", " "), re.IGNORECASE)]
+        if len(numbers) == 1:
+            yield float(f"{numbers[0] / 100:g}") if "%" in text else numbers[0]
+        elif numbers:
+            yield numbers
+        elif value.lower() in _FLAGS:
+            yield _FLAGS[value.lower()]
+    elif isinstance(value, float) and value.is_integer():
+        yield int(value)
+    elif isinstance(value, list | tuple) and value:
+        inner = [next(_readings(item), item) for item in value]
+        yield from (inner, inner[::-1])
+        if len(inner) % 2 == 0:  # 0,485, 0,456
+            yield [next(_readings(f"{a},{b}"), None) for a, b in zip(inner[::2], inner[1::2], strict=True)]
+        if all(item == inner[0] for item in inner):
+            yield inner[0]
+
+
+def _number(text: str) -> int | float:
+    number = float(text)
+    return int(number) if number.is_integer() and "." not in text else number
 
 
 def number_in(value: object, within: Interval) -> float | None:

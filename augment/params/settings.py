@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from augment.params.param import Param
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError, suggest, unknown_key
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -21,6 +22,29 @@ def setting(param: Param[T]) -> T:
 def settings(cls: type) -> dict[str, Param[Any]]:
     """Return the parameters of a dataclass whose fields were made by `setting`, by name, in order."""
     return {f.name: f.metadata["param"] for f in fields(cls) if "param" in f.metadata}
+
+
+def check_known(
+    given: Mapping[Any, object],
+    known: Mapping[str, Param[Any] | None],
+    key: str,
+    others: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Check the keys of a mapping.
+
+    Args:
+        given: the mapping found at `key`.
+        known: the allowed keys with their parameters; None for a key that is no parameter.
+        key: full key path of the mapping; empty at the top.
+        others: names that are known elsewhere, each with what to write here.
+
+    Raises:
+        UserError: a key is unknown; the message suggests the nearest one.
+    """
+    for name, value in given.items():
+        if name not in known:
+            aliases = {alias: n for n, param in known.items() if param for alias in param.aliases}
+            raise unknown_key(key, name, value, known, {**others, **aliases})
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
@@ -39,9 +63,7 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
     if not isinstance(given, Mapping):
         raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of {', '.join(params) or 'nothing'}.")
     path = f"{key}." if key else ""
-    for name in given:
-        if name not in params:
-            raise UserError(f"{path}{name}: unknown key.{suggest(str(name), params)}")
+    check_known(given, params, key)
     for name, param in params.items():
         if param.required and given.get(name) is None:
             raise UserError(f"{path}{name}: missing. Allowed: {param.allowed()} ({param.doc}).")
@@ -73,7 +95,7 @@ def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector:
     values = {n: v for n, v in given.items() if n != selector}
     for stray in values:
         others = [f"{key}={other}" for other, cls in kinds.items() if stray in settings(cls)]
-        if others and stray not in settings(kinds[name]):
+        if others and not any(stray in (own, *param.aliases) for own, param in settings(kinds[name]).items()):
             own = ", ".join(sorted(settings(kinds[name]))) or "(none)"
             raise UserError(f"{key}.{stray}: unknown key of {key}={name}; {_listed(others)}. Allowed: {own}.")
     return parse_settings(kinds[name], values, key)

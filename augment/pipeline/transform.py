@@ -71,6 +71,8 @@ class Transform:
         half: bool = False,
         threads: int | None = None,
     ) -> None:
+        if not hasattr(recipe, "aug"):
+            raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what augment.load_recipe returns.")
         self.plan = build_plan(recipe.aug, split)
         self.position = 0
         self._device = torch_device(device)

@@ -1,5 +1,6 @@
 """How transforms of torchvision, albumentations and timm are written in a recipe: the table of docs/recipes.md."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -141,6 +142,16 @@ EQUIVALENTS = (
 
 # Ops that none of the three has in this form.
 OWN = ("warp",)
+
+
+def op_like(name: str) -> str | None:
+    """Return the op that does what a transform of torchvision or albumentations does; RandomHorizontalFlip: flip."""
+    for row in EQUIVALENTS:
+        theirs = re.findall(r"[A-Z]\w*", f"{row.torchvision} {row.albumentations}")
+        if name.replace("_", "").lower() in map(str.lower, theirs):
+            for step, values in row.parsed().items():
+                return str((values or {}).get("op", step))
+    return None
 
 
 def equivalent_table() -> str:

@@ -314,14 +314,14 @@ def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any])
     return _register("policy", params, slots=slots, weighted=weighted)
 
 
-def find_op(name: str, key: str) -> Op:
+def find_op(name: str, key: str, other: str | None = None) -> Op:
     """Return an op by name.
 
     Raises:
-        UserError: there is no such op; the message names `key` and the closest op.
+        UserError: there is no such op; the message names `key` and `other`, or else the closest op.
     """
     if name not in _OPS:
-        raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS)}")
+        raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})}")
     return _OPS[name]
 
 

@@ -18,13 +18,15 @@ from augment.params import (
     Range,
     Texts,
     Values,
+    check_known,
     parse_params,
     setting,
     settings,
 )
-from augment.recipe.op import Op, find_op, load_plugins
+from augment.recipe.equivalents import op_like
+from augment.recipe.op import OPS, Op, find_op, load_plugins
 from augment.recipe.views import View, Views, parse_views
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError, key_slip
 
 SplitName = Literal["train", "val"]
 
@@ -102,7 +104,15 @@ class Aug:
         views: views of each image of the train split.
     """
 
-    size: int = setting(Count(default=128, within=(8, 4096), doc="side of the square model input", unit="px"))
+    size: int = setting(
+        Count(
+            aliases=("img_size", "image_size", "resolution"),
+            default=128,
+            within=(8, 4096),
+            doc="side of the square model input",
+            unit="px",
+        )
+    )
     fuse: bool = setting(
         Flag(default=True, doc="compose adjacent geometry steps into one warp, adjacent color steps into one matrix")
     )
@@ -162,9 +172,7 @@ def parse_aug(given: object, key: str = "aug") -> Aug:
         raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug.")
     nested = ("train", "val", "views")
     known = {**settings(Aug), **dict.fromkeys(nested)}
-    for name in given:
-        if name not in known:
-            raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), known)}")
+    check_known(given, known, key, {op: f"train.{op}" for op in OPS})
     plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, key)
     load_plugins(plain["plugins"], f"{key}.plugins")
     train, val = (parse_steps(given.get(split), f"{key}.{split}") for split in ("train", "val"))
@@ -190,30 +198,41 @@ def parse_steps(given: object, key: str) -> tuple[Step, ...]:
 def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Step, ...]:
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of steps, as rotate: {{p: 0.5}}.")
+        dashes = ", without dashes" if isinstance(given, list) else ""
+        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of steps, as rotate: {{p: 0.5}}{dashes}.")
     if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
         raise UserError(f"{key}.{twice[0]}: given twice, as text and as a number. Allowed: unique names.")
-    return tuple(_parse_step(str(name), params, f"{key}.{name}", weights) for name, params in given.items())
+    steps: list[Step] = []
+    for name, params in given.items():
+        if params is not None and not isinstance(params, Mapping):
+            raise UserError(f"{key}.{name}: {params!r} is not allowed.{_misplaced(name, params, key, steps)}")
+        steps.append(_parse_step(str(name), params, f"{key}.{name}", weights))
+    return tuple(steps)
 
 
-def _parse_step(name: str, given: object, key: str, weights: bool) -> Step:
+def _misplaced(name: object, value: object, key: str, before: list[Step]) -> str:
+    """Return the end of the message about a value where a step is expected: what is allowed, or what it may mean."""
+    if before and name in before[-1].op.params:
+        path = f"{key}.{before[-1].key}.{name}"
+        return f" Did you mean {path}? In a file, the settings of a step are indented below its name."
+    return f"{key_slip(name, value)} Allowed: a mapping of parameters, as {{p: 0.5}}."
+
+
+def _parse_step(name: str, given: Mapping[Any, Any] | None, key: str, weights: bool) -> Step:
     given = {} if given is None else given
-    if not isinstance(given, Mapping):
-        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of parameters, as {{p: 0.5}}.")
     if "." in name:
         raise UserError(
             f"{key}: a step's name cannot contain a dot. Allowed: the name of an op, or any other name with op: NAME."
         )
-    op = find_op(str(given["op"]), f"{key}.op") if "op" in given else find_op(name, key)
+    called, path = (str(given["op"]), f"{key}.op") if "op" in given else (name, key)
+    op = find_op(called, path, None if called in OPS else op_like(called))
     own = {n: v for n, v in given.items() if n not in ("op", "steps", *(["weight"] if weights else []))}
     if op.kind == "crop" and "p" in own:
         raise UserError(f"{key}.p: a crop applies to every image. Allowed: {', '.join(op.params) or 'no parameters'}.")
     if "weight" in own:
         raise UserError(f"{key}.weight: only steps nested in one_of have a weight. Allowed: {', '.join(op.params)}.")
-    known = [*op.params, "op", *(["steps"] if op.nests else []), *(["weight"] if weights else [])]
-    for unknown in given:
-        if unknown not in known:
-            raise UserError(f"{key}.{unknown}: unknown key.{suggest(str(unknown), known)}")
+    further = ("op", *(["steps"] if op.nests else []), *(["weight"] if weights else []))
+    check_known(given, {**op.params, **dict.fromkeys(further)}, key, {"prob": "p", "probability": "p"})
     weight = _WEIGHT.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
     params = parse_params(op.params, own, key)
     p = params.pop("p", 1.0)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from augment.params import Choice, Count, Texts, parse_params, parse_settings, setting, settings
+from augment.params import Choice, Count, Texts, check_known, parse_params, parse_settings, setting, settings
 from augment.recipe.op import OPS
 from augment.support.errors import UserError, suggest
 
@@ -90,9 +90,7 @@ def _parse_view(
     known = {**settings(View), "steps": None}
     if not isinstance(given, Mapping):
         raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of {', '.join(known)}.")
-    for entry in given:
-        if entry not in known:
-            raise UserError(f"{key}.{entry}: unknown key.{suggest(str(entry), known)}")
+    check_known(given, known, key)
     plain = parse_params(settings(View), {n: v for n, v in given.items() if n != "steps"}, key)
     path, own = f"{key}.steps", given.get("steps")
     own = {} if own is None else own

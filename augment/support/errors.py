@@ -1,5 +1,6 @@
 """Errors that users can act on: what is wrong, where, and what is allowed."""
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -12,7 +13,7 @@ class UserError(Exception):
     """
 
 
-def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})) -> str:
+def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] = MappingProxyType({})) -> str:
     """Return the end of an "unknown name" message: the closest allowed name, if one is close, and all of them.
 
     Args:
@@ -21,14 +22,48 @@ def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str] = Mappi
         others: common aliases of known names.
     """
     names = sorted(allowed)
-    hint = f" Did you mean '{others[name]}'?" if name in others else nearest(name, names)
+    hint = f" Did you mean '{others[name]}'?" if others.get(name) else nearest(name, names)
     return f"{hint} Allowed: {', '.join(names) or '(none)'}."
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Return a " Did you mean ...?" with the nearest allowed name; empty if none is near."""
-    near = get_close_matches(name, list(allowed), n=1, cutoff=0.5)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    names = {allowed_name.lower(): allowed_name for allowed_name in allowed}
+    near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    return f" Did you mean '{names[near[0]]}'?" if near else ""
+
+
+def unknown_key(
+    key: str,
+    name: object,
+    value: object,
+    allowed: Iterable[str],
+    others: Mapping[str, str] = MappingProxyType({}),
+) -> UserError:
+    """Return the error about an unknown key.
+
+    Args:
+        key: key path of the mapping that it is in; empty at the top.
+        name: the unknown key.
+        value: what it holds.
+        allowed: the known keys.
+        others: see `suggest`.
+    """
+    text, slip = str(name), key_slip(name, value)
+    if isinstance(value, Mapping) and text == key.rpartition(".")[2]:
+        slip = f" Did you mean its content, without '{text}:' around it?"
+    end = f"{slip} Allowed: {', '.join(sorted(allowed))}." if slip else suggest(text, allowed, others)
+    return UserError(f"{f'{key}.{text}'.lstrip('.')}: unknown key.{end}")
+
+
+def key_slip(name: object, value: object) -> str:
+    """Return a hint at a slip of YAML if a key looks as if it came from one; otherwise an empty string."""
+    if pair := re.fullmatch(r"(\w+)\s*[=:]\s*(\S.*)", str(name)):
+        end = "" if value is None else f": {value}"
+        return f" Did you mean '{pair[1]}: {pair[2]}{end}'? A colon and a blank follow a key."
+    if value is None and re.fullmatch(r"[-+.\d]+\W?", str(name)):
+        return " A comma ends a value in { }: a decimal number has a point, and a list is in [ ]."
+    return ""
 
 
 def describe_error(error: BaseException) -> str:

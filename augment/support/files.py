@@ -196,11 +196,17 @@ def _finite(values: object) -> object:
     return values
 
 
-def near_file(path: Path) -> str:
-    """Return the end of a "no such file" message: the closest name in its folder, if one is close."""
+def near_file(path: Path, *, folder: bool = False) -> str:
+    """Return the end of a "no such file" message: the closest name in its folder, if one is close.
+
+    Args:
+        path: the missing file or folder.
+        folder: whether it should be a folder.
+    """
     if not path.parent.is_dir():
         return near_file(path.parent) if "*" in str(path.parent) else f" There is no folder {path.parent} either."
-    names = sorted(other.name for other in path.parent.iterdir() if not other.name.startswith("."))
+    others = (other for other in path.parent.iterdir() if other.is_dir() or not folder)
+    names = sorted(other.name for other in others if not other.name.startswith("."))
     near = get_close_matches(path.name, names, n=1, cutoff=0.5)
     return f" Did you mean {path.with_name(near[0])}?" if near else ""
 

@@ -47,14 +47,20 @@ def describe_slip(error: yaml.YAMLError, text: str = "") -> str:
         return f"not YAML: {first_line(error)}."
     mark, opened, context = error.problem_mark, error.context_mark, error.context or ""
     place, problem = f"line {mark.line + 1}, column {mark.column + 1}", error.problem or "not YAML"
+    found = next(iter(text.splitlines()[mark.line :]), "")[mark.column :][:1]  # empty at the end of the file
     begun = "" if opened is None else f"line {opened.line + 1}, column {opened.column + 1}"
     if duplicate := re.fullmatch(r"found duplicate key (.*)", problem):
         return f"{place}: the key {duplicate[1]} is in this mapping already. Allowed: each key once."
     if "cannot start any token" in problem:
-        found = text.splitlines()[mark.line][mark.column :][:1] if text else ""
         if found == "\t":
             return f"{place}: a tab. Allowed: spaces."
         return f"{place}: no value begins with {found or 'this character'}. Allowed: quotes around it."
+    if alias := re.fullmatch(r"found undefined alias '?(.*?)'?", problem):
+        return f"{place}: *{alias[1]} repeats a value that no &{alias[1]} names. Allowed: quotes around a text with *."
+    if "expected a single document" in context:
+        return f"{place}: a second document begins. Allowed: one, so no line of ---."
+    if found in ("}", "]"):
+        return f"{place}: this {found} closes nothing. Allowed: as many {{ and [ as }} and ]."
     for kind, opening, closing in (("flow mapping", "{", "}"), ("flow sequence", "[", "]")):
         if kind in context and begun:
             return f"{begun}: this {opening} is not closed by a {closing} before {place}."
@@ -103,8 +109,9 @@ def check_yaml(file: Path) -> str:
             done = around.pop()
             anchors[done.anchor] = done
         elif isinstance(event, yaml.AliasEvent):
-            # An alias inside the value that it names never ends.
-            done = anchors.get(event.anchor, _Extent(None, values=MAX_VALUES))
+            # An alias inside the value that it names never ends; one of no value is refused when values are built.
+            endless = event.anchor in [extent.anchor for extent in around]
+            done = anchors.get(event.anchor, _Extent(None, values=MAX_VALUES if endless else 1))
         elif event.tag and "python" in event.tag:
             raise UserError(f"{file}: the tag {event.tag} is not allowed. Allowed: plain values.")
         elif isinstance(event, yaml.CollectionStartEvent):

@@ -44,6 +44,7 @@ class Checkpoint(Callback):
 
     monitor: str = setting(
         Choice(
+            aliases=("metric",),
             default=AUTO,
             options=ALL_MONITORED,
             doc="metric that selects the best model; auto: val_accuracy, for labels val_map, for numbers val_loss",

@@ -30,7 +30,12 @@ class EarlyStopping(Callback):
     """
 
     monitor: str = setting(
-        Choice(default=AUTO, options=ALL_MONITORED, doc="metric that has to improve; auto: as checkpoint.monitor")
+        Choice(
+            aliases=("metric",),
+            default=AUTO,
+            options=ALL_MONITORED,
+            doc="metric that has to improve; auto: as checkpoint.monitor",
+        )
     )
     patience: int = setting(Count(default=10, within=(1, 10**6), doc="epochs without improvement that end the fit"))
     min_delta: float = setting(

@@ -61,6 +61,9 @@ def complete_callbacks(given: object, key: str = "callbacks") -> dict[str, dict[
     for name, values in given.items():
         if name not in known:
             raise UserError(f"{key}.{name}: unknown callback.{suggest(str(name), known)}")
+        if isinstance(values, bool):
+            allowed = "{}, which adds it, or a mapping of its settings; null, which leaves it out"
+            raise UserError(f"{key}.{name}: {values} is not allowed. Allowed: {allowed}.")
         if values is not None:
             complete[str(name)] = parse_params(settings(known[name]), values, f"{key}.{name}")
     return complete

@@ -6,6 +6,7 @@ from typing import Any, cast
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from augment.cli.explanation import explain
 from augment.cli.overrides import normalize, refuse_sweeps, refuse_words
 from augment.cli.trust import TRUST_FLAG
 from augment.support.errors import UserError
@@ -54,7 +55,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         ranks.send(None)
         ranks.share(None)
         if isinstance(error, HydraException | OmegaConfBaseException):
-            raise UserError(str(error).strip()) from error
+            raise UserError(explain(error)) from error
         raise
     ranks.send(tokens)
     return ranks.share(run_job(config, tokens, new_folder() if folder is None else Path(folder)))

@@ -11,8 +11,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import hydra
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
@@ -33,7 +33,9 @@ from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import inner_keys, parse_config
 from trainer.run.folder import owned, release
 from trainer.run.jobs import RanksError, check_jobs, require_ranks
-from trainer.run.overrides import flags_first, with_resumed
+from trainer.run.overrides import flags_first, parse_flags, with_resumed
+
+_FLAGS = ("-m", "--multirun", "--cfg job", "--config-dir DIR", "--config-name NAME", "--help")
 
 # Two runs that start in the same second must not share a folder.
 register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
@@ -63,7 +65,10 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return tools[arguments[0]].run(arguments[1:])
     if arguments and (near := get_close_matches(arguments[0], tools, n=1)):
         raise UserError(f"{arguments[0]}: unknown tool. Did you mean '{near[0]}'? Allowed: {', '.join(tools)}.")
-    set_config_dir(get_args_parser().parse_known_args(flags_first(arguments))[0].config_dir)
+    if arguments and arguments[0] in ("train", "fit", "help"):
+        meant = "--help" if arguments[0] == "help" else "python -m trainer, which trains"
+        raise UserError(f"{arguments[0]}: unknown tool. Did you mean {meant}? Allowed: {', '.join(tools)}.")
+    set_config_dir(parse_flags(arguments)[0].config_dir)
     if "--help" in arguments or "-h" in arguments:
         from trainer.tools.reference import help_text
 
@@ -71,10 +76,9 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         sys.stdout.write(help_text(group_names()))
         return 0
     tokens = flags_first(normalize(with_resumed(arguments)))
-    args, unknown = get_args_parser().parse_known_args(tokens)
+    args, unknown = parse_flags(tokens)
     if unknown:
-        allowed = "-m, --cfg job, --config-dir DIR, --help; key=value"
-        raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {allowed}.")
+        raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {', '.join(_FLAGS)}; key=value.")
     refuse_words(args.overrides)
     if args.config_path and launched() > 1:
         raise UserError("--config-path: not for several processes. Allowed: --config-dir DIR, which adds a folder.")
@@ -122,6 +126,8 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     warnings.filterwarnings("ignore", "hydra.utils.instantiate", UserWarning)  # of Hydra 1.4, at its own callbacks
     try:
         hydra.main(**VERSION_BASE, config_path=str(CONF), config_name="config")(_job(statuses, errors))()
+    except HydraException:  # some are an OSError, too
+        raise
     except folders.RefusedError as refused:
         raise UserError(str(refused)) from refused
     except (OSError, ValueError) as error:  # a job raises none: it is the folder that Hydra makes for it, or a pipe
@@ -148,10 +154,15 @@ def _load_given_plugins(arguments: Sequence[str]) -> None:
 
 
 def _meant(flag: str) -> str:
-    """Return a hint at the setting of the same name, if there is one."""
+    """Return a hint at the setting of the same name, or at the nearest flag, if there is one."""
     name = flag.lstrip("-").split("=")[0].replace("-", "_")
-    near = next((path for path in inner_keys() if name in (path, path.split(".")[-1])), None)
-    return f" Did you mean '{near}=...'?" if near else ""
+    keys = inner_keys()
+    if name in keys or name in keys.values():
+        return f" Did you mean '{keys.get(name, name)}=...'?"
+    if flag.startswith("-aug."):
+        return f" Did you mean '~{flag[1:]}'?"
+    near = get_close_matches(flag, [known.partition(" ")[0] for known in _FLAGS], n=1, cutoff=0.7)
+    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunction":

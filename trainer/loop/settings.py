@@ -39,9 +39,17 @@ class DeviceName(Choice):
 class LoopSettings:
     """How the learner trains."""
 
-    epochs: int = setting(Count(default=30, within=(1, 10**6), doc="passes over the training data"))
+    epochs: int = setting(
+        Count(
+            aliases=("max_epochs", "num_epochs", "n_epochs"),
+            default=30,
+            within=(1, 10**6),
+            doc="passes over the training data",
+        )
+    )
     accumulate: int = setting(
         Count(
+            aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
             doc=(
@@ -65,6 +73,7 @@ class LoopSettings:
     )
     device: str = setting(
         DeviceName(
+            aliases=("accelerator",),
             default="auto",
             options=("auto", "cpu", "cuda"),
             others={"gpu": "cuda"},
@@ -73,6 +82,7 @@ class LoopSettings:
     )
     precision: str = setting(
         Choice(
+            aliases=("amp", "mixed_precision", "dtype"),
             default="fp32",
             options=("fp32", "tf32", "bf16", "fp16"),
             doc=(
@@ -83,6 +93,7 @@ class LoopSettings:
     )
     gpus: int | None = setting(
         Count(
+            aliases=("devices", "num_gpus", "n_gpus", "world_size"),
             optional=True,
             within=(1, 4096),
             doc="processes that train together, one a GPU, or on the CPU; null: those that torchrun started, or one",

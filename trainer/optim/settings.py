@@ -13,9 +13,21 @@ from trainer.optim.schedule import Schedule, constant, flat_cos, one_cycle
 class OptimizerSettings:
     """How the optimizer makes a step of the gradients; `trainer.optim.optimizers.make_optimizer` builds it."""
 
-    lr: float = setting(Number(default=0.02, within=(0, 1e6), above=0, doc="learning rate at the peak of the schedule"))
+    lr: float = setting(
+        Number(
+            aliases=("learning_rate", "max_lr", "base_lr"),
+            default=0.02,
+            within=(0, 1e6),
+            above=0,
+            doc="learning rate at the peak of the schedule",
+        )
+    )
     optimizer: str = setting(
-        Text(default="sgd", doc="sgd, adamw, muon or a name of timm.optim; lookahead_ before a name wraps it")
+        Text(
+            aliases=("opt", "optim"),
+            default="sgd",
+            doc="sgd, adamw, muon or a name of timm.optim; lookahead_ before a name wraps it",
+        )
     )
     momentum: float = setting(
         Number(default=0.9, within=(0, 0.9999), doc="momentum of SGD and Muon; beta1 of AdamW and similar optimizers")
@@ -38,7 +50,7 @@ class OptimizerSettings:
     nesterov: bool | None = setting(
         Flag(optional=True, doc="Nesterov momentum of SGD and Muon; null: the optimizer's default")
     )
-    weight_decay: float = setting(Number(default=5e-4, within=(0, 10), doc="weight decay"))
+    weight_decay: float = setting(Number(aliases=("wd",), default=5e-4, within=(0, 10), doc="weight decay"))
     decay_norms: bool = setting(Flag(default=False, doc="apply weight decay to norms and biases, too"))
     layer_decay: float | None = setting(
         Number(
@@ -61,7 +73,12 @@ class ScheduleSettings(OptimizerSettings):
     """How learning rate and momentum, whose highest values are the optimizer's, change during the run."""
 
     schedule: str = setting(
-        Choice(default="one_cycle", options=("one_cycle", "flat_cos", "constant"), doc="learning rate schedule")
+        Choice(
+            aliases=("scheduler", "lr_scheduler", "sched"),
+            default="one_cycle",
+            options=("one_cycle", "flat_cos", "constant"),
+            doc="learning rate schedule",
+        )
     )
     warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
     flat: float = setting(Number(default=0.75, within=(0, 1), doc="flat_cos: share of the run before lr falls"))

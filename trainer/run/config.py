@@ -108,6 +108,9 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         UserError: names the key path, what was given and what is allowed.
     """
     check_keys(given, inner_keys())
+    if not given.keys() & {"data", "model"}:
+        allowed = "in the file that --config-name chooses, defaults: [config, _self_], or both sections"
+        raise UserError(f"data, model: missing. Allowed: {allowed}.")
     top = parse_params(TOP, {n: v for n, v in given.items() if n in TOP}, "")
     load_plugins(top["plugins"], "plugins")
     model = parse_model(given.get("model"))
@@ -164,10 +167,15 @@ def run_of(weights: str) -> Path | None:
     return folder if (path.is_dir() or path.suffix == ".pt") and (folder / CONFIG_FILE).is_file() else None
 
 
-def inner_keys() -> list[str]:
-    """Return the key paths of the settings of fit, aug and run, and of all sources."""
+def inner_keys() -> dict[str, str]:
+    """Return the key paths of the settings of fit, aug and run, and of all sources, by name and by alias."""
     sections = [("fit", Fit), ("aug", Aug), *(("data", cls) for cls in SOURCES.values()), ("run", RunLabels)]
-    return [f"{section}.{name}" for section, cls in sections for name in settings(cls)]
+    keys: dict[str, str] = {}
+    for section, cls in sections:
+        for name, param in settings(cls).items():
+            for called in (name, *param.aliases):
+                keys.setdefault(called, f"{section}.{name}")
+    return keys
 
 
 def with_batch_size(config: Config, size: int) -> Config:
@@ -237,7 +245,8 @@ def config_file(folder: Path) -> Path:
     """
     file = folder / CONFIG_FILE
     if not file.is_file():
-        raise UserError(f"{folder}: no {CONFIG_FILE} in it. Allowed: the folder of a run.")
+        missing = f"no {CONFIG_FILE} in it" if folder.is_dir() else "there is no such folder"
+        raise UserError(f"{folder}: {missing}. Allowed: the folder of a run.")
     return file
 
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from augment.params import Count, Flag, Text, parse_settings, setting, settings
-from augment.support.errors import UserError, suggest
+from augment.params import Count, Flag, Text, check_known, parse_settings, setting, settings
+from augment.support.errors import UserError
 from augment.support.process import launched, local
 from trainer.loop.settings import LoopSettings
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages
@@ -22,7 +22,12 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     """
 
     batch_size: int = setting(
-        Count(default=64, within=(1, 10**6), doc="images in a batch; of several GPUs, all together")
+        Count(
+            aliases=("bs", "batch", "batchsize"),
+            default=64,
+            within=(1, 10**6),
+            doc="images in a batch; of several GPUs, all together",
+        )
     )
     auto_batch_size: bool = setting(
         Flag(default=False, doc="halve batch_size until a batch fits in memory; lr stays as it is")
@@ -38,6 +43,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     )
     threads: int | None = setting(
         Count(
+            aliases=("workers", "num_workers", "num_threads"),
             optional=True,
             within=(1, 1024),
             doc="CPU threads of each input pipeline; null: one per core, at most 16",
@@ -45,6 +51,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     )
     resume: str | None = setting(
         Text(
+            aliases=("checkpoint", "ckpt", "resume_from"),
             optional=True,
             doc=(
                 "folder of a run to resume; auto: the newest run of the same configuration unless it has finished, "
@@ -78,9 +85,7 @@ def parse_fit(given: object, key: str = "fit") -> Fit:
     if not isinstance(given, Mapping):
         return parse_settings(Fit, given, key)
     known = {**settings(Fit), "stages": None}
-    for name in given:
-        if name not in known:
-            raise UserError(f"{key}.{name}: unknown key.{suggest(str(name), known)}")
+    check_known(given, known, key)
     fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, key)
     return replace(fit, stages=parse_stages(given.get("stages"), f"{key}.stages"))
 

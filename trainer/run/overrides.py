@@ -1,8 +1,10 @@
 """Overrides of a run that resumes another one: the other's come first, those of the command line win."""
 
 import re
+from argparse import Namespace
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 
@@ -87,11 +89,26 @@ def check_saved(saved: Sequence[str], tokens: Sequence[str], given: Collection[s
         if "${" in token:
             key, _, value = token.lstrip("+").partition("=")
             check_named({key: value}, given, file)
-    config_name = get_args_parser().parse_known_args(flags_first(tokens))[0].config_name or "config"
+    config_name = parse_flags(tokens)[0].config_name or "config"
     # What the command line deletes, it names.
     named = [token for token in tokens if _is_override(token) and not token.startswith("~")]
     for composed in compose_jobs(split_sweep(normalize([*saved, *named])), config_name=config_name):
         check_named(composed, given, file, callbacks=known_callbacks())
+
+
+def parse_flags(tokens: Sequence[str]) -> tuple[Namespace, list[str]]:
+    """Return the values of Hydra's flags, with the overrides among them, and the flags that are unknown.
+
+    Raises:
+        UserError: a flag lacks its value, or has one that is not allowed.
+    """
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message}.")
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser.parse_known_args(flags_first(tokens))
 
 
 def flags_first(tokens: Sequence[str]) -> list[str]:

@@ -116,8 +116,8 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     runs: dict[Path, Run] = {}
     for path in paths:
         if not path.is_dir():
-            what = "a file" if path.is_file() else "no such folder"
-            raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near_file(path)}")
+            what, near = "a file" if path.is_file() else "no such folder", near_file(path, folder=True)
+            raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near}")
         below = [read_run(folder) for folder in _folders(path)]
         for run in sorted(below, key=_place):
             runs.setdefault(run.folder.resolve(), run)

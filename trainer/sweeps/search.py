@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
@@ -108,6 +109,12 @@ class Plan:
             ends = getattr(one.distribution, "choices", None) or (one.distribution.low, one.distribution.high)  # type: ignore[attr-defined]
             for value in ends:
                 check_jobs([[*self.fixed, one.override(value)]], config_name=self.config_name)
+            if isinstance(one.distribution, FloatDistribution):
+                low, high = one.distribution.low, one.distribution.high
+                try:
+                    check_jobs([[*self.fixed, one.override(low + 0.382 * (high - low))]], config_name=self.config_name)
+                except UserError as error:  # though its ends are allowed
+                    raise UserError(f"{error} Whole numbers are int(interval({low:g},{high:g})).") from error
 
 
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:

@@ -141,7 +141,9 @@ def _distribution(key: str, value: Any, token: str) -> BaseDistribution:
         log = "log" in value.tags
         low, high = value.start, value.end
         if low is None or high is None or low >= high or (log and low <= 0):
-            raise UserError(f"{token}: not an interval. Allowed: interval(low, high) with low < high, 0 < low for log.")
+            raise UserError(
+                f"{token.lstrip('+')}: not an interval. Allowed: interval(low, high) with low < high, 0 < low for log."
+            )
         if isinstance(low, int) and isinstance(high, int) and "int(" in token:
             return IntDistribution(low, high, log=log)
         return FloatDistribution(float(low), float(high), log=log)

@@ -203,7 +203,8 @@ def read_request(folder: Path) -> Request:
     """
     file = folder / SWEEP_FILE
     if not file.is_file():
-        raise UserError(f"{folder}: no {SWEEP_FILE} in it. Allowed: the folder of a sweep.")
+        missing = f"no {SWEEP_FILE} in it" if folder.is_dir() else "there is no such folder"
+        raise UserError(f"{folder}: {missing}. Allowed: the folder of a sweep.")
     found = read_yaml(file)
     try:
         assert isinstance(found, dict)

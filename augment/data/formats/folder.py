@@ -105,7 +105,7 @@ def _split_folders(
 ) -> tuple[Path, Path | None]:
     """Return the folders of train and of val, None if there is no val; add to the problems if there should be one."""
     if not root.exists():
-        raise UserError(f"there is no such folder.{near_file(root)}")
+        raise UserError(f"there is no such folder.{near_file(root, folder=True)}")
     if not root.is_dir():
         raise UserError("is a file; allowed is a folder with the folders train and val in it.")
     names = {"train": train_dir or "train", "val": val_dir or "val"}
@@ -121,14 +121,22 @@ def _split_folders(
     if cuts_val and unsplit and found:
         return root, None
     others = f"only {list_some(list(found))}" if found else "nor any other"
-    text = f"there is no folder {' and no folder '.join(missing)} in it, {others}.{_advice(root, found)}"
+    near = next((nearest(name, found) for name in missing if name in (train_dir, val_dir)), "")
+    text = f"there is no folder {' and no folder '.join(missing)} in it, {others}.{near or _advice(root, found)}"
     if train.is_dir() and not val_dir:
         problems.append(text)
         return train, None
     if unsplit and any(map(_has_images, found.values())):
         problems.append(text)
         return root, None
-    raise UserError(text)
+    named = {split: _descend(folder) for split, folder in _splits_in(found).items()}
+    if not named:
+        raise UserError(text)
+    problems.append(text)
+    if "train" not in named:
+        problems.append(f"the images of {named['val']} are counted as train here, for want of others.")
+        return named["val"], None
+    return named["train"], None if cuts_val else named.get("val")
 
 
 def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, with_foreign: bool) -> Dataset:
@@ -169,27 +177,35 @@ def _split_named(name: str) -> str:
     return next((split for split, pattern in _SPLITS.items() if pattern.fullmatch(name)), "")
 
 
+def _splits_in(found: dict[str, Path]) -> dict[str, Path]:
+    """Return the folders that are train and val by their names, where there are such; test counts as val."""
+    by_split = {split: folder for name, folder in reversed(found.items()) if (split := _split_named(name))}
+    if "test" in by_split:
+        test = by_split.pop("test")
+        by_split.setdefault("val", test)
+    return by_split
+
+
 def _advice(root: Path, found: dict[str, Path]) -> str:
     """Suggest a remedy for a root that lacks a split: other folders, a cut, or the right layout."""
     for folder in (*root.absolute().parents[:2], *found.values()):
         if (folder / "train").is_dir() and (folder / "val").is_dir():
             return f" Did you mean data.root={folder}?"
-    by_split = {split: folder for name, folder in reversed(found.items()) if (split := _split_named(name))}
-    splits = {"train": by_split.get("train"), "val": by_split.get("val") or by_split.get("test")}
+    splits = _splits_in(found)
     meant = " ".join(
-        f"data.{split}_dir={_descend(folder).relative_to(root)}"
-        for split, folder in splits.items()
-        if folder is not None and folder.name != split
+        f"data.{split}_dir={_descend(splits[split]).relative_to(root)}"
+        for split in ("train", "val")
+        if split in splits and splits[split].name != split
     )
-    if None not in splits.values():
+    if len(splits) == 2:
         return f" Did you mean {meant}? Otherwise: {CUT}."
-    if splits["train"] is not None:
+    if "train" in splits:
         return f" Allowed: {meant and f'{meant} with '}{CUT}."
     lists = sorted(file for file in root.iterdir() if file.suffix.lower() in (".csv", ".tsv"))
-    if not by_split and lists and len(found) == 1:
+    if not splits and lists and len(found) == 1:
         (folder,) = found.values()
         return f" Did you mean data=filelist data.train={lists[0]} data.root={folder} data.val_fraction=0.2?"
-    if not by_split and any(map(_has_images, found.values())):
+    if not splits and any(map(_has_images, found.values())):
         return f" If these are the classes: {CUT}; or move their images to train/<class>/ and val/<class>/."
     return " The layout is train/<class>/* and val/<class>/*, or <class>/* with data.val_fraction=0.2."
 

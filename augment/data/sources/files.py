@@ -50,7 +50,13 @@ class SampleMultilabel(Source):
 class Folder(Source):
     """Your own images: DIR/train/<class>/* and DIR/val/<class>/*, or DIR/<class>/* with val_fraction or folds."""
 
-    root: str = setting(Text(required=True, doc="folder with train/<class>/* and val/<class>/*, or with <class>/*"))
+    root: str = setting(
+        Text(
+            aliases=("dir", "path", "folder", "data_dir"),
+            required=True,
+            doc="folder with train/<class>/* and val/<class>/*, or with <class>/*",
+        )
+    )
     train_dir: str | None = setting(
         Text(optional=True, doc="folder of the training images in root, as training_set; null: train")
     )

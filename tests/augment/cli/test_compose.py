@@ -110,10 +110,25 @@ def test_what_has_a_meaning_is_not_put_in_quotes() -> None:
         assert normalize([given]) == [f"++{given}"]
 
 
-@pytest.mark.parametrize("given", ["fit.lr=[1", "fit lr=3", "data.root=/a/b=c"])
+@pytest.mark.parametrize("given", ["fit.lr=[1", "fit lr=3", "data.root=/a/b=c", "a=(1,2)", "a=1,", "a=rang(3)"])
 def test_what_cannot_be_parsed_is_named(given: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be read .*put in quotes"):
+    with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be read.*put in quotes"):
         normalize([given])
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("a=[1", "as many [ as ] are needed"),
+        ("a=(-7,7)", "a list has brackets: [-7,7]"),
+        ("a=1e-3,", "a comma too many"),
+        ("a=rang(3)", "unknown function 'rang'; Did you mean 'range'? Allowed: "),
+        ("a=interval(x,y)", "TypeError while evaluating 'interval(x,y)': "),
+    ],
+)
+def test_the_reason_is_not_that_of_a_grammar(given: str, reason: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(f'{given}: cannot be read ({reason}')}(?!.*expecting)"):
+        parse(given)
 
 
 def test_key_of() -> None:
@@ -270,10 +285,32 @@ def test_flags_of_hydra_are_taken_but_change_nothing() -> None:
             "'imagenete' is no override. Did you mean '+aug=imagenette'? Allowed: +aug=NAME, key=value, ~key.",
         ),
         ("imagenette.yaml", "'imagenette.yaml' is no override. Did you mean '+aug=imagenette'?"),
-        ("aug.train", "'aug.train' is no override. Allowed: +aug=NAME, key=value, ~key."),
+        (
+            "aug.train",
+            "'aug.train' is no override. Did you mean 'aug.train=...'? There is no blank around =. Allowed: ",
+        ),
+        ("fit.epochs:3", "'fit.epochs:3' is no override. Did you mean 'fit.epochs=3'? There is no blank around ="),
         ("--multirun", "'--multirun' is no override. Allowed:"),
         ("seed=0,1", "seed=0,1: several values make a sweep, which only `python -m trainer -m` runs."),
         ("data=sample,folder", "data=sample,folder: several values make a sweep"),
+        (
+            "fit.lr=0,5",
+            "fit.lr=0,5: several values make a sweep, which only `python -m trainer -m` runs. "
+            "A decimal number has a point, 0.5; a list, [0,5].",
+        ),
+        (
+            "fit.lr=${nothing}",
+            "fit.lr: ${nothing}: there is no key 'nothing'. Allowed: ${KEY} of a key that a YAML file",
+        ),
+        ("fit.lr=${data.sourc}", "fit.lr: ${data.sourc}: there is no key 'data.sourc'. Did you mean 'data.source'?"),
+        ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: the environment variable NO_SUCH is not set. Allowed: to set it, or ${"),
+        ("fit.lr=${nothing:1}", "fit.lr: ${nothing:1}: there is no resolver 'nothing'. Allowed: ${KEY} of a key"),
+        ("fit.lr=${fit.lr}", "fit.lr: ${fit.lr}: Recursive interpolation detected. Allowed: ${KEY} of a key"),
+        ("hydra/launcher=slrm", "hydra/launcher: unknown name 'slrm'. Did you mean 'slurm'? Allowed: "),
+        ("hydra.run.dirr=x", "hydra.run.dirr: unknown key. Did you mean 'hydra.run.dir'?"),
+        ("~data.source.name", "data.source.name: unknown key."),
+        ("rotate.p=0.5", "rotate: unknown key. Did you mean 'aug.train.rotate'? Allowed: "),
+        ("train.rotate.p=0.5", "train: unknown key. Did you mean 'aug.train'? Allowed: "),
         ("+aug=imagenete", "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
         ("data=foldr", "data: unknown name 'foldr'. Did you mean 'folder'?"),
         (

@@ -1,5 +1,6 @@
 """Parameters: which values each kind accepts, which it refuses, and its error messages."""
 
+import re
 from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import Any
@@ -179,7 +180,55 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
 def test_error_names_key_value_and_allowed_values(param: Param[Any], allowed: str, value: object) -> None:
     with pytest.raises(UserError) as caught:
         param.parse(value, KEY)
-    assert str(caught.value) == f"{KEY}: {value!r} is not allowed. Allowed: {allowed}."
+    hint = r"( Did you mean [^?]*\?)?"
+    expected = rf"{re.escape(f'{KEY}: {value!r} is not allowed.')}{hint}{re.escape(f' Allowed: {allowed}.')}"
+    assert re.fullmatch(expected, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("param", "value", "meant"),
+    [
+        (SHARE, "0,5", "0.5"),
+        (SHARE, "0.5", "0.5"),
+        (SHARE, "50%", "0.5"),
+        (SHARE, "p=.5", "0.5"),
+        (NUMBER, "1e-3", "0.001"),
+        (COUNT, 3.0, "3"),
+        (COUNT, "64 px", "64"),
+        (COUNT, [64, 64], "64"),
+        (RANGE, "-7..7", "[-7, 7]"),
+        (RANGE, "(-7, 7)", "[-7, 7]"),
+        (RANGE, [7, -7], "[-7, 7]"),
+        (RANGE, ["-7", "7,5"], "[-7, 7.5]"),
+        (FLAG, "yes", "true"),
+        (FLAG, "Off", "false"),
+        (CHANNELS, [0, 485, 0, 456, 0, 406], "[0.485, 0.456, 0.406]"),
+    ],
+)
+def test_slips_of_the_pen_are_understood(param: Param[Any], value: object, meant: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"{KEY}: {value!r} is not allowed. Did you mean {meant}? Allowed:")):
+        param.parse(value, KEY)
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        (SHARE, "half"),
+        (SHARE, "5"),
+        (SHARE, 5.0),
+        (SHARE, [0.2, 0.5]),
+        (COUNT, "3.5"),
+        (COUNT, []),
+        (COUNT, "auto"),
+        (RANGE, [1, 2, 3]),
+        (RANGE, "7"),
+        (CHANNELS, [0.1, 0.2]),
+        (FLAG, "maybe"),
+    ],
+)
+def test_what_means_nothing_has_no_hint(param: Param[Any], value: object) -> None:
+    with pytest.raises(UserError, match=r"is not allowed\. Allowed: "):
+        param.parse(value, KEY)
 
 
 @pytest.mark.parametrize(
@@ -339,6 +388,7 @@ def test_first_line_of_an_error() -> None:
 def test_suggest_sorts_names_and_accepts_none() -> None:
     assert suggest("rotat", ["warp", "rotate"]) == " Did you mean 'rotate'? Allowed: rotate, warp."
     assert suggest("rotate", []) == " Allowed: (none)."
+    assert suggest("AdamW", ["adam", "adamw"]) == " Did you mean 'adamw'? Allowed: adam, adamw."
 
 
 PARAMS: dict[str, Param[Any]] = {
@@ -393,6 +443,18 @@ class Section:
     root: str = setting(Text(required=True, doc="folder"))
     epochs: int = setting(Count(default=8, within=(1, 100), doc="epochs"))
     made: str = "not a setting"
+
+
+def test_a_name_that_others_use() -> None:
+    params = {
+        "epochs": Count(aliases=("max_epochs", "rounds"), doc="epochs"),
+        "around": Flag(default=False, doc="flag"),
+    }
+    for name in ("max_epochs", "rounds"):
+        with pytest.raises(
+            UserError, match=rf"^fit\.{name}: unknown key\. Did you mean 'epochs'\? Allowed: around, ep"
+        ):
+            parse_params(params, {name: 3}, "fit")
 
 
 def test_dataclass_of_settings() -> None:

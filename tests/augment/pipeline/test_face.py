@@ -107,14 +107,22 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
     [
         (("imagenete",), "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
         (("none.yaml",), "none.yaml: cannot be read: "),
-        (("list.yaml",), "list.yaml: holds no mapping."),
+        (("list.yaml",), "list.yaml: holds [1, 2]. Allowed: a mapping"),
         (("broken.yaml",), "broken.yaml: line 1, column 4: this [ is not closed"),
         (({"sise": 3},), "aug.sise: unknown key. Did you mean 'size'?"),
         (({"train": {"rotat": None}},), "aug.train.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
-        (({"size": "${x}"},), "Interpolation key 'x' not found"),
+        (({"size": "${x}"},), "aug.size: ${x}: there is no key 'x'."),
         (("imagenette", "aug.size=0"), "aug.size: 0 is not allowed."),
         (("imagenette", "+aug=strong"), "aug: chosen twice, imagenette and strong."),
         (("imagenette", "size"), "'size' is no override."),
+        (("imagenette", "size=3"), "size: unknown key. Did you mean 'aug.size'?"),
+        (("imagenette", {"aug.size": 64}), "{'aug.size': 64} is no override. Allowed: text, as \"aug.size=160\"."),
+        ((3,), "recipe: 3 is not allowed. Allowed: the name of a file of conf/aug, the path to a YAML file, or a "),
+        (
+            ({"train": {"flip": {"p": np.float32(1)}}},),
+            "train.flip.p: float32 is not allowed. Allowed: ",
+        ),
+        (({"defaults": ["nune"]},), "aug/given: defaults: unknown name 'nune'. Did you mean 'none'?"),
     ],
 )
 def test_recipes_that_are_not_allowed(
@@ -129,6 +137,29 @@ def test_recipes_that_are_not_allowed(
 
 
 # --- loaders ---
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch_size": "64"}, "batch_size: '64' is not allowed. Did you mean 64? Allowed: a whole number from 1 to"),
+        ({"batch_size": 0}, "batch_size: 0 is not allowed. Allowed: a whole number from 1 to 1000000."),
+        ({"threads": -1}, "threads: -1 is not allowed. Allowed: a whole number from 1 to 1024 or null."),
+        ({"world_size": 0}, "world_size: 0 is not allowed."),
+        ({"rank": 2, "world_size": 2}, "rank: 2 is not allowed. Allowed: a number from 0 to 1."),
+        ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what load_recipe returns."),
+    ],
+)
+def test_arguments_of_a_loader_that_are_not_allowed(
+    given: dict[str, Any], message: str, recipe: Recipe, folder: Path
+) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        augment.make_loader(**{"recipe": recipe, "data": "folder", "root": folder, "device": "cpu"} | given)
+
+
+def test_a_transform_takes_a_recipe_not_its_name() -> None:
+    with pytest.raises(UserError, match=r"^recipe: 'none' is not allowed\. Allowed: what augment\.load_recipe returns"):
+        augment.Transform("none", device="cpu")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -182,7 +182,10 @@ def test_no_callbacks(given: dict[str, object]) -> None:
         (["plots"], "callbacks: ['plots'] is not allowed."),
         ({"plotz": {}}, "callbacks.plotz: unknown callback. Did you mean 'plots'? Allowed: checkpoint, early_stop"),
         ({"gradclip": None}, "callbacks.gradclip: unknown callback. Did you mean 'grad_clip'?"),
-        ({"plots": True}, "callbacks.plots: True is not allowed. Allowed: a mapping of images."),
+        (
+            {"plots": True},
+            "callbacks.plots: True is not allowed. Allowed: {}, which adds it, or a mapping",
+        ),
         ({"plots": {"imges": 3}}, "callbacks.plots.imges: unknown key. Did you mean 'images'?"),
         (
             {"plots": {"images": 0}},

@@ -102,7 +102,7 @@ def test_it_trains_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.
         (["seed=1,2"], "seed"),
         (["--multirun"], "'--multirun' is no override."),
         (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder."),
-        (["fit.lr=${nothing}"], "Interpolation key 'nothing' not found"),
+        (["fit.lr=${nothing}"], "fit.lr: ${nothing}: there is no key 'nothing'."),
     ],
 )
 def test_mistakes_are_errors_of_the_user_before_anything_is_written(

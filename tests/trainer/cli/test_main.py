@@ -167,7 +167,7 @@ def test_evaluate_on_another_folder(finished, photos, call):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere: no config.yaml in it"),
+        (["nowhere"], "nowhere: there is no such folder."),
         (["RUN", "nowhere"], "nowhere: there is no such folder"),
         (["RUN", "PHOTOS"], "is not one of the model's classes"),
         (["RUN", "fit.batch=3"], "fit.batch: unknown key. Did you mean 'batch_size'?"),

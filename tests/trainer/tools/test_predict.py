@@ -186,7 +186,7 @@ def test_csv_quotes_what_needs_it():
     [
         ([], "no run is given"),
         (["RUN"], "no images are given"),
-        (["nowhere", "PHOTO"], "nowhere: no config.yaml in it. Allowed: the folder of a run."),
+        (["nowhere", "PHOTO"], "nowhere: there is no such folder. Allowed: the folder of a run."),
         (["EMPTY", "PHOTO"], "best.pt: no such checkpoint"),
         (["RUN", "phot.png"], "phot.png: there is no such file or folder. Did you mean photo.png?"),
         (["RUN", "EMPTY"], "holds no images"),

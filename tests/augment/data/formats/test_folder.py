@@ -100,6 +100,7 @@ def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_missing_root_suggests_a_neighbor(tmp_path: Path) -> None:
     make(tmp_path, "imagenette2/train/a/b.jpg", "other/c.jpg")
+    (tmp_path / "imagenete2.zip").touch()  # nearer, but a file
     assert f"there is no such folder. Did you mean {tmp_path / 'imagenette2'}?" in message(tmp_path / "imagenete2")
 
 
@@ -156,6 +157,32 @@ def test_folders_of_other_names(tmp_path: Path) -> None:
 def test_images_of_other_formats_are_kept_in_mind(tmp_path: Path) -> None:
     make(tmp_path, "train/cat/a.jpg", "train/owl/b.jpg", "train/owl/c.HEIC", "train/owl/d.txt", "val/cat/v.jpg")
     assert scan_folder(tmp_path).train.foreign == ((tmp_path / "train/owl/c.HEIC", 1),)
+
+
+def test_a_misspelled_train_dir_suggests_the_nearest_folder(tmp_path: Path) -> None:
+    make(tmp_path, "train/a/b.jpg", "val/a/c.jpg")
+    with pytest.raises(UserError, match=r"there is no folder trian in it, only train, val\. Did you mean 'train'\?$"):
+        scan_folder(tmp_path, train_dir="trian")
+
+
+@pytest.mark.parametrize(
+    ("split", "counted"),
+    [("val", "val"), ("validation", "validation"), ("test", "test"), ("training", ""), ("val/val", "val")],
+)
+def test_a_lenient_scan_goes_on_without_train(split: str, counted: str, tmp_path: Path) -> None:
+    make(tmp_path, f"{split}/a/b.jpg", f"{split}/a/c.jpg", f"{split}/b/d.jpg")
+    dataset = scan_folder(tmp_path, lenient=True)
+    assert (dataset.classes, dataset.train.targets, len(dataset.val)) == (("a", "b"), (0, 0, 1), 0)
+    assert dataset.problems[0] == message(tmp_path)
+    note = [f"data.root={tmp_path}: the images of {tmp_path / split} are counted as train here, for want of others."]
+    assert list(dataset.problems[1:]) == (note if counted else [])
+
+
+def test_a_lenient_scan_takes_both_splits_by_other_names(tmp_path: Path) -> None:
+    make(tmp_path, "Training/a/b.jpg", "Testing/a/c.jpg", "Testing/a/d.jpg")
+    dataset = scan_folder(tmp_path, lenient=True)
+    assert (len(dataset.train), len(dataset.val)) == (1, 2)
+    assert "Did you mean data.train_dir=Training data.val_dir=Testing?" in dataset.problems[0]
 
 
 def test_a_lenient_scan_goes_on_after_problems(tmp_path: Path) -> None:
