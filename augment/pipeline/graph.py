@@ -257,12 +257,7 @@ class GraphImage:
         )
 
     def _here(self, image: Node) -> Node:
-        if self._placement.device == "cpu" or self._mixed:
-            return image
-        if self._raw and image.device == "cpu":
-            # Threads put it into pinned memory, from which the GPU reads; otherwise, one thread would, image by image.
-            image = fn.slice(image, rel_start=[0.0, 0.0], rel_shape=[1.0, 1.0], axes=[0, 1])
-        return image.gpu()
+        return image.gpu() if self._placement.device == "gpu" and not self._mixed else image
 
 
 def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> Node:

@@ -102,7 +102,8 @@ def test_a_run_that_continues_decodes_as_it_did(image_files: Split) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pixels", "threads", "share"), [(224 * 224, 16, 0.14), (224 * 224, 4, 0.39), (500 * 375, 16, 0.37), (1, 1, 0)]
+    ("pixels", "threads", "share"),
+    [(224 * 224, 16, 0.14), (224 * 224, 4, 0.39), (500 * 375, 16, 0.37), (500 * 375, 2, 0.65)],
 )
 def test_the_share_of_the_gpus_own_decoder(
     pixels: int, threads: int, share: float, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
