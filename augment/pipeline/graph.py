@@ -35,7 +35,7 @@ class Placement:
         decode: "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU.
         cache: MiB of GPU memory for decoded images; 0 for none.
         prefetch: batches to prefetch.
-        hw_decoder_load: share of the JPEGs for the GPU's own decoder, which rounds differently.
+        hw_decoder_load: share of the JPEGs for the GPU's hardware decoder, which rounds differently.
         auto: whether `decode` was left to a trial.
         load_auto: whether `hw_decoder_load` was left to `place`.
         reason: what was chosen and why, if anything was; for people.

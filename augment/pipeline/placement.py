@@ -3,7 +3,9 @@
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from statistics import fmean
 from typing import Literal
 
 import torch
@@ -11,6 +13,7 @@ from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 
 from augment.data import dataset
+from augment.data.faults import DECODER_ERRORS
 from augment.data.images import are_decoded, are_paths, open_image
 from augment.pipeline.build import READER, feed_images
 from augment.pipeline.graph import GraphImage, Placement
@@ -22,9 +25,11 @@ from augment.support.text import amount
 _MIB = 2**20
 _PROBED = 100  # images whose headers are read to know how many pixels all of them have
 
-# Seconds for a JPEG: of the one thread that feeds the GPU's own decoder, and of another thread, for each pixel.
-# Measured with small photos, one H200 and 16 CPU cores (docs/speed.md). Large ones take its own decoder longer, too.
-_OWN, _PER_PIXEL, _MOST = 80e-6, 4e-9, 0.65
+# Seconds that the thread which feeds the hardware decoder takes for a JPEG, and that another thread takes for each
+# pixel, measured with small photos, one H200 and 16 CPU cores (docs/speed.md). Large photos take the hardware decoder
+# longer, too, so its share is limited.
+_HARDWARE_SECONDS, _PIXEL_SECONDS = 80e-6, 4e-9
+_LARGEST_SHARE = 0.65
 
 # The trial: batches that are decoded to warm up, and to be timed.
 _WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
@@ -54,7 +59,7 @@ def place(
         aug: what is asked for.
         files: the images, of both splits if there are two: all pipelines of a process share one cache, of one size.
         device: where batches are made.
-        threads: CPU threads of the pipeline, for the trial of `aug.decode=auto` and the share of the GPU's own decoder.
+        threads: CPU threads of the pipeline, for the trial of `aug.decode=auto` and the hardware decoder's share.
         trial: whether there is to be one; "mixed" without.
     """
     if device.type != "cuda":
@@ -62,7 +67,7 @@ def place(
     if are_decoded(files):
         reason = "decode and cache: nothing to do, for the images are stored decoded"
         return Placement("gpu", "mixed", 0, aug.prefetch, reason=reason)
-    load = _own_share(files, threads) if aug.hw_decoder_load is None else aug.hw_decoder_load
+    load = _hardware_share(files, threads) if aug.hw_decoder_load is None else aug.hw_decoder_load
     placement = Placement("gpu", "mixed", 0, aug.prefetch, load, aug.decode == "auto", aug.hw_decoder_load is None)
     decode: Literal["cpu", "mixed"] = "cpu" if aug.decode == "cpu" else "mixed"
     reasons = []
@@ -108,18 +113,18 @@ def decoded_bytes(files: Sequence[dataset.ImageRef]) -> int:
 
 def _pixels(files: Sequence[dataset.ImageRef]) -> float:
     """Return how many pixels the images have on average, from the headers of some."""
-    some = files[:: max(1, len(files) // _PROBED)]
-    total = 0
-    for file in some:
-        with open_image(file) as image:
-            total += image.width * image.height
-    return total / len(some)
+    found = []
+    for file in files[:: max(1, len(files) // _PROBED)]:
+        # What cannot be read is reported, or skipped, when its batch is made.
+        with suppress(*DECODER_ERRORS, UserError), open_image(file) as image:
+            found.append(image.width * image.height)
+    return fmean(found or [0])
 
 
-def _own_share(files: Sequence[dataset.ImageRef], threads: int) -> float:
-    """Return the share of the JPEGs for which the GPU's own decoder takes as long as the CPU's threads for the rest."""
-    shared = _PER_PIXEL * _pixels(files) / threads
-    return min(_MOST, round(shared / (shared + _OWN), 2))
+def _hardware_share(files: Sequence[dataset.ImageRef], threads: int) -> float:
+    """Return the share of the JPEGs for which the hardware decoder takes as long as the CPU threads for the rest."""
+    others = _PIXEL_SECONDS * _pixels(files) / threads
+    return min(_LARGEST_SHARE, round(others / (others + _HARDWARE_SECONDS), 2))
 
 
 def _try_both(

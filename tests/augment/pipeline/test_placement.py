@@ -105,7 +105,7 @@ def test_a_run_that_continues_decodes_as_it_did(image_files: Split) -> None:
     ("pixels", "threads", "share"),
     [(224 * 224, 16, 0.14), (224 * 224, 4, 0.39), (500 * 375, 16, 0.37), (500 * 375, 2, 0.65)],
 )
-def test_the_share_of_the_gpus_own_decoder(
+def test_the_share_of_the_hardware_decoder(
     pixels: int, threads: int, share: float, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(augment.pipeline.placement, "_pixels", lambda files: pixels)
@@ -114,7 +114,15 @@ def test_the_share_of_the_gpus_own_decoder(
     assert not place(aug_of(hw_decoder_load=0.5), photos, CUDA, threads=threads).load_auto
 
 
-def test_a_run_that_continues_keeps_the_share_of_the_gpus_own_decoder(image_files: Split) -> None:
+def test_an_unreadable_image_does_not_count(photos: tuple[Path, ...], tmp_path: Path) -> None:
+    """It is reported, or skipped, when its batch is made."""
+    (broken := tmp_path / "broken.jpg").write_bytes(b"no image")
+    missing = tmp_path / "missing.jpg"
+    assert place(aug_of(), (*photos, broken, missing), CUDA, threads=1) == place(aug_of(), photos, CUDA, threads=1)
+    assert place(aug_of(), (broken,), CUDA, threads=1).hw_decoder_load == 0
+
+
+def test_a_resumed_run_keeps_the_share_of_the_hardware_decoder(image_files: Split) -> None:
     here, there = (replace(MIXED, hw_decoder_load=share, load_auto=True) for share in (0.2, 0.4))
     assert loader(here, image_files).identity == loader(there, image_files).identity
     after = loader(replace(there, device="cpu"), image_files)
