@@ -116,6 +116,8 @@ class Stepper:
 
     def _in_one(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the tensor that all gradients lie in, if `_start_gradients` made them at once."""
+        if not self._runner.captures:  # each step has new ones, which must not be kept
+            return gradients
         if len(gradients) != len(self._known) or not all(map(is_, gradients, self._known)):
             self._known, self._whole = gradients, gradients
             storages = {gradient.untyped_storage().data_ptr() for gradient in gradients}

@@ -1,12 +1,14 @@
 """Gradients in one tensor, which ranks add up without a copy."""
 
+from weakref import ref
+
 import pytest
 import torch
 from fakes import tiny_model
 from graphed import FakeBackend
 from torch import Tensor, nn
 
-from trainer.loop.graphs import Graphs
+from trainer.loop.graphs import Graphs, Runner
 from trainer.loop.ranks import Ranks
 from trainer.loop.stepper import Stepper
 
@@ -59,3 +61,12 @@ def test_gradients_of_other_origin_are_added_up_one_by_one(model: nn.Module, cha
     assert len(ranks.given) == len(rest)
     for gradient, was in zip(rest, before, strict=True):
         torch.testing.assert_close(gradient, 2 * was)
+
+
+def test_gradients_that_are_dropped_free_their_memory(model: nn.Module) -> None:
+    stepper = Stepper(torch.optim.SGD(model.parameters(), lr=0.1), Runner())
+    stepper.backward(loss_of(model))
+    stepper.add_up(Doubling(), [], 1.0)
+    gradients = [ref(p.grad) for p in model.parameters()]
+    stepper.step()
+    assert [gradient() for gradient in gradients] == [None] * len(gradients)
