@@ -59,11 +59,11 @@ def describe_slip(error: yaml.YAMLError, text: str = "") -> str:
         return f"{place}: *{alias[1]} repeats a value that no &{alias[1]} names. Allowed: quotes around a text with *."
     if "expected a single document" in context:
         return f"{place}: a second document begins. Allowed: one, so no line of ---."
-    if found in ("}", "]"):
-        return f"{place}: this {found} closes nothing. Allowed: as many {{ and [ as }} and ]."
     for kind, opening, closing in (("flow mapping", "{", "}"), ("flow sequence", "[", "]")):
         if kind in context and begun:
             return f"{begun}: this {opening} is not closed by a {closing} before {place}."
+    if found in ("}", "]"):
+        return f"{place}: this {found} closes nothing. Allowed: as many {{ and [ as }} and ]."
     if "flow node" in context:
         return f"{place}: a value, or the end of a {{ or [, is missing."
     if "quoted" in context and begun:

@@ -37,6 +37,7 @@ def file(tmp_path: Path) -> Path:
         pytest.param("a: [", "line 2, column 1: a value, or the end of a { or [, is missing.", id="an open end"),
         pytest.param("a: [1, 2\nb: 3", "line 1, column 4: this [ is not closed by a ] before line 2", id="a list"),
         pytest.param("a: {b: 1\nc: {}", "line 1, column 4: this { is not closed by a } before line 2", id="a brace"),
+        pytest.param("a: {b: 1]}", "line 1, column 4: this { is not closed by a } before line 1", id="another bracket"),
         pytest.param("a: \0", "line 1, column 4: a control character. Allowed: text without them.", id="no text"),
         pytest.param("a:\n  b: 1\n  b: 2", "line 3, column 3: the key b is in this mapping already.", id="a key twice"),
         pytest.param("a:\n\tb: 1", "line 2, column 1: a tab. Allowed: spaces.", id="a tab"),
