@@ -43,8 +43,9 @@ def run_and_leave(main: Callable[[], int]) -> NoReturn:
     except SystemExit as ended:
         code = ended.code
     if "torch" in sys.modules and isinstance(code, int):
-        if (dali := sys.modules.get("nvidia.dali.backend")) is not None:
-            atexit.unregister(dali._unload_dali)  # it takes half a second for what ends with the process
+        # Unloading DALI takes half a second, and frees only what the end of the process frees anyway.
+        if unload := getattr(sys.modules.get("nvidia.dali.backend"), "_unload_dali", None):
+            atexit.unregister(unload)
         threading._shutdown()  # type: ignore[attr-defined]  # as Python does it, in this order
         atexit._run_exitfuncs()
         with suppress(OSError, ValueError):  # if what was printed is lost, Python says so
