@@ -172,7 +172,7 @@ def make_loader(
     """
     from augment.cli.compose import with_data
     from augment.data.sources import load_dataset
-    from augment.params import Count, Number, parse_params
+    from augment.params import Count, parse_params
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
     from augment.pipeline.placement import place, torch_device
@@ -184,9 +184,8 @@ def make_loader(
         raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what load_recipe returns.")
     count = Count(within=(1, 10**6), doc="")
     numbers = {"world_size": count, "batch_size": count, "threads": Count(optional=True, within=(1, 1024), doc="")}
-    given = {"world_size": world_size, "batch_size": batch_size, "threads": threads}
-    parse_params(numbers, {name: getattr(n, "item", lambda n=n: n)() for name, n in given.items()}, "")
-    Number(within=(0, world_size - 1), doc="").parse(rank, "rank")
+    parse_params(numbers, {"world_size": world_size, "batch_size": batch_size, "threads": threads}, "")
+    Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     dataset = load_dataset(with_data(recipe, data, settings).source())
     chosen = dataset.train if split == "train" else dataset.val

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from numbers import Integral
 from typing import Any
 
 from augment.params.param import Interval, Param, bounds, number_in
@@ -34,9 +35,10 @@ class Count(Param[int]):
     within: Interval = (0, inf)
 
     def _convert(self, value: object) -> int | None:
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, Integral):  # NumPy's integers, too
             return None
-        return value if self.within[0] <= value <= self.within[1] else None
+        number = int(value)
+        return number if self.within[0] <= number <= self.within[1] else None
 
     def _allowed(self) -> str:
         return f"a whole number{bounds(self.within)}"

@@ -65,6 +65,7 @@ HUGE = 10**400  # a whole number that no float can hold: float(HUGE) raises Over
         (FACTOR, 10, 10.0),
         (COUNT, 0, 0),
         (COUNT, 2**63, 2**63),
+        (COUNT, np.int64(3), 3),
         (SIDE, 8, 8),
         (SIDE, 16, 16),
         (FLAG, True, True),

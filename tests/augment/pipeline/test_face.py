@@ -146,7 +146,8 @@ def test_recipes_that_are_not_allowed(
         ({"batch_size": 0}, "batch_size: 0 is not allowed. Allowed: a whole number from 1 to 1000000."),
         ({"threads": -1}, "threads: -1 is not allowed. Allowed: a whole number from 1 to 1024 or null."),
         ({"world_size": 0}, "world_size: 0 is not allowed."),
-        ({"rank": 2, "world_size": 2}, "rank: 2 is not allowed. Allowed: a number from 0 to 1."),
+        ({"rank": 2, "world_size": 2}, "rank: 2 is not allowed. Allowed: a whole number from 0 to 1."),
+        ({"rank": 0.5, "world_size": 2}, "rank: 0.5 is not allowed."),
         ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what load_recipe returns."),
     ],
 )
