@@ -231,7 +231,9 @@ def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
         _refuse_deletions(config_name, tokens, overrides)
         raise UserError(explain(error)) from error
     except RecursionError as error:
-        raise UserError("defaults: config files build on each other in a circle. Allowed: none that does.") from error
+        raise UserError(
+            "defaults: config files build on each other in a circle. Allowed: defaults without circles."
+        ) from error
 
 
 def _refuse_deletions(config_name: str, tokens: list[str], overrides: Sequence[Override]) -> None:

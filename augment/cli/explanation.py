@@ -33,7 +33,7 @@ def explain(error: Exception) -> str:
         return f"{twice[1]}: chosen by two defaults lists. Did you mean 'override /{twice[2]}' in the second one?"
     if missing := re.match(r"Could not override '(.*?)'|Could not delete from config. '(.*?)' does not exist", text):
         name = missing[1] or missing[2]
-        return f"{name}: unknown key.{nearest(name, _HYDRA)} Allowed: a key that there is."
+        return f"{name}: unknown key.{nearest(name, _HYDRA)} Allowed: an existing key."
     if isinstance(error, UnsupportedValueType):
         what = text.split("'")[1]
         return f"{error.full_key}: {what} is not allowed. Allowed: numbers and text of Python itself, lists, mappings."

@@ -118,10 +118,10 @@ def _reason(token: str, text: str) -> str:
         return f" ({text})"
     for opening, closing in ("[]", "{}", "()"):
         if value.count(opening) != value.count(closing):
-            return f" (as many {opening} as {closing} are needed)"
+            return f" ({opening} and {closing} do not match)"
     if value.startswith("("):
-        return f" (a list has brackets: [{value.strip('()')}])"
-    return " (a comma too many)" if value.endswith(",") else ""
+        return f" (a list is written in brackets: [{value.strip('()')}])"
+    return " (one comma too many)" if value.endswith(",") else ""
 
 
 def key_of(override: Override) -> str:
@@ -159,7 +159,7 @@ def refuse_sweeps(tokens: Sequence[str]) -> None:
 def _one_value(token: str) -> str:
     """Return a hint at the number or the list that two values, as p=0,5, may mean."""
     pair = re.fullmatch(r".*=(-?\d+),(\d+)", token)
-    return f" A decimal number has a point, {pair[1]}.{pair[2]}; a list, [{pair[1]},{pair[2]}]." if pair else ""
+    return f" For a decimal number write {pair[1]}.{pair[2]}; for a list, [{pair[1]},{pair[2]}]." if pair else ""
 
 
 def _meant(token: str) -> str:
@@ -170,4 +170,4 @@ def _meant(token: str) -> str:
     if near:
         return f" Did you mean '+{files[near[0]]}={near[0]}'?"
     pair = re.fullmatch(r"([a-z_]+(?:\.\w+)+)(?::(.+))?", token)
-    return f" Did you mean '{pair[1]}={pair[2] or '...'}'? There is no blank around =." if pair else ""
+    return f" Did you mean '{pair[1]}={pair[2] or '...'}'? Write no spaces around =." if pair else ""

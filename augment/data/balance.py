@@ -13,7 +13,7 @@ from augment.support.text import amount
 # Weights of labels are limited to this and its reciprocal: a very rare label would dominate the loss.
 MAX_LABEL_WEIGHT = 100.0
 
-_BALANCED = "balance: all classes have as many images, so that data.balance changes nothing"
+_BALANCED = "balance: all classes have equally many images, so data.balance changes nothing"
 
 
 def check_balance(dataset: Dataset, how: str) -> None:

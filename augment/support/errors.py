@@ -60,9 +60,9 @@ def key_slip(name: object, value: object) -> str:
     """Return a hint at a slip of YAML if a key looks as if it came from one; otherwise an empty string."""
     if pair := re.fullmatch(r"(\w+)\s*[=:]\s*(\S.*)", str(name)):
         end = "" if value is None else f": {value}"
-        return f" Did you mean '{pair[1]}: {pair[2]}{end}'? A colon and a blank follow a key."
+        return f" Did you mean '{pair[1]}: {pair[2]}{end}'? A key is followed by a colon and a space."
     if value is None and re.fullmatch(r"[-+.\d]+\W?", str(name)):
-        return " A comma ends a value in { }: a decimal number has a point, and a list is in [ ]."
+        return " In { }, a comma ends a value: write decimals with a point, and lists in [ ]."
     return ""
 
 

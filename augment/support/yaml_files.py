@@ -56,14 +56,14 @@ def describe_slip(error: yaml.YAMLError, text: str = "") -> str:
             return f"{place}: a tab. Allowed: spaces."
         return f"{place}: no value begins with {found or 'this character'}. Allowed: quotes around it."
     if alias := re.fullmatch(r"found undefined alias '?(.*?)'?", problem):
-        return f"{place}: *{alias[1]} repeats a value that no &{alias[1]} names. Allowed: quotes around a text with *."
+        return f"{place}: there is no &{alias[1]} before *{alias[1]}. Allowed: quotes around text that begins with *."
     if "expected a single document" in context:
-        return f"{place}: a second document begins. Allowed: one, so no line of ---."
+        return f"{place}: a second document begins. Allowed: one document, without a line of ---."
     for kind, opening, closing in (("flow mapping", "{", "}"), ("flow sequence", "[", "]")):
         if kind in context and begun:
             return f"{begun}: this {opening} is not closed by a {closing} before {place}."
     if found in ("}", "]"):
-        return f"{place}: this {found} closes nothing. Allowed: as many {{ and [ as }} and ]."
+        return f"{place}: this {found} closes no bracket. Allowed: matching brackets."
     if "flow node" in context:
         return f"{place}: a value, or the end of a {{ or [, is missing."
     if "quoted" in context and begun:

@@ -206,7 +206,7 @@ def join() -> Ranks:
     """Join the processes that torchrun started with this one; without it, the process is alone.
 
     Raises:
-        UserError: they do not meet.
+        UserError: it cannot connect to them.
     """
     if launched() > 1 and not dist.is_initialized():
         us = f"RANK={os.environ['RANK']} of WORLD_SIZE={launched()}"
@@ -224,7 +224,7 @@ def join() -> Ranks:
                 dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
                 current()
         except (RuntimeError, ValueError) as error:
-            raise UserError(f"{us}: cannot meet the other processes: {_cause(error)} {allowed}") from error
+            raise UserError(f"{us}: cannot connect to the other processes: {_cause(error)} {allowed}") from error
         finally:
             waiting.cancel()
     return current()

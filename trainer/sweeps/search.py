@@ -114,7 +114,7 @@ class Plan:
                 try:
                     check_jobs([[*self.fixed, one.override(low + 0.382 * (high - low))]], config_name=self.config_name)
                 except UserError as error:  # though its ends are allowed
-                    raise UserError(f"{error} Whole numbers are int(interval({low:g},{high:g})).") from error
+                    raise UserError(f"{error} For whole numbers write int(interval({low:g},{high:g})).") from error
 
 
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:

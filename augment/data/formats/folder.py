@@ -134,7 +134,7 @@ def _split_folders(
         raise UserError(text)
     problems.append(text)
     if "train" not in named:
-        problems.append(f"the images of {named['val']} are counted as train here, for want of others.")
+        problems.append(f"the images of {named['val']} are counted as train here, as there are no others.")
         return named["val"], None
     return named["train"], None if cuts_val else named.get("val")
 
@@ -178,7 +178,7 @@ def _split_named(name: str) -> str:
 
 
 def _splits_in(found: dict[str, Path]) -> dict[str, Path]:
-    """Return the folders that are train and val by their names, where there are such; test counts as val."""
+    """Return the folders whose names mean train or val; test counts as val if there is no other."""
     by_split = {split: folder for name, folder in reversed(found.items()) if (split := _split_named(name))}
     if "test" in by_split:
         test = by_split.pop("test")

@@ -110,7 +110,7 @@ def test_what_has_a_meaning_is_not_put_in_quotes() -> None:
         assert normalize([given]) == [f"++{given}"]
 
 
-@pytest.mark.parametrize("given", ["fit.lr=[1", "fit lr=3", "data.root=/a/b=c", "a=(1,2)", "a=1,", "a=rang(3)"])
+@pytest.mark.parametrize("given", ["fit lr=3", "data.root=/a/b=c"])
 def test_what_cannot_be_parsed_is_named(given: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be read.*put in quotes"):
         normalize([given])
@@ -119,15 +119,17 @@ def test_what_cannot_be_parsed_is_named(given: str) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ("a=[1", "as many [ as ] are needed"),
-        ("a=(-7,7)", "a list has brackets: [-7,7]"),
-        ("a=1e-3,", "a comma too many"),
+        ("a=[1", "[ and ] do not match"),
+        ("a=(-7,7)", "a list is written in brackets: [-7,7]"),
+        ("a=1e-3,", "one comma too many"),
         ("a=rang(3)", "unknown function 'rang'; Did you mean 'range'? Allowed: "),
         ("a=interval(x,y)", "TypeError while evaluating 'interval(x,y)': "),
     ],
 )
 def test_the_reason_is_not_that_of_a_grammar(given: str, reason: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(f'{given}: cannot be read ({reason}')}(?!.*expecting)"):
+    with pytest.raises(
+        UserError, match=f"^{re.escape(f'{given}: cannot be read ({reason}')}(?!.*expecting).*put in quotes"
+    ):
         parse(given)
 
 
@@ -287,16 +289,16 @@ def test_flags_of_hydra_are_taken_but_change_nothing() -> None:
         ("imagenette.yaml", "'imagenette.yaml' is no override. Did you mean '+aug=imagenette'?"),
         (
             "aug.train",
-            "'aug.train' is no override. Did you mean 'aug.train=...'? There is no blank around =. Allowed: ",
+            "'aug.train' is no override. Did you mean 'aug.train=...'? Write no spaces around =. Allowed: ",
         ),
-        ("fit.epochs:3", "'fit.epochs:3' is no override. Did you mean 'fit.epochs=3'? There is no blank around ="),
+        ("fit.epochs:3", "'fit.epochs:3' is no override. Did you mean 'fit.epochs=3'? Write no spaces around ="),
         ("--multirun", "'--multirun' is no override. Allowed:"),
         ("seed=0,1", "seed=0,1: several values make a sweep, which only `python -m trainer -m` runs."),
         ("data=sample,folder", "data=sample,folder: several values make a sweep"),
         (
             "fit.lr=0,5",
             "fit.lr=0,5: several values make a sweep, which only `python -m trainer -m` runs. "
-            "A decimal number has a point, 0.5; a list, [0,5].",
+            "For a decimal number write 0.5; for a list, [0,5].",
         ),
         (
             "fit.lr=${nothing}",

@@ -40,7 +40,7 @@ IN_FILES = [
     ),
     ("defaults: [_self, none]", "defaults: _self: unknown name '_self'. Did you mean '_self_'? Allowed: _self_, "),
     ("defaults: [slip, _self_]", "defaults: slip: unknown name 'slip'. "),
-    ("defaults: [_self_, none, _self_]", "defaults: _self_ is there 2 times. Allowed: once."),
+    ("defaults: [_self_, none, _self_]", "defaults: _self_ occurs 2 times. Allowed: once."),
     ("defaults: none", "defaults: 'none' is not allowed. Allowed: a list, as [NAME, _self_]."),
     ("defaults: {aug: none}", "defaults: {'aug': 'none'} is not allowed. Allowed: a list, as [NAME, _self_]."),
     ("defaults: [[none]]", "defaults: ['none']: is not allowed. Allowed: NAME, GROUP: NAME, "),
@@ -56,27 +56,30 @@ IN_FILES = [
     ),
     (
         "defaults: [override /aug: none, imagenette]",
-        "defaults: imagenette: is below an override. Allowed: overrides at the end of the list.",
+        "defaults: imagenette: comes after an override. Allowed: overrides at the end of the list.",
     ),
-    ("- flip", "holds ['flip']. Allowed: a mapping: lines of key: value, without dashes."),
+    ("- flip", "holds ['flip']. Allowed: a mapping, as lines of key: value without dashes."),
     ("flip", "holds 'flip'. Allowed: a mapping"),
     ("size: ${aug.size", "size: an interpolation cannot be read. Allowed: ${KEY}, closed by a }."),
     ("train:\n\tflip: {p: 0.5}", "line 2, column 1: a tab. Allowed: spaces."),
     ("train: {flip: {p: 0.5}", "line 1, column 8: this { is not closed by a } before line "),
-    ("train: {flip: {p: 0.5}}}", "line 1, column 24: this } closes nothing. Allowed: as many { and [ as } and ]."),
+    ("train: {flip: {p: 0.5}}}", "line 1, column 24: this } closes no bracket. Allowed: matching brackets."),
     (
         "train: {flip: {}, flip: {}}",
         "line 1, column 19: the key flip is in this mapping already. Allowed: each key once.",
     ),
-    ("train: {}\n---\nval: {}", "line 2, column 1: a second document begins. Allowed: one, so no line of ---."),
-    ("train: *flip", "line 1, column 8: *flip repeats a value that no &flip names. Allowed: quotes around"),
+    (
+        "train: {}\n---\nval: {}",
+        "line 2, column 1: a second document begins. Allowed: one document, without a line of ---.",
+    ),
+    ("train: *flip", "line 1, column 8: there is no &flip before *flip. Allowed: quotes around text"),
 ]
 
 # What is in a file of aug, or in a mapping; the whole message.
 IN_VALUES = [
     (
         "train: {flip: {p: 0,5}}",
-        "aug.train.flip.5: unknown key. A comma ends a value in { }: a decimal number has a point, ",
+        "aug.train.flip.5: unknown key. In { }, a comma ends a value: write decimals with a point, ",
     ),
     (
         "train:\n  flip:\n    p: 0,5",
@@ -90,7 +93,7 @@ IN_VALUES = [
     ("aug:\n  train: {}", "aug.aug: unknown key. Did you mean its content, without 'aug:' around it? Allowed: "),
     (
         "train:\n  flip:{p: 0.5}",
-        "aug.train.flip:{p: '0.5}' is not allowed. Did you mean 'flip: {p: 0.5}'? A colon and ",
+        "aug.train.flip:{p: '0.5}' is not allowed. Did you mean 'flip: {p: 0.5}'? A key is followed by a colon ",
     ),
     (
         "train:\n  - flip: {}",
@@ -166,7 +169,7 @@ def test_tools_print_it_without_a_traceback(mine: Path, capsys: pytest.CaptureFi
         ),
         (
             "defaults: [config, _self_]\nfit:\n  - epochs: 3",
-            "{file}: fit: holds a list. Allowed: a mapping: lines of key",
+            "{file}: fit: holds a list. Allowed: a mapping, as lines of key",
         ),
     ],
 )
@@ -198,7 +201,7 @@ def test_a_missing_main_file(mine: Path) -> None:
     [
         (
             "fit: {epochs: 3}",
-            "{file}: its first line is not # @package _global_. Allowed: that line; its keys are of all sections.",
+            "{file}: its first line is not # @package _global_. Allowed: that line, as its keys are of all sections.",
         ),
         ("# @package _globl_\nfit: {epochs: 3}", "{file}: its first line is not # @package _global_. Allowed: "),
         (

@@ -92,9 +92,13 @@ def set_variables(monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None
         (
             {},
             RuntimeError("address already in use\nat 0x1"),
-            "cannot meet the other processes: address already in use. ",
+            "cannot connect to the other processes: address already in use. ",
         ),
-        ({"MASTER_PORT": "x"}, ValueError("invalid literal"), "cannot meet the other processes: invalid literal. "),
+        (
+            {"MASTER_PORT": "x"},
+            ValueError("invalid literal"),
+            "cannot connect to the other processes: invalid literal. ",
+        ),
     ],
     ids=["missing", "port", "address"],
 )

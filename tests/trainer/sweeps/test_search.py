@@ -189,7 +189,9 @@ def test_mistakes(tmp_path: Path, settings: dict[str, Any], message: str) -> Non
 def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:
     """Its ends are allowed, but no value in between."""
     sweeper = {"kind": "optuna", "n_trials": 4}
-    with pytest.raises(UserError, match=r"^fit\.epochs: 1\.\d+ is not .* Whole numbers are int\(interval\(1,3\)\)\.$"):
+    with pytest.raises(
+        UserError, match=r"^fit\.epochs: 1\.\d+ is not .* For whole numbers write int\(interval\(1,3\)\)\.$"
+    ):
         Plan.of(sweeper, FIXED, ["++fit.epochs=interval(1,3)"], tmp_path, "config")
     Plan.of(sweeper, FIXED, ["++fit.epochs=int(interval(1,3))"], tmp_path, "config")
 

@@ -174,7 +174,9 @@ def test_a_lenient_scan_goes_on_without_train(split: str, counted: str, tmp_path
     dataset = scan_folder(tmp_path, lenient=True)
     assert (dataset.classes, dataset.train.targets, len(dataset.val)) == (("a", "b"), (0, 0, 1), 0)
     assert dataset.problems[0] == message(tmp_path)
-    note = [f"data.root={tmp_path}: the images of {tmp_path / split} are counted as train here, for want of others."]
+    note = [
+        f"data.root={tmp_path}: the images of {tmp_path / split} are counted as train here, as there are no others."
+    ]
     assert list(dataset.problems[1:]) == (note if counted else [])
 
 
