@@ -127,7 +127,7 @@ class _UserFiles(FileConfigSource):
         found = super().load_config(config_path)
         if group == "experiment" and found.header["package"] != "_global_":
             raise UserError(
-                f"{file}: its first line is not # @package _global_. Allowed: that line, as its keys are of all sections."
+                f"{file}: its first line is not # @package _global_. Allowed: that line; its keys are of all sections."
             )
         assert isinstance(found.config, DictConfig)
         defaults = found.config.get("defaults", [])

@@ -20,7 +20,7 @@ def launched() -> int:
     return max(1, int(size)) if "RANK" in os.environ and size.isdecimal() else 1
 
 
-def local() -> tuple[int, int]:
+def local_rank() -> tuple[int, int]:
     """Return the number of this process among those of its machine, and their count."""
     if launched() == 1:
         return 0, 1

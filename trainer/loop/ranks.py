@@ -22,7 +22,7 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
 from augment.support.errors import UserError, first_line
-from augment.support.process import launched, local
+from augment.support.process import launched, local_rank
 from augment.support.signals import killed_by_signals
 
 T = TypeVar("T")
@@ -215,7 +215,7 @@ def join() -> Ranks:
             raise UserError(f"{us}: {', '.join(missing)} not set. {allowed}")
         gpus = torch.cuda.is_available()
         if gpus:
-            torch.cuda.set_device(local()[0] % torch.cuda.device_count())
+            torch.cuda.set_device(local_rank()[0] % torch.cuda.device_count())
         waiting = Timer(_LATE, log.warning, ["%s: still waiting for the other processes. %s", us, allowed])
         waiting.daemon = True
         waiting.start()

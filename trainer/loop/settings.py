@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Flag, Param, setting
 from augment.support.errors import UserError, suggest
-from augment.support.process import launched, local
+from augment.support.process import launched, local_rank
 from augment.support.text import amount
 from trainer.tasks.settings import VIEWS
 
@@ -163,7 +163,7 @@ class LoopSettings:
         if launched() > 1 and device.type == "cuda":
             if index is not None:
                 raise UserError(f"fit.device: {self.device}, but every rank has a GPU of its own. Allowed: auto, cpu.")
-            index, ranks = local()
+            index, ranks = local_rank()
             if (needed := max(index + 1, ranks)) > count:
                 raise UserError(
                     f"fit.gpus: {needed} processes on this machine, but each sees {amount(count, 'GPU')} "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from augment.params import Count, Flag, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
-from augment.support.process import launched, local
+from augment.support.process import launched, local_rank
 from trainer.loop.settings import LoopSettings
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.optim.settings import ScheduleSettings
@@ -63,7 +63,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
 
     def cpu_threads(self) -> int:
         """Return the CPU threads of a pipeline."""
-        return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local()[1]))
+        return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local_rank()[1]))
 
     def full_stages(self, size: int) -> tuple[FitStage, ...]:
         """Return the stages with all settings filled in; images have `size` px unless a stage sets another size.

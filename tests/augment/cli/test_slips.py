@@ -201,7 +201,7 @@ def test_a_missing_main_file(mine: Path) -> None:
     [
         (
             "fit: {epochs: 3}",
-            "{file}: its first line is not # @package _global_. Allowed: that line, as its keys are of all sections.",
+            "{file}: its first line is not # @package _global_. Allowed: that line; its keys are of all sections.",
         ),
         ("# @package _globl_\nfit: {epochs: 3}", "{file}: its first line is not # @package _global_. Allowed: "),
         (
