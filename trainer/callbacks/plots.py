@@ -54,7 +54,7 @@ class Plots(Callback):
             self._first = Background(partial(_draw_first, learner, learner.folder, learner.step + 1, images, labels))
 
     def after_epoch(self, learner: Learner) -> None:
-        """Draw the curves again in the background if the last drawing is old, and not the last one of all."""
+        """Draw the curves again in the background if the drawing is old, but not after the last epoch."""
         self._finish_first()
         over = learner.position.epoch >= learner.epochs
         if learner.folder is not None and self._history is not None and self._history.due and not over:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NEAR = 5.0  # seconds before the end of the fit in which the report is left for its end
+_NEAR = 5.0  # seconds before the end of the fit: the report is then drawn only once more, at the end
 
 
 @configurable
