@@ -63,7 +63,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         if launched() > 1:
             raise UserError(f"{arguments[0]}: runs in one process. Allowed: without torchrun.")
         return tools[arguments[0]].run(arguments[1:])
-    if arguments and (near := get_close_matches(arguments[0], tools, n=1)):
+    if arguments and "=" not in arguments[0] and (near := get_close_matches(arguments[0], tools, n=1)):
         raise UserError(f"{arguments[0]}: unknown tool. Did you mean '{near[0]}'? Allowed: {', '.join(tools)}.")
     if arguments and arguments[0] in ("train", "fit", "help"):
         meant = "--help" if arguments[0] == "help" else "python -m trainer, which trains"
