@@ -38,14 +38,14 @@ class Launcher:
         """Run jobs of which none has ended; see `run`."""
         raise NotImplementedError
 
-    def run_some(self, jobs: Sequence[Job], worker: Worker) -> None:
+    def run_until_one_ends(self, jobs: Sequence[Job], worker: Worker) -> None:
         """Run jobs until one of them has ended, or until all have; see `run`."""
         self.run(jobs, worker)
 
     def dismiss(self) -> None:
         """Let idle processes end, as no further jobs will come."""
 
-    def crew(self, folder: Path, worker: Worker, count: int) -> "AbstractContextManager[Launcher]":
+    def pool(self, folder: Path, worker: Worker, count: int) -> "AbstractContextManager[Launcher]":
         """Return what runs the jobs of a sweep until the end of the context; its processes may start at once.
 
         Args:

@@ -2,8 +2,8 @@
 
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +34,13 @@ class Local(LocalSettings, Launcher):
 
     def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
         """Run the jobs."""
-        with self.crew(jobs[0].folder.parent, worker, len(jobs)) as crew:
-            if crew is self:
+        with self.pool(jobs[0].folder.parent, worker, len(jobs)) as pool:
+            if pool is self:
                 worker.work(jobs)
             else:
-                crew.launch(jobs, worker)
+                pool.launch(jobs, worker)
 
-    def crew(self, folder: Path, worker: Worker, count: int) -> AbstractContextManager[Launcher]:
+    def pool(self, folder: Path, worker: Worker, count: int) -> AbstractContextManager[Launcher]:
         """Start the worker processes, if there will be any."""
         gpus = self._gpus()
         at_a_time = min(self.at_a_time, count)
@@ -49,7 +49,7 @@ class Local(LocalSettings, Launcher):
         commands = [Command.of(folder, worker, log=folder / f"worker-{index}.log") for index in range(at_a_time)]
         for index, command in enumerate(commands if gpus else ()):
             command.environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
-        return Crew(commands, worker.signals)
+        return WorkerPool(commands, worker.signals)
 
     def check(self, configs: Iterable[Config]) -> None:
         """Check that no job names its GPU by a number if each worker sees a single one."""
@@ -67,7 +67,7 @@ class Local(LocalSettings, Launcher):
         return names
 
 
-class Crew(Launcher):
+class WorkerPool(Launcher):
     """Worker processes that are given jobs until the end of a context.
 
     They import PyTorch while this process still checks the sweep. Then they read the ids of jobs from their standard
@@ -89,18 +89,18 @@ class Crew(Launcher):
         """Run the jobs; a process that dies is replaced, and its job resumed."""
         self._work(jobs, worker)
 
-    def run_some(self, jobs: Sequence[Job], worker: Worker) -> None:
+    def run_until_one_ends(self, jobs: Sequence[Job], worker: Worker) -> None:
         """Run jobs until one of them has ended."""
-        self._work(jobs, worker, some=True)
+        self._work(jobs, worker, until_one_ends=True)
 
-    def _work(self, jobs: Sequence[Job], worker: Worker, *, some: bool = False) -> None:
+    def _work(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         new = {job.id: job for job in jobs if job.id not in self._given}
         self._given |= new
         for process in self._processes:
             _give(process, new)
         died = 0
         try:
-            for _ in watch(jobs, worker.console, worker.signals, self._seen, some=some):
+            for _ in watch(jobs, worker.console, worker.signals, self._seen, until_one_ends=until_one_ends):
                 for index, process in enumerate(self._processes):
                     if process.poll() is None:
                         continue
@@ -121,14 +121,17 @@ class Crew(Launcher):
             _close(process)
 
     def _end(self) -> None:
-        with _undisturbed(self._signals):
-            self.dismiss()
-            for process in self._processes:
-                process.send_signal(signal.SIGTERM)  # save the job, if there is one, and end
+        self.dismiss()
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)  # save the job, if there is one, and end; if sent again, end at once
+        try:
             for process in self._processes:
                 process.wait()
+        except KeyboardInterrupt:
+            self._signals.hold()  # `__exit__` sends it again, and waits
+            raise
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -148,13 +151,3 @@ def _close(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
-
-
-@contextmanager
-def _undisturbed(signals: StopSignals) -> Iterator[None]:
-    """Wait for workers even if a signal asks to stop again; they end at their own second signal only."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        signals.hold()
-        raise

@@ -162,7 +162,7 @@ def watch(
     signals: StopSignals,
     before: dict[str, str] | None = None,
     *,
-    some: bool = False,
+    until_one_ends: bool = False,
 ) -> Iterator[None]:
     """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
 
@@ -171,7 +171,7 @@ def watch(
         console: where to print.
         signals: signals that end the watch.
         before: what was printed of jobs before; updated.
-        some: whether to end as soon as one of the jobs has ended.
+        until_one_ends: whether to end as soon as one of the jobs has ended.
 
     Raises:
         KeyboardInterrupt: a signal asked to stop.
@@ -185,11 +185,11 @@ def watch(
             summary = read_summary(job.folder)
             about = f": {summary}" if summary is not None else f": {job.title}"
             console.print(f"{label(job, jobs)} {now[job.id]}{about}", highlight=False, soft_wrap=True, markup=False)
-        if news and not some and (text := time_left(jobs, max(1, [*now.values()].count(RUNNING)))):
+        if news and not until_one_ends and (text := time_left(jobs, max(1, [*now.values()].count(RUNNING)))):
             console.print(text, highlight=False)
         before |= now
         left = sum(status not in ENDED for status in now.values())
-        if not left or (some and left < len(now)):
+        if not left or (until_one_ends and left < len(now)):
             return
         signals.check(NO_FURTHER_JOB)
         yield

@@ -205,7 +205,7 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
                 return
             worker.signals.check(NO_FURTHER_JOB)
             time.sleep(POLL)
-        launcher.run_some(jobs, worker)
+        launcher.run_until_one_ends(jobs, worker)
 
 
 def _next(plan_: Plan, worker: Worker) -> Job | None:

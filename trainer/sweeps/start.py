@@ -78,7 +78,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*_params(section["sweeper"], request), *request.fixed, *request.swept])
     worker = Worker(Console(), signals, request.config_name)
-    with launcher.crew(folder, worker, len(overrides)) as crew:
+    with launcher.pool(folder, worker, len(overrides)) as pool:
         configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
         launcher.check(configs)
         signals.check()
@@ -87,7 +87,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
             jobs = plan(folder, zip(configs, overrides, strict=True), request.fixed)
             write_request(folder, request)
         worker.configs.update((job_id(config), config) for config in configs)
-        return run(folder, jobs, crew, worker)
+        return run(folder, jobs, pool, worker)
 
 
 def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -> int:
@@ -131,7 +131,7 @@ def search(
         KeyboardInterrupt: see there.
     """
     worker = Worker(Console(), signals, request.config_name)
-    with launcher.crew(folder, worker, launcher.at_a_time) as crew:
+    with launcher.pool(folder, worker, launcher.at_a_time) as pool:
         from trainer.sweeps import search as searching  # Optuna takes a while to import
 
         planned = searching.Plan.of(sweeper, request.fixed, request.swept, folder, request.config_name)
@@ -142,7 +142,7 @@ def search(
             write_request(folder, request)
             searching.retry(planned, retried)
         with _continued(folder):
-            code = searching.search(planned, crew, worker)
+            code = searching.search(planned, pool, worker)
     return _ended(folder, read_ledger(folder), worker.console) or code
 
 

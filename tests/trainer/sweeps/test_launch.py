@@ -95,10 +95,10 @@ def test_a_worker_that_is_killed_is_replaced_and_its_job_resumed(jobs: list[Job]
 def test_workers_live_until_the_end_of_a_sweep(jobs: list[Job], tmp_path: Path) -> None:
     """So a search, whose jobs come one after another, imports PyTorch once in each."""
     worker = FakeRuns().worker()
-    with Local(n_jobs=2).crew(tmp_path, worker, 2) as crew:
-        assert crew.at_a_time == 2
-        crew.run(jobs[:2], worker)
-        crew.run(jobs[2:], worker)
+    with Local(n_jobs=2).pool(tmp_path, worker, 2) as pool:
+        assert pool.at_a_time == 2
+        pool.run(jobs[:2], worker)
+        pool.run(jobs[2:], worker)
     assert not unfinished(jobs)
     ran = [process for process, _ in where(jobs)]
     assert len({*ran[:2]}) == 2
@@ -108,13 +108,13 @@ def test_workers_live_until_the_end_of_a_sweep(jobs: list[Job], tmp_path: Path) 
 def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) -> None:
     worker = FakeRuns().worker()
     (jobs[0].folder / "hold").touch()
-    with Local(n_jobs=2).crew(tmp_path, worker, 2) as crew:
-        crew.run_some(jobs[:2], worker)
+    with Local(n_jobs=2).pool(tmp_path, worker, 2) as pool:
+        pool.run_until_one_ends(jobs[:2], worker)
         assert unfinished(jobs[:2]) == [jobs[0]]
-        crew.run_some([jobs[0], jobs[2]], worker)
+        pool.run_until_one_ends([jobs[0], jobs[2]], worker)
         assert unfinished(jobs[:3]) == [jobs[0]]
         (jobs[0].folder / "hold").unlink()
-        crew.run_some([jobs[0]], worker)
+        pool.run_until_one_ends([jobs[0]], worker)
     assert not unfinished(jobs[:3])
 
 
@@ -140,9 +140,9 @@ import signal, sys
 sys.path[:0] = {[str(Path(__file__).parent)]!r}
 from augment.support.signals import StopSignals
 from test_launch import command
-from trainer.sweeps.local import Crew
-crew = Crew([command({str(tmp_path)!r}, None, log="log")], StopSignals())
-print(*(process.pid for process in crew._processes), flush=True)
+from trainer.sweeps.local import WorkerPool
+pool = WorkerPool([command({str(tmp_path)!r}, None, log="log")], StopSignals())
+print(*(process.pid for process in pool._processes), flush=True)
 signal.pause()
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -73,7 +73,7 @@ def test_a_trial_begins_as_soon_as_one_has_ended(tmp_path: Path) -> None:
     class Two(Launcher):
         at_a_time = 2
 
-        def run_some(self, jobs: Sequence[Job], worker: Worker) -> None:
+        def run_until_one_ends(self, jobs: Sequence[Job], worker: Worker) -> None:
             waiting.append([job.trial for job in jobs])
             leases.append(jobs[0].claim())  # the first one runs until the end
             if len(jobs) == 1 and leases[0] is not None:
