@@ -123,12 +123,13 @@ class WorkerPool(Launcher):
     def _end(self) -> None:
         self.dismiss()
         for process in self._processes:
-            process.send_signal(signal.SIGTERM)  # save the job, if there is one, and end; if sent again, end at once
+            process.send_signal(signal.SIGTERM)  # save the job, if there is one, and end
         try:
             for process in self._processes:
                 process.wait()
         except KeyboardInterrupt:
-            self._signals.hold()  # `__exit__` sends it again, and waits
+            self._signals.hold()
+            self._end()  # at their own second signal, they end at once
             raise
 
     def __enter__(self) -> "WorkerPool":

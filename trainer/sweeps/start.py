@@ -24,7 +24,7 @@ from trainer.sweeps.launcher import Launcher
 from trainer.sweeps.ledger import SWEEP_FILE, Job, job_id, plan, read_ledger, unfinished
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED
 from trainer.sweeps.table import print_table
-from trainer.sweeps.work import Worker
+from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 
 _HYDRA = re.compile(r"hydra\b")
 _PLUGINS = re.compile(r"hydra\.(launcher|sweeper)\.")
@@ -172,8 +172,10 @@ def _continued(folder: Path) -> Iterator[None]:
     """Say how to continue what a signal ended."""
     try:
         yield
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(f"{error}; python -m trainer sweep resume {shown(folder)} continues it") from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"{NO_FURTHER_JOB}; python -m trainer sweep resume {shown(folder)} continues it"
+        ) from None
 
 
 def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:

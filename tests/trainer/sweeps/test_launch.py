@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from augment.support.errors import UserError
 from trainer.run.config import parse_config
 from trainer.sweeps.launch import LAUNCHERS, Local, parse_launcher
 from trainer.sweeps.ledger import Job, read_ledger, unfinished
+from trainer.sweeps.local import WorkerPool
 from trainer.sweeps.processes import Command
 from trainer.sweeps.runs import JOB_FILE
 
@@ -178,13 +180,22 @@ print(ids, os.getsid(0) == os.getpid())
     assert log.read_text() == "['0000000000', '0000000001'] True\n"  # Ctrl-C would reach it twice otherwise
 
 
-def test_a_signal_asks_the_workers_to_stop(jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code = """
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_signal_asks_the_workers_to_stop(
+    times: int, jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = f"""
 import os, signal, sys, time
 from pathlib import Path
-signal.signal(signal.SIGTERM, lambda *_: (Path(f"asked-{os.getpid()}").touch(), sys.exit(130)))
-Path(f"began-{os.getpid()}").touch()
-time.sleep(100)
+asked = []
+def stop(*_):
+    asked.append(Path(f"asked-{{os.getpid()}}").touch())
+    if len(asked) == {times}:
+        sys.exit(130)
+signal.signal(signal.SIGTERM, stop)
+Path(f"began-{{os.getpid()}}").touch()
+while True:
+    time.sleep(100)
 """
     command = Command((sys.executable, "-c", code), {}, str(tmp_path), "log")
     monkeypatch.setattr(Command, "of", staticmethod(lambda *_, log: command))
@@ -194,9 +205,20 @@ time.sleep(100)
         if len(list(tmp_path.glob("began-*"))) == 2:
             raise KeyboardInterrupt(message)
 
+    def press_ctrl_c_again() -> None:
+        while len(list(tmp_path.glob("asked-*"))) < 2:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
     monkeypatch.setattr(worker.signals, "check", looks)
-    with pytest.raises(KeyboardInterrupt, match="no further job"):
-        Local(n_jobs=2).run(jobs, worker)
+    with Local(n_jobs=2).pool(tmp_path, worker, 2) as pool:
+        assert isinstance(pool, WorkerPool)
+        if times == 2:
+            Thread(target=press_ctrl_c_again, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt) as caught:
+            pool.run(jobs, worker)
+        assert (times == 1) == ("no further job" in str(caught.value))
+        assert [process.returncode for process in pool._processes] == [130, 130]
     began = {file.name.removeprefix("began-") for file in tmp_path.glob("began-*")}
     assert began == {file.name.removeprefix("asked-") for file in tmp_path.glob("asked-*")}
 
