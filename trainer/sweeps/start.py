@@ -98,7 +98,7 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
     """
     console = worker.console
     if done := len(jobs) - len(unfinished(jobs)):
-        console.print(f"{amount(len(jobs), 'job')}, of which {done:,} ended before", highlight=False)
+        console.print(f"{amount(len(jobs), 'job')}, {done:,} of them done before", highlight=False)
     with _continued(folder):
         try:
             launcher.run(jobs, worker)

@@ -61,7 +61,7 @@ def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: 
     assert " (4 of 4): aug.train.rotate.p=0.2 seed=1 " in text
     code, text = call(*command)
     assert (code, len(runs.runs)) == (0, 4)
-    assert "4 jobs, of which 4 ended before" in text
+    assert "4 jobs, 4 of them done before" in text
     call("-m", "+aug=imagenette", "aug.train.rotate.p=0.2,0.5", "seed=1,2", "hydra.sweep.dir=S")
     assert ran(runs)[4:] == [
         "aug.train.rotate.p=0.2 seed=2", "aug.train.rotate.p=0.5 seed=1", "aug.train.rotate.p=0.5 seed=2",
