@@ -110,8 +110,8 @@ def compare_runs(
     """Compare runs, those of the same configuration as replicates of it.
 
     Args:
-        runs: the runs, in the order in which they were run.
-        baseline: what to compare with: the name of a group or a run, or settings; None: what was run first.
+        runs: the runs, in the order of `find_runs`.
+        baseline: what to compare with: the name of a group or a run, or settings; None: the first one.
         key: the score to compare by; None: that of the task.
         detect: the size of a difference that is worth seeing, in points for scores in [0, 1]; None: .5 points, or 1 %
             of the baseline's mean.
@@ -151,16 +151,16 @@ def compare_groups(
     """Compare groups with one of them, as far as they can be compared.
 
     Args:
-        groups: the groups, in the order in which they were run.
+        groups: the groups, in the order of `find_runs`.
         notes: sentences about runs that were left out.
-        baseline: one of the groups; None: what was run first, of those with several seeds or folds if there are any.
+        baseline: one of the groups; None: the first one, of those with several seeds or folds if there are any.
         detect: see `compare_runs`.
     """
     why = "the baseline"
     if baseline is None:
         several = [group for group in groups if len(group.replicates.samples) > 1]
         baseline = (several or groups)[0]
-        why = "which was run first" + ("" if baseline is groups[0] else ", of those with several seeds")
+        why = "the first configuration" + ("" if baseline is groups[0] else " with several seeds")
     metric = baseline.metric
     if detect is None:
         detect = POINTS if metric.share else RELATIVE * abs(baseline.mean)

@@ -52,7 +52,7 @@ class Job:
 
 
 def read_jobs(folder: Path) -> list[Job]:
-    """Read the jobs of a sweep's folder, the best last epoch first, those without a score last."""
+    """Read the jobs of a sweep's folder, best score of the last epoch first, those without a score last."""
     return _jobs(find_runs([folder]))
 
 
@@ -111,7 +111,7 @@ def _job_table(jobs: Sequence[Job], varied: set[str]) -> Table:
         scores = ("" if score is None else f"{which}{score:.4f}" for score in (job.last, job.best))
         status = f"{job.status}: {job.error}" if job.error else job.status
         rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", status])
-    return f"{amount(len(jobs), 'job')}, the best last epoch first", rows
+    return f"{amount(len(jobs), 'job')}, best score of the last epoch first", rows
 
 
 def _mean_table(means: Sequence[Group], varied: set[str]) -> Table:

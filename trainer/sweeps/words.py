@@ -27,7 +27,7 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
     better = (found.mean < 0) == metric.smaller
     if found.interval is None or found.p is None:
         if abs(found.mean) < 1e-12:
-            return f"the same scores as the baseline in all {counts}: what was changed had no effect on them"
+            return f"the same scores as the baseline ({counts}): what was changed had no effect on them"
         by = size(metric, abs(found.mean))
         return (
             f"{'better' if better else 'worse'} by {by} in each of {counts}, without any spread to judge chance by; "

@@ -55,7 +55,7 @@ def test_settings_are_compared_across_sweeps(said: Any, tmp_path: Path) -> None:
     rows = [line for line in lines if "│" in line]
     assert [row.split(" │ ")[:3] for row in rows] == [["fit.lr=0.2", "3", "0.9257"], ["fit.lr=0.1", "4", "0.9048"]]
     assert [row.split(" │ ")[5:] for row in rows] == [["+2.1 points", "< .001"], ["baseline"]]
-    assert "Compared with fit.lr=0.1, which was run first:" in lines
+    assert "Compared with fit.lr=0.1, the first configuration:" in lines
     verdict = "fit.lr=0.2: better by 2.1 points (95 % interval 1.9 to 2.2, p < .001, 3 seeds, paired)."
     assert verdict in lines
     assert f"- {verdict}" in (tmp_path / "told.md").read_text().splitlines()
@@ -253,7 +253,7 @@ def test_the_baseline_has_replicates_if_any_configuration_has(said: Any, tmp_pat
     write_seeds(tmp_path / "b", HIGH, {"fit.lr": 7})
     write_seeds(tmp_path / "c", LOW, {"fit.lr": 8})
     _, lines = said(".")
-    assert "Compared with fit.lr=7, which was run first, of those with several seeds:" in lines
+    assert "Compared with fit.lr=7, the first configuration with several seeds:" in lines
     assert lines[-2] == (
         "fit.lr=6; fit.lr=5; fit.lr=4; fit.lr=3; fit.lr=2 and 2 more: one seed, which says nothing about chance; run "
         "seed=1,2 as well."

@@ -96,7 +96,7 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     write_job(tmp_path, "1", ["+aug=imagenette", "++fit.lr=0.2"], 0.9, seconds=100.4)
     lines, finished = printed(tmp_path)
     assert lines == [
-        "2 jobs, the best last epoch first",
+        "2 jobs, best score of the last epoch first",
         "job | what it varies | last val_accuracy | best val_accuracy | seconds | status",
         "1 | fit.lr=0.2 | 0.9000 | 0.9625 | 100 | finished",
         "0 | fit.lr=0.1 | 0.8123 | 0.8748 | 10 | finished",
@@ -142,7 +142,7 @@ def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
         # Where (m - 0.8) ** 2 = 4.3027 ** 2 * 0.1 ** 2 / 3 * m (1 - m) / 0.16, with t for two degrees of freedom.
         "aug.train.rotate.p=0.2 | 3 | 0.8000 | 0.1000 | 0.4896..0.9434",
         "aug.train.rotate.p=0 | 3 | 0.6000 | 0.1000 | 0.3570..0.8020",
-        "Compared with aug.train.rotate.p=0, which was run first:",
+        "Compared with aug.train.rotate.p=0, the first configuration:",
         # Differences of 0.4, 0.1 and 0.1 by seed: mean 0.2, standard deviation 0.1732, t = 2.
         "aug.train.rotate.p=0.2: no difference beyond chance (+20.0 points, 95 % interval -23.0 to 63.0, p = .18, "
         "3 seeds, paired); about 9,400 more seeds would be needed to detect 0.5 points.",
@@ -215,14 +215,14 @@ def test_there_is_no_mean_of_single_seeds(tmp_path: Path) -> None:
 
 def test_one_job_is_one_and_the_same_job_twice_is_no_mean_over_seeds(tmp_path: Path) -> None:
     write_job(tmp_path, "0", ["++fit.lr=0.1"], 0.5)
-    assert printed(tmp_path)[0][0] == "1 job, the best last epoch first"
+    assert printed(tmp_path)[0][0] == "1 job, best score of the last epoch first"
     write_job(tmp_path, "1", ["++fit.lr=0.1"], 0.5)
     assert not [line for line in printed(tmp_path)[0] if line.startswith("last val_accuracy over")]
 
 
 def test_no_jobs(tmp_path: Path) -> None:
     lines, _ = printed(tmp_path)
-    assert lines[0] == "0 jobs, the best last epoch first"
+    assert lines[0] == "0 jobs, best score of the last epoch first"
 
 
 def test_the_tables_are_written_down(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_the_tables_are_written_down(tmp_path: Path) -> None:
     write_job(tmp_path, "2", ["++seed=2"], status="failed", error="ValueError: a | b\nc")
     printed(tmp_path)
     assert (tmp_path / "sweep.md").read_text().splitlines() == [
-        "3 jobs, the best last epoch first",
+        "3 jobs, best score of the last epoch first",
         "",
         "| job | what it varies | last val_accuracy | best val_accuracy | seconds | status |",
         "| --- | --- | ---: | ---: | ---: | --- |",

@@ -204,7 +204,7 @@ def test_one_seed_tells_nothing() -> None:
 def test_without_any_spread_there_is_no_verdict() -> None:
     base = seeds("b", 0.90, 0.95, 0.90)
     same, shifted = said(base, seeds("s", 0.90, 0.95, 0.90), seeds("o", 0.91, 0.96, 0.91))
-    assert same == "the same scores as the baseline in all 3 seeds: what was changed had no effect on them"
+    assert same == "the same scores as the baseline (3 seeds): what was changed had no effect on them"
     assert shifted == "better by 1 point in each of 3 seeds, without any spread to judge chance by; run more seeds"
 
 

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--baseline",
         metavar="NAME_OR_SETTING",
-        help="what to compare with: settings such as fit.lr=0.1, or the name of a run (default: what ran first)",
+        help="what to compare with: settings such as fit.lr=0.1, or the name of a run (default: the first one)",
     )
     parser.add_argument("--metric", metavar="KEY", help="score, as in metrics.jsonl (default: that of the task)")
     parser.add_argument(
