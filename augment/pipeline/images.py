@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from augment.data.images import to_rgb
@@ -89,7 +89,7 @@ def check_encoded(images: Images) -> None:
             with Image.open(BytesIO(data.tobytes())) as image:
                 image.load()
         except OSError as error:
-            raise UserError(f"images[{number}]: cannot be decoded: {error}.") from error
+            raise _undecodable(number, error) from error
 
 
 def _check(image: Any, ndim: int, what: str) -> None:
@@ -126,5 +126,11 @@ def _encoded_size(data: NDArray[np.uint8], number: int) -> tuple[int, int]:
             width, height = image.size
             turned = image.getexif().get(_ORIENTATION, 1) >= 5
     except OSError as error:
-        raise UserError(f"images[{number}]: cannot be decoded: {error}.") from error
+        raise _undecodable(number, error) from error
     return (width, height) if turned else (height, width)
+
+
+def _undecodable(number: int, error: OSError) -> UserError:
+    # Pillow's own sentence ends with the address of the buffer.
+    why = "of no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else error
+    return UserError(f"images[{number}]: cannot be decoded: {why}.")

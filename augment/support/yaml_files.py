@@ -30,7 +30,8 @@ def read_yaml(file: Path) -> object:
         before = error.object[: error.start].decode()
         raise UserError(f"{file}: {_place(before)}: this is not UTF-8. Allowed: a text file in UTF-8.") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{file}: cannot be read: {first_line(error)}. Allowed: a YAML file.") from error
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{file}: cannot be read: {why}. Allowed: a YAML file.") from error
     return {} if loaded is None else loaded
 
 

@@ -57,6 +57,11 @@ def test_what_cannot_be_used_is_refused(file: Path, text: str, reason: str) -> N
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_that_is_missing(file: Path) -> None:
+    with pytest.raises(UserError, match=r"x\.yaml: cannot be read: No such file or directory\. Allowed: a YAML file\."):
+        read_yaml(file)
+
+
 def test_what_is_not_utf_8_is_found(file: Path) -> None:
     file.write_bytes("a: é\nb: ".encode() + b"\xff\n")
     with pytest.raises(UserError, match=r"x\.yaml: line 2, column 4: this is not UTF-8\."):
