@@ -225,7 +225,7 @@ def _next(plan_: Plan, worker: Worker) -> Job | None:
             (config,) = check_jobs([overrides], config_name=plan_.config_name)
         except UserError as error:
             text = f"trial {trial.number} is not possible: {describe_error(error)}"
-            worker.console.print(text, style="red", markup=False)
+            worker.console.print(text, style="red", markup=False, soft_wrap=True)
             set_job(trial, "none")  # it counts
             study.tell(trial, state=TrialState.FAIL)
             continue
@@ -275,7 +275,8 @@ def _finals(
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
     settings, metric = plan_.search.settings, plan_.search.metrics[0]
     first = plan_.base.seed + 1
-    _, *jobs = _run_seeds(plan_, [plan_.fixed, *finalists], range(first, first + settings.seeds), launcher, worker)
+    seeds = range(first, first + settings.seeds)
+    _, *jobs = _run_seeds("finalists", plan_, [plan_.fixed, *finalists], seeds, launcher, worker)
     chosen, _ = compare_runs([read_run(job.folder) for group in jobs for job in group], key=metric)
     winner = finalists[0]
     if chosen is not None:
@@ -283,22 +284,25 @@ def _finals(
         best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
-    pair = _run_seeds(plan_, [plan_.fixed, winner], fresh, launcher, worker)
+    pair = _run_seeds("confirmation", plan_, [plan_.fixed, winner], fresh, launcher, worker)
     runs = [read_run(job.folder) for group in pair for job in group]
     return winner, compare_runs(runs, baseline=pair[0][0].id, key=metric)[0]
 
 
 def _run_seeds(
-    plan_: Plan, configurations: Sequence[Sequence[str]], seeds: range, launcher: Launcher, worker: Worker
+    part: str, plan_: Plan, configurations: Sequence[Sequence[str]], seeds: range, launcher: Launcher, worker: Worker
 ) -> list[list[Job]]:
-    """Run configurations with several seeds; return the jobs of each."""
+    """Announce a part of the search, and run configurations with several seeds; return the jobs of each."""
     jobs = []
     for overrides in configurations:
         given = [[*overrides, f"++seed={seed}"] for seed in seeds]
         configs = check_jobs(given, config_name=plan_.config_name)
         jobs.append(plan(plan_.search.folder, zip(configs, given, strict=True), plan_.fixed))
         worker.configs.update(zip((job.id for job in jobs[-1]), configs, strict=True))
-    launcher.run(list({job.id: job for group in jobs for job in group}.values()), worker)
+    distinct = list({job.id: job for group in jobs for job in group}.values())
+    if unfinished(distinct):
+        print_lines(worker.console, [f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}"])
+    launcher.run(distinct, worker)
     return jobs
 
 
@@ -324,4 +328,5 @@ def _report(plan: Plan, console: Console, lines: Sequence[str], compared: Compar
         text += "\n" + markdown_table(compared.table()) + "\n" + markdown_lines(verdict)
     write_atomically(folder / REPORT_FILE, text)
     write_json(folder / VALUES_FILE, {"lines": [*lines, *verdict], "comparison": compared and compared.plain()})
+    print_lines(console, [str(folder / REPORT_FILE)])
     return 0

@@ -130,7 +130,8 @@ class Worker:
                 callbacks=self.watch(job),
             )
         except Exception as error:
-            self.console.print(f"job {job.id} failed: {describe_error(error)}", style="red", markup=False)
+            failure = f"job {job.id} failed: {describe_error(error)}"
+            self.console.print(failure, style="red", markup=False, soft_wrap=True)
             ending = read_summary(job.folder)
             if ending is None or ending.status != "failed":  # it failed before the run began
                 Summary("failed", job.folder, 0, {}, {}, 0.0, describe_error(error)).write()

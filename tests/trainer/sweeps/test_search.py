@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jobs import FakeRuns, unchecked
 from optuna.trial import TrialState
+from rich.console import Console
 
 from augment.support.errors import UserError
 from trainer.run.sweeping import JOURNAL_FILE, SAMPLERS
@@ -100,7 +103,11 @@ def compared_with_the_base(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(tmp_path: Path) -> None:
     runs = FakeRuns(scored(0.1))
-    assert search(make(tmp_path, finalists=2, seeds=2, confirm=4, n_trials=6), Local(), runs.worker()) == 0
+    worker = replace(runs.worker(), console=Console(file=(printed := StringIO())))
+    assert search(make(tmp_path, finalists=2, seeds=2, confirm=4, n_trials=6), Local(), worker) == 0
+    assert "\nfinalists: 6 jobs with seeds 1 to 2\n" in printed.getvalue()
+    assert "\nconfirmation: 8 jobs with seeds 1001 to 1004\n" in printed.getvalue()
+    assert printed.getvalue().endswith(f"{tmp_path}/search.md\n")
     text = (tmp_path / "search.md").read_text()
     assert "That score is optimistic" in text
     found = json.loads((tmp_path / "search.json").read_text())
