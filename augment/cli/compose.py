@@ -1,5 +1,6 @@
 """Compose the configuration from overrides, in the same way for every program."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -45,6 +46,9 @@ _ELSEWHERE = {
     "data": " data=folder data.root={} if it is a folder of images.",
     "callbacks": " callbacks.{}={{}} if it is a callback.",
 }
+
+# Key of a step of a recipe.
+_STEP = re.compile(r"aug\.(train|val)\.[^.]+")
 
 # Hydra's name for a recipe that is not in a file of conf/aug.
 _GIVEN = "given"
@@ -226,7 +230,9 @@ def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
         check_groups(overrides)
     check_experiment(dict(_chosen(overrides)), {key_of(override) for override in overrides})
     try:
-        return plain_values(hydra.compose(config_name, tokens))
+        composed = hydra.compose(config_name, tokens)
+        _refuse_null_steps(composed, overrides)
+        return plain_values(composed)
     except HydraException as error:
         _refuse_deletions(config_name, tokens, overrides)
         raise UserError(explain(error)) from error
@@ -252,6 +258,19 @@ def _refuse_deletions(config_name: str, tokens: list[str], overrides: Sequence[O
         there = OmegaConf.select(composed, section) if section else composed
         if isinstance(there, DictConfig) and name not in there:
             raise UserError(f"~{key_of(override)}: there is no such key.{suggest(name, map(str, there))}")
+
+
+def _refuse_null_steps(composed: DictConfig, overrides: Sequence[Override]) -> None:
+    """Check that no override sets a step to null.
+
+    In a file a bare `rotate:` applies the step to every sample; on the command line, null reads like its removal.
+
+    Raises:
+        UserError: one does.
+    """
+    for key in map(key_of, overrides):
+        if _STEP.fullmatch(key) and OmegaConf.select(composed, key, default={}) is None:
+            raise UserError(f"{key}: null is not allowed. Allowed: parameters; or ~{key}, which removes it.")
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:

@@ -340,6 +340,13 @@ def test_a_list_and_a_mapping_do_not_merge() -> None:
     assert cleared["aug"]["train"]["rotate"]["angle_range"] == {"values": [1]}
 
 
+def test_a_step_is_not_set_to_null() -> None:
+    """A bare step of a file applies always, which is not what null means for callbacks."""
+    with pytest.raises(UserError, match=r"^aug\.train\.rotate: null is not allowed\. .* or ~aug\.train\.rotate, which"):
+        compose(["+aug=imagenette", "aug.train.rotate=null"])
+    assert compose(["aug.train.flip=null", "aug.train.flip.p=0.5"])["aug"]["train"]["flip"] == {"p": 0.5}
+
+
 def test_jobs_are_composed_each_by_itself() -> None:
     one, two = compose_jobs([["aug=imagenette", "++seed=1"], ["++seed=2"]])
     assert ("aug" in one, one["seed"]) == (True, 1)
