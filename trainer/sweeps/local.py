@@ -1,5 +1,6 @@
 """The local launcher: jobs in this process, or in worker processes that live as long as the sweep."""
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from augment.support.errors import UserError
 from augment.support.files import shown
 from augment.support.signals import StopSignals
+from augment.support.text import amount
 from trainer.run.config import Config
 from trainer.run.sweeping import LocalSettings
 from trainer.sweeps.launcher import Launcher
@@ -52,9 +54,19 @@ class Local(LocalSettings, Launcher):
         return WorkerPool(commands, worker.signals)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that no job names its GPU by a number if each worker sees a single one."""
-        for device in {config.fit.device for config in configs}:
-            if ":" in device and device != "cuda:0" and self._gpus():
+        """Check that the GPUs are there, and that no job names its own by a number if each worker sees a single one."""
+        devices, gpus = {config.fit.device for config in configs}, self._gpus()
+        # With fit.device=auto, jobs would train on the CPU in their place.
+        if gpus and devices != {"cpu"} and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            import torch  # the import takes seconds
+
+            if max(map(int, gpus)) >= (seen := torch.cuda.device_count()):
+                allowed = f"numbers below {seen}, or fit.device=cpu" if seen else "no hydra.launcher.gpus"
+                raise UserError(
+                    f"hydra.launcher.gpus={self.gpus}: PyTorch sees {amount(seen, 'GPU')} here. Allowed: {allowed}."
+                )
+        for device in devices:
+            if ":" in device and device != "cuda:0" and gpus:
                 raise UserError(
                     f"fit.device={device}: with hydra.launcher.gpus={self.gpus} each job sees only the GPU that it is "
                     "given. Allowed: fit.device=cuda, or no hydra.launcher.gpus."

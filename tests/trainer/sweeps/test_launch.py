@@ -288,7 +288,10 @@ def test_gpus_can_be_given_in_any_way(gpus: object) -> None:
 
 
 @pytest.mark.parametrize(("device", "gpus"), [("cuda:1", "0,1"), ("cuda:1", None), ("cuda", "0,1"), ("cuda:0", 3)])
-def test_a_job_that_sees_one_gpu_does_not_name_another(device: str, gpus: object) -> None:
+def test_a_job_that_sees_one_gpu_does_not_name_another(
+    device: str, gpus: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     launcher = parse_launcher({"kind": "local", "gpus": gpus})
     configs = [parse_config(compose(["fit.device=cpu"])), parse_config(compose([f"fit.device={device}"]))]
     if device == "cuda:1" and gpus:
@@ -296,6 +299,19 @@ def test_a_job_that_sees_one_gpu_does_not_name_another(device: str, gpus: object
             launcher.check(configs)
     else:
         launcher.check(configs)
+
+
+@pytest.mark.parametrize(("seen", "allowed"), [(0, "no hydra.launcher.gpus"), (2, "numbers below 2")])
+def test_gpus_that_are_not_there_are_refused(seen: int, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: seen)
+    configs = {name: parse_config(compose([f"fit.device={name}"])) for name in ("auto", "cpu")}
+    launcher = parse_launcher({"kind": "local", "gpus": "0,2"})
+    launcher.check([configs["cpu"]])
+    with pytest.raises(
+        UserError, match=rf"^hydra\.launcher\.gpus=0,2: PyTorch sees {seen} GPUs here\. Allowed: {allowed}"
+    ):
+        launcher.check(configs.values())
 
 
 def test_a_missing_extra_is_named(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
