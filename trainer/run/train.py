@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time
 
@@ -131,7 +132,6 @@ def _train(
         summary = summarize(learner, folder, monotonic() - begun)
     except BaseException as error:
         signals.hold()
-        epochs = len(learner.find(Recorder).rows) if learner is not None else 0
         # If the disk is full, callbacks fail in after_fit, too: report the error that ended the fit.
         cause = getattr(learner, "error", None) or error
         pressed = isinstance(cause, KeyboardInterrupt)
@@ -140,8 +140,11 @@ def _train(
         status, why = (ending, "") if pressed else ("failed", describe_error(failure))
         with suppress(OSError):  # the message below says enough
             folder.stat()  # fails if the folder was deleted, so that it is not created again
-            seconds, tags = monotonic() - begun, config.run.written_tags
-            Summary(status, folder, epochs, {}, {}, seconds, why, name=name, tags=tags).write()
+            seconds = monotonic() - begun
+            summary = Summary(status, folder, 0, {}, {}, seconds, name=name, tags=config.run.written_tags)
+            if learner is not None and hasattr(learner, "error"):  # the fit has begun
+                summary = summarize(learner, folder, seconds)
+            replace(summary, status=status, error=why).write()
         if pressed:
             cause.args = (_cut_short(learner, config.fit.resume, folder),)
             log.info("%s", cause)

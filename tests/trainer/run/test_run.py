@@ -21,7 +21,7 @@ from augment.support.errors import UserError
 from augment.support.signals import STOP_SIGNALS
 from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.interrupt import Interrupt
-from trainer.callbacks.recorder import NonFiniteLossError
+from trainer.callbacks.recorder import NonFiniteLossError, read_metrics
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.cli import main as cli
 from trainer.loop.checkpoint import BEST
@@ -32,7 +32,7 @@ from trainer.run.build import make_learner, make_loaders
 from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.folder import LOCK_FILE
-from trainer.run.summary import summarize
+from trainer.run.summary import read_summary, summarize
 from trainer.tasks.losses import CrossEntropy
 from trainer.tools.evaluate import evaluate
 
@@ -165,7 +165,10 @@ def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(
         KeyboardInterrupt, match=r"^stopped after the last epoch; figures or the report may be missing$"
     ):
         run.train(replace(config, callbacks=(*config.callbacks, lambda: twice)), tmp_path / "run", console=QUIET)
-    assert status(tmp_path / "run") == "finished"
+    summary = read_summary(tmp_path / "run")
+    assert summary is not None
+    assert (summary.status, summary.epochs, summary.planned) == ("finished", 1, 1)
+    assert summary.best == summary.last == read_metrics(tmp_path / "run")[0]
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
