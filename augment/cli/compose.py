@@ -1,6 +1,5 @@
 """Compose the configuration from overrides, in the same way for every program."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,18 +11,16 @@ import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import Override, OverrideType, ValueType
+from hydra.core.override_parser.types import ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
+from augment.cli.choices import check_added_once, check_groups, chosen_files, refuse_deletions, refuse_null_steps
 from augment.cli.conf import (
     CONF,
     check_file,
     config_files,
-    config_folders,
-    default_groups,
-    group_names,
     register_folders,
 )
 from augment.cli.experiment import check_experiment
@@ -32,23 +29,13 @@ from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refus
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
 from augment.recipe.op import OPS, load_plugins
 from augment.recipe.steps import Aug, parse_aug
-from augment.support.errors import UserError, first_line, suggest
+from augment.support.errors import UserError, first_line
 from augment.support.hydra_versions import VERSION_BASE
 from augment.support.secrets import resolved
 
 if TYPE_CHECKING:
     from augment.data.sources import Source
 
-
-# Hints for names that are not files of a group, but may be valid elsewhere.
-_ELSEWHERE = {
-    "model": " model=timm model.name={} if it is one of timm's.",
-    "data": " data=folder data.root={} if it is a folder of images.",
-    "callbacks": " callbacks.{}={{}} if it is a callback.",
-}
-
-# Key of a step of a recipe.
-_STEP = re.compile(r"aug\.(train|val)\.[^.]+")
 
 # Hydra's name for a recipe that is not in a file of conf/aug.
 _GIVEN = "given"
@@ -62,49 +49,6 @@ TOP: dict[str, Param[Any]] = {
         default=(), doc="Python modules that declare callbacks, models, sources or tasks of your own", reach=IMPORTS
     ),
 }
-
-
-def check_groups(overrides: Sequence[Override]) -> None:
-    """Check the names of config files, `data=folder`; Hydra must be initialized.
-
-    Raises:
-        UserError: a group has no file of that name; the message suggests the nearest one.
-    """
-    loader = GlobalHydra.instance().config_loader()
-    for group, value in _chosen(overrides):
-        known = loader.get_group_options(group)
-        for name in value if isinstance(value, list) else [value]:
-            if str(name).removesuffix(".yaml") not in known:
-                hint = _ELSEWHERE.get(group, "").format(name)
-                if str(name).endswith((".yaml", ".yml")) or any(
-                    (folder / group / f"{name}.yml").is_file() for folder in config_folders()
-                ):
-                    hint = f" A file of your own is {group}=NAME if it is conf/{group}/NAME.yaml, or in --config-dir."
-                raise UserError(f"{group}: unknown name '{name}'.{suggest(str(name), known)}{hint}")
-
-
-def _check_added_once(overrides: Sequence[Override]) -> None:
-    """Check that no group without a default is chosen twice; for other groups, the last choice counts."""
-    added: dict[str, object] = {}
-    defaults = default_groups()
-    for group, value in _chosen(overrides):
-        if group in added:
-            raise UserError(f"{group}: chosen twice, {added[group]} and {value}. Allowed: once.")
-        if defaults.get(group) is None:
-            added[group] = value
-
-
-def _chosen(overrides: Sequence[Override]) -> Iterator[tuple[str, object]]:
-    """Yield the groups for which overrides choose one or several files, with their names."""
-    groups = group_names()
-    for override in overrides:
-        group = key_of(override)
-        if (
-            (group in groups or group.startswith("hydra/"))
-            and override.type != OverrideType.DEL
-            and not isinstance(override.value(), dict)
-        ):
-            yield group, override.value()
 
 
 def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
@@ -225,52 +169,21 @@ def _hydra() -> Iterator[None]:
 
 def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
     overrides = [parse(token) for token in tokens]
-    _check_added_once(overrides)
+    check_added_once(overrides)
     if not any(key_of(override) == "hydra.searchpath" for override in overrides):
         check_groups(overrides)
-    check_experiment(dict(_chosen(overrides)), {key_of(override) for override in overrides})
+    check_experiment(dict(chosen_files(overrides)), {key_of(override) for override in overrides})
     try:
         composed = hydra.compose(config_name, tokens)
-        _refuse_null_steps(composed, overrides)
+        refuse_null_steps(composed, overrides)
         return plain_values(composed)
     except HydraException as error:
-        _refuse_deletions(config_name, tokens, overrides)
+        refuse_deletions(config_name, tokens, overrides)
         raise UserError(explain(error)) from error
     except RecursionError as error:
         raise UserError(
             "defaults: config files build on each other in a circle. Allowed: defaults without circles."
         ) from error
-
-
-def _refuse_deletions(config_name: str, tokens: list[str], overrides: Sequence[Override]) -> None:
-    """Check that overrides delete only existing keys.
-
-    Raises:
-        UserError: one does not; the message suggests the nearest key.
-    """
-    deleted = [override for override in overrides if override.type == OverrideType.DEL]
-    if not deleted:
-        return
-    kept = [token for token, override in zip(tokens, overrides, strict=True) if override.type != OverrideType.DEL]
-    composed = hydra.compose(config_name, kept)
-    for override in deleted:
-        section, _, name = key_of(override).rpartition(".")
-        there = OmegaConf.select(composed, section) if section else composed
-        if isinstance(there, DictConfig) and name not in there:
-            raise UserError(f"~{key_of(override)}: there is no such key.{suggest(name, map(str, there))}")
-
-
-def _refuse_null_steps(composed: DictConfig, overrides: Sequence[Override]) -> None:
-    """Check that no override sets a step to null.
-
-    In a file a bare `rotate:` applies the step to every sample; on the command line, null reads like its removal.
-
-    Raises:
-        UserError: one does.
-    """
-    for key in map(key_of, overrides):
-        if _STEP.fullmatch(key) and OmegaConf.select(composed, key, default={}) is None:
-            raise UserError(f"{key}: null is not allowed. Allowed: parameters; or ~{key}, which removes it.")
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import augment.recipe.op
-from augment.cli.compose import SECTIONS, check_groups, compose, compose_jobs, compose_recipe
+from augment.cli.choices import check_groups
+from augment.cli.compose import SECTIONS, compose, compose_jobs, compose_recipe
 from augment.cli.conf import CONF, default_groups, group_names
 from augment.cli.overrides import key_of, normalize, parse
 from augment.data.sources import Folder, Sample
