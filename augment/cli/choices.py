@@ -94,4 +94,6 @@ def refuse_null_steps(composed: DictConfig, overrides: Sequence[Override]) -> No
     """
     for key in map(key_of, overrides):
         if _STEP.fullmatch(key) and OmegaConf.select(composed, key, default={}) is None:
-            raise UserError(f"{key}: null is not allowed. Allowed: parameters; or ~{key}, which removes it.")
+            raise UserError(
+                f"{key}: null is not allowed. Allowed: parameters, such as {{p: 0}}; or ~{key}, which removes it."
+            )

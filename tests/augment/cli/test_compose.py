@@ -1,26 +1,22 @@
-"""From a command line to the composed configuration: plus signs, names of files, what is refused, what is made."""
+"""From overrides to the composed configuration: what Hydra makes of them, what is refused, what programs take."""
 
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import augment.recipe.op
-from augment.cli.choices import check_groups
 from augment.cli.compose import SECTIONS, compose, compose_jobs, compose_recipe
-from augment.cli.conf import CONF, default_groups, group_names
-from augment.cli.overrides import key_of, normalize, parse
+from augment.cli.conf import default_groups, group_names
+from augment.cli.overrides import normalize
 from augment.data.sources import Folder, Sample
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
-from augment.support.hydra_versions import VERSION_BASE
 from augment.support.secrets import as_written
 
 
@@ -29,125 +25,7 @@ def test_groups_are_the_sections() -> None:
     assert set(default_groups()) == {"data", "model", "aug", "fit", "callbacks", "experiment"}
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        # A value: set it whether or not the YAML mentions it.
-        ("fit.lr=0.1", "++fit.lr=0.1"),
-        ("+fit.lr=0.1", "++fit.lr=0.1"),
-        ("++fit.lr=0.1", "++fit.lr=0.1"),
-        ("seed=3", "++seed=3"),
-        ("seed=0,1,2", "++seed=0,1,2"),
-        ("aug.train.rotate.p=0,0.075,0.2", "++aug.train.rotate.p=0,0.075,0.2"),
-        ("aug.train.rotate.p=range(0,3)", "++aug.train.rotate.p=range(0,3)"),
-        ("aug.val.center_crop.scale=.9", "++aug.val.center_crop.scale=.9"),
-        ("aug.train.rotate.angle_range=[-7,7]", "++aug.train.rotate.angle_range=[-7,7]"),
-        ("aug.train.rotate_2={op: rotate, p: 0.5}", "++aug.train.rotate_2={op: rotate, p: 0.5}"),
-        ("callbacks.plots=null", "++callbacks.plots=null"),
-        ("data.root='/a/b=c'", "++data.root='/a/b=c'"),
-        ("data.root='a, b'", "++data.root='a, b'"),
-        ("fit.limit_batches=", "++fit.limit_batches="),
-        ("plugins=[mine]", "++plugins=[mine]"),
-        ("colour=red", "++colour=red"),
-        # A file of a group.
-        ("data=folder", "data=folder"),
-        ("+data=folder", "data=folder"),
-        ("++data=folder", "data=folder"),
-        ("model=cnn,timm", "model=cnn,timm"),
-        ("callbacks=[default,wandb]", "callbacks=[default,wandb]"),
-        ("aug=imagenette", "aug=imagenette"),
-        ("+aug=imagenette", "aug=imagenette"),
-        ("++aug=imagenette", "aug=imagenette"),
-        ("aug=none,imagenette", "aug=none,imagenette"),
-        ("+experiment=finetune", "experiment=finetune"),
-        ("experiment=glob(imagenette_*)", "experiment=glob(imagenette_*)"),
-        # A whole section given in place.
-        ("aug={size: 64}", "++aug={size: 64}"),
-        ("+model={kind: timm, name: resnet18}", "++model={kind: timm, name: resnet18}"),
-        # Left alone.
-        ("~aug.train.rotate", "~aug.train.rotate"),
-        ("~callbacks.plots", "~callbacks.plots"),
-        ("~fit.lr=0.1", "~fit.lr=0.1"),
-        ("~data", "~data"),
-        ("hydra.run.dir=x", "hydra.run.dir=x"),
-        ("+hydra.verbose=true", "+hydra.verbose=true"),
-        ("hydra/job_logging=none", "hydra/job_logging=none"),
-        ("-m", "-m"),
-        ("--multirun", "--multirun"),
-        ("--config-dir=a", "--config-dir=a"),
-        ("--cfg", "--cfg"),
-        ("job", "job"),
-    ],
-)
-def test_plus_signs(given: str, expected: str) -> None:
-    assert normalize([given]) == [expected]
-
-
-def test_a_home_is_known_behind_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell expands a ~ in words that begin with one only, and Hydra refuses it."""
-    monkeypatch.setenv("HOME", "/home/me")
-    assert normalize(["data.root=~/a,~/c", "fit.resume='~/d'"]) == [
-        "++data.root=/home/me/a,/home/me/c",
-        "++fit.resume='~/d'",
-    ]
-    assert parse("fit.resume=~/d").value() == "/home/me/d"
-
-
-def test_many_at_once_keep_their_order() -> None:
-    given = ["-m", "fit.lr=1", "+aug=imagenette", "~aug.train.flip", "seed=0,1"]
-    assert normalize(given) == ["-m", "++fit.lr=1", "aug=imagenette", "~aug.train.flip", "++seed=0,1"]
-
-
-@pytest.mark.parametrize("value", ["Bilder äöü/Fisch", "Tom & Jerry #1", "照片", "~/ü", "a;b!"])
-def test_what_the_grammar_knows_in_quotes_only_is_put_in_quotes(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    meant = value.replace("~", "/home/me")
-    assert normalize([f"data.root={value}"]) == [f'++data.root="{meant}"']
-    assert compose(["data=folder", f"data.root={value}"])["data"]["root"] == meant
-
-
-def test_what_has_a_meaning_is_not_put_in_quotes() -> None:
-    for given in ("data.root='ä, b'", "aug.mean=[1,2,3]", "fit.lr=0.1,0.2", "fit.beta2=null", "data.root=a b"):
-        assert normalize([given]) == [f"++{given}"]
-
-
-@pytest.mark.parametrize("given", ["fit lr=3", "data.root=/a/b=c"])
-def test_what_cannot_be_parsed_is_named(given: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be read.*put in quotes"):
-        normalize([given])
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ("a=[1", "[ and ] do not match"),
-        ("a=(-7,7)", "a list is written in brackets: [-7,7]"),
-        ("a=1e-3,", "one comma too many"),
-        ("a=rang(3)", "unknown function 'rang'; Did you mean 'range'? Allowed: "),
-        ("a=interval(x,y)", "TypeError while evaluating 'interval(x,y)': "),
-    ],
-)
-def test_the_reason_is_not_that_of_a_grammar(given: str, reason: str) -> None:
-    with pytest.raises(
-        UserError, match=f"^{re.escape(f'{given}: cannot be read ({reason}')}(?!.*expecting).*put in quotes"
-    ):
-        parse(given)
-
-
-def test_key_of() -> None:
-    assert [key_of(parse(token)) for token in ("++fit.lr=1", "+aug=none", "~aug.train.flip", "data=folder")] == [
-        *("fit.lr", "aug", "aug.train.flip", "data")
-    ]
-
-
 # --- what Hydra makes of them ---
-
-
-@pytest.fixture
-def conf() -> Iterator[None]:
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
-        yield
 
 
 def composed(*tokens: str) -> Any:
@@ -179,52 +57,6 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
     assert set(chosen) - set(default) == set(given.strip("[]").split(",")) - {"default"}
 
 
-# --- names of files ---
-
-
-def check(*tokens: str) -> None:
-    check_groups([parse(token) for token in tokens])
-
-
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        ["data=folder"],
-        ["+aug=imagenette"],
-        ["+aug=imagenette.yaml"],
-        ["callbacks=[default,wandb]"],
-        ["fit=article", "model=timm", "aug={size: 8}", "~data", "++fit.lr=foldr"],
-    ],
-)
-@pytest.mark.usefixtures("conf")
-def test_files_that_are_there(tokens: list[str]) -> None:
-    check(*tokens)
-
-
-@pytest.mark.parametrize(
-    ("token", "message"),
-    [
-        (
-            "data=foldr",
-            "data: unknown name 'foldr'. Did you mean 'folder'? Allowed: filelist, folder, imagenette, ",
-        ),
-        (
-            "+aug=imagenete",
-            "aug: unknown name 'imagenete'. Did you mean 'imagenette'? Allowed: auto_augment, byol, dino, finetune, ",
-        ),
-        (
-            "model=resnet18",
-            "model: unknown name 'resnet18'. Did you mean 'xresnet18'? Allowed: cnn, timm, xresnet,",
-        ),
-        ("callbacks=[default,wandbb]", "callbacks: unknown name 'wandbb'. Did you mean 'wandb'?"),
-    ],
-)
-@pytest.mark.usefixtures("conf")
-def test_an_unknown_file_is_refused_with_the_nearest(token: str, message: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        check("data=folder", token)
-
-
 # --- composing ---
 
 
@@ -238,28 +70,6 @@ def test_compose_gives_plain_values_of_every_section_and_writes_nothing(
     assert type(config["aug"]["train"]["rotate"]) is dict
     assert config["aug"]["train"]["rotate"]["angle_range"] == [-1, 1]
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        (["+aug=imagenette", "~aug.train.rotat"], "~aug.train.rotat: there is no such key. Did you mean 'rotate'?"),
-        (["~fitt"], "~fitt: there is no such key. Did you mean 'fit'?"),
-        (
-            ["+aug=imagenette", "~aug.train.warp", "~aug.val.flip"],
-            "~aug.val.flip: there is no such key. Allowed: center_",
-        ),
-    ],
-)
-def test_what_is_deleted_must_be_there(tokens: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        compose(tokens)
-    assert "warp" not in compose(["+aug=imagenette", "~aug.train.warp"])["aug"]["train"]
-
-
-def test_a_model_may_be_one_of_timms() -> None:
-    with pytest.raises(UserError, match=r"xse_resnext50\. model=timm model\.name=resnet18 if it is one of timm's\.$"):
-        compose(["model=resnet18"])
 
 
 def test_interpolations_are_resolved() -> None:
@@ -328,24 +138,12 @@ def test_compose_refuses(token: str, message: str) -> None:
         compose(["data=folder", token])
 
 
-def test_a_recipe_is_chosen_once() -> None:
-    with pytest.raises(UserError, match=r"^aug: chosen twice, none and imagenette\. Allowed: once\.$"):
-        compose(["+aug=none", "aug=imagenette"])
-
-
 def test_a_list_and_a_mapping_do_not_merge() -> None:
     given = ["+aug=imagenette", "aug.train.rotate.angle_range={values: [1]}"]
     with pytest.raises(UserError, match=r"^aug\.train\.rotate\.angle_range: a list does not merge .*=null before it"):
         compose(given)
     cleared = compose([*given[:1], "aug.train.rotate.angle_range=null", *given[1:]])
     assert cleared["aug"]["train"]["rotate"]["angle_range"] == {"values": [1]}
-
-
-def test_a_step_is_not_set_to_null() -> None:
-    """A bare step of a file applies always, which is not what null means for callbacks."""
-    with pytest.raises(UserError, match=r"^aug\.train\.rotate: null is not allowed\. .* or ~aug\.train\.rotate, which"):
-        compose(["+aug=imagenette", "aug.train.rotate=null"])
-    assert compose(["aug.train.flip=null", "aug.train.flip.p=0.5"])["aug"]["train"]["flip"] == {"p": 0.5}
 
 
 def test_jobs_are_composed_each_by_itself() -> None:

@@ -1,0 +1,120 @@
+"""Overrides as people write them, and as Hydra takes them."""
+
+import re
+
+import pytest
+
+from augment.cli.compose import compose
+from augment.cli.overrides import key_of, normalize, parse
+from augment.support.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # A value: set it whether or not the YAML mentions it.
+        ("fit.lr=0.1", "++fit.lr=0.1"),
+        ("+fit.lr=0.1", "++fit.lr=0.1"),
+        ("++fit.lr=0.1", "++fit.lr=0.1"),
+        ("seed=3", "++seed=3"),
+        ("seed=0,1,2", "++seed=0,1,2"),
+        ("aug.train.rotate.p=0,0.075,0.2", "++aug.train.rotate.p=0,0.075,0.2"),
+        ("aug.train.rotate.p=range(0,3)", "++aug.train.rotate.p=range(0,3)"),
+        ("aug.val.center_crop.scale=.9", "++aug.val.center_crop.scale=.9"),
+        ("aug.train.rotate.angle_range=[-7,7]", "++aug.train.rotate.angle_range=[-7,7]"),
+        ("aug.train.rotate_2={op: rotate, p: 0.5}", "++aug.train.rotate_2={op: rotate, p: 0.5}"),
+        ("callbacks.plots=null", "++callbacks.plots=null"),
+        ("data.root='/a/b=c'", "++data.root='/a/b=c'"),
+        ("data.root='a, b'", "++data.root='a, b'"),
+        ("fit.limit_batches=", "++fit.limit_batches="),
+        ("plugins=[mine]", "++plugins=[mine]"),
+        ("colour=red", "++colour=red"),
+        # A file of a group.
+        ("data=folder", "data=folder"),
+        ("+data=folder", "data=folder"),
+        ("++data=folder", "data=folder"),
+        ("model=cnn,timm", "model=cnn,timm"),
+        ("callbacks=[default,wandb]", "callbacks=[default,wandb]"),
+        ("aug=imagenette", "aug=imagenette"),
+        ("+aug=imagenette", "aug=imagenette"),
+        ("++aug=imagenette", "aug=imagenette"),
+        ("aug=none,imagenette", "aug=none,imagenette"),
+        ("+experiment=finetune", "experiment=finetune"),
+        ("experiment=glob(imagenette_*)", "experiment=glob(imagenette_*)"),
+        # A whole section given in place.
+        ("aug={size: 64}", "++aug={size: 64}"),
+        ("+model={kind: timm, name: resnet18}", "++model={kind: timm, name: resnet18}"),
+        # Left alone.
+        ("~aug.train.rotate", "~aug.train.rotate"),
+        ("~callbacks.plots", "~callbacks.plots"),
+        ("~fit.lr=0.1", "~fit.lr=0.1"),
+        ("~data", "~data"),
+        ("hydra.run.dir=x", "hydra.run.dir=x"),
+        ("+hydra.verbose=true", "+hydra.verbose=true"),
+        ("hydra/job_logging=none", "hydra/job_logging=none"),
+        ("-m", "-m"),
+        ("--multirun", "--multirun"),
+        ("--config-dir=a", "--config-dir=a"),
+        ("--cfg", "--cfg"),
+        ("job", "job"),
+    ],
+)
+def test_plus_signs(given: str, expected: str) -> None:
+    assert normalize([given]) == [expected]
+
+
+def test_a_home_is_known_behind_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell expands a ~ in words that begin with one only, and Hydra refuses it."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert normalize(["data.root=~/a,~/c", "fit.resume='~/d'"]) == [
+        "++data.root=/home/me/a,/home/me/c",
+        "++fit.resume='~/d'",
+    ]
+    assert parse("fit.resume=~/d").value() == "/home/me/d"
+
+
+def test_many_at_once_keep_their_order() -> None:
+    given = ["-m", "fit.lr=1", "+aug=imagenette", "~aug.train.flip", "seed=0,1"]
+    assert normalize(given) == ["-m", "++fit.lr=1", "aug=imagenette", "~aug.train.flip", "++seed=0,1"]
+
+
+@pytest.mark.parametrize("value", ["Bilder äöü/Fisch", "Tom & Jerry #1", "照片", "~/ü", "a;b!"])
+def test_what_the_grammar_knows_in_quotes_only_is_put_in_quotes(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    meant = value.replace("~", "/home/me")
+    assert normalize([f"data.root={value}"]) == [f'++data.root="{meant}"']
+    assert compose(["data=folder", f"data.root={value}"])["data"]["root"] == meant
+
+
+def test_what_has_a_meaning_is_not_put_in_quotes() -> None:
+    for given in ("data.root='ä, b'", "aug.mean=[1,2,3]", "fit.lr=0.1,0.2", "fit.beta2=null", "data.root=a b"):
+        assert normalize([given]) == [f"++{given}"]
+
+
+@pytest.mark.parametrize("given", ["fit lr=3", "data.root=/a/b=c"])
+def test_what_cannot_be_parsed_is_named(given: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be read.*put in quotes"):
+        normalize([given])
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("a=[1", "[ and ] do not match"),
+        ("a=(-7,7)", "a list is written in brackets: [-7,7]"),
+        ("a=1e-3,", "one comma too many"),
+        ("a=rang(3)", "unknown function 'rang'; Did you mean 'range'? Allowed: "),
+        ("a=interval(x,y)", "TypeError while evaluating 'interval(x,y)': "),
+    ],
+)
+def test_the_reason_is_not_that_of_a_grammar(given: str, reason: str) -> None:
+    with pytest.raises(
+        UserError, match=f"^{re.escape(f'{given}: cannot be read ({reason}')}(?!.*expecting).*put in quotes"
+    ):
+        parse(given)
+
+
+def test_key_of() -> None:
+    assert [key_of(parse(token)) for token in ("++fit.lr=1", "+aug=none", "~aug.train.flip", "data=folder")] == [
+        *("fit.lr", "aug", "aug.train.flip", "data")
+    ]
