@@ -47,6 +47,26 @@ def test_a_repeated_image_has_no_weight() -> None:
     assert learner._part_of(replace(batch, share=0.0)) == 0
 
 
+def test_all_tensors_are_added_up_and_large_ones_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[int] = []
+
+    def all_reduce(tensor: Tensor) -> None:
+        places.append(tensor.data_ptr())
+        tensor *= 2
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(ranks, "_LARGE", 100)
+    group = Ranks()
+    group.size = 2
+    large = torch.rand(4, 5, 3, 2).to(memory_format=torch.channels_last)
+    given = [torch.rand(3), large, torch.rand(2, 2), torch.arange(4)]
+    expected = [2 * tensor for tensor in given]
+    group.add_up(given)
+    torch.testing.assert_close(given, expected)
+    assert large.data_ptr() in places
+    assert len(places) == 3  # and the others of each type at once
+
+
 def test_ranks_wait_for_each_other_before_an_epoch() -> None:
     events: list[str] = []
     learner = make_learner(journal(events))
