@@ -32,6 +32,21 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
+def wake_driver(index: int) -> None:
+    """Initialize the driver of an NVIDIA GPU, if there is one. PyTorch would do it, but let no other thread run.
+
+    Args:
+        index: number of the GPU among those that the process sees.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)  # the one that PyTorch and DALI share
+
+
 def run_and_leave(main: Callable[[], int]) -> NoReturn:
     """Call a program, and end the process with its exit code, once threads, exit handlers and output have ended.
 

@@ -14,7 +14,7 @@ from augment.cli.compose import compose_jobs
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from augment.support.memory import freeze_imports
-from augment.support.process import launched
+from augment.support.process import launched, local_rank, wake_driver
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
 from trainer.run import NOTHING_TO_RESUME
@@ -91,22 +91,27 @@ def import_run(signals: StopSignals | None = None, fit: Fit | None = None) -> No
     if "trainer.run.train" in sys.modules and "trainer.run.check" in sys.modules:
         return  # freezing again would keep what earlier jobs left behind
     with freeze_imports(), signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
-        import torch  # noqa: F401
-
         if fit is not None:
             Thread(target=_wake, args=(fit,)).start()
+        import torch  # noqa: F401
+
         import trainer.run.check
         import trainer.run.train  # noqa: F401
 
 
 def _wake(fit: Fit) -> None:
-    """Let PyTorch initialize the GPU, if there is one, which takes as long as importing DALI."""
-    import torch
+    """Initialize the GPU, if there is one, while another thread imports modules: the driver, PyTorch, and cuDNN."""
+    if fit.device == "cpu":
+        return
+    index = fit.device.partition(":")[2] or local_rank()[0]
+    wake_driver(int(index))
+    import torch  # as soon as the other thread has imported it
 
     with suppress(UserError, RuntimeError):  # the run will raise it
         device = fit.torch_device()
         if device.type != "cpu":
-            torch.zeros(1, device=device)
+            image = torch.zeros(1, 8, 8, 8, device=device, requires_grad=True)
+            torch.autograd.grad(torch.nn.functional.conv2d(image, torch.zeros(8, 8, 3, 3, device=device)).sum(), image)
 
 
 def run_job(

@@ -14,6 +14,7 @@ from augment.data.balance import describe_balance
 from augment.data.sources.notices import replay_notices
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import doubts
+from augment.support.background import prompt_turns
 from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
 from augment.support.memory import keep_freed_memory, regularly_returned
@@ -102,6 +103,7 @@ def _train(
     algorithms = ExitStack()
     try:
         signals.check()
+        algorithms.enter_context(prompt_turns())
         device = config.fit.torch_device()
         algorithms.enter_context(using(device))
         algorithms.enter_context(deterministic(config.fit.deterministic))
@@ -179,6 +181,7 @@ def follow(config: Config) -> str:
     """
     with StopSignals() as signals, ExitStack() as ending:
         signals.hold()
+        ending.enter_context(prompt_turns())
         if config.fit.torch_device().type == "cpu":
             keep_freed_memory()
             ending.enter_context(regularly_returned())

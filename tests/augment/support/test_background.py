@@ -1,12 +1,13 @@
 """Background work: waiting for results, order, repetition, and failures."""
 
 import logging
+import sys
 import threading
 
 import pytest
 
 from augment.support import background
-from augment.support.background import Background, CallQueue, Refresher
+from augment.support.background import Background, CallQueue, Refresher, prompt_turns
 
 
 def fail() -> None:
@@ -98,3 +99,10 @@ def test_a_worker_keeps_the_order_and_ends_with_the_first_error() -> None:
     worker.add(lambda: done.append("never"))
     assert worker.close(work, 10)
     assert done == ["first", error]
+
+
+def test_turns_are_short_only_inside() -> None:
+    before = sys.getswitchinterval()
+    with prompt_turns():
+        assert sys.getswitchinterval() < before / 10
+    assert sys.getswitchinterval() == before
