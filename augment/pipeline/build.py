@@ -13,8 +13,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
+from nvidia.dali.tensors import TensorCPU
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
@@ -112,7 +115,7 @@ def build_pipeline(
         pipeline.finish = partial(_finish, program, half=half, raw=raw)
     with pipeline:
         order = {"batch_size": batch_size, "seed": seed, "epoch": epoch, "shard": shard, "stand_ins": stand_ins}
-        stored, index = _read(plan, files, on_gpu=placement.device == "gpu", **order)
+        stored, index = _read(plan, files, placement, **order)
         raw_files = are_decoded(files)
         if is_decoded_once(plan) and not raw_files:
             stored, raw_files = GraphImage(stored, placement, seed=0).decode(), True
@@ -260,22 +263,24 @@ def next_indices(plan: Plan, files: Sequence[dataset.ImageRef], batches: Iterabl
     return [index for batch in batches for index in feed.indices(batch).tolist()]
 
 
-def _read(plan: Plan, files: Sequence[dataset.ImageRef], *, on_gpu: bool = False, **order: Any) -> tuple[Node, Node]:
+def _read(plan: Plan, files: Sequence[dataset.ImageRef], placement: Placement, **order: Any) -> tuple[Node, Node]:
     """Return the nodes of the images, as they are stored, and of their indices, (1,) int32 each."""
     if not are_paths(files):
         feed = image_feed(plan, files, **order)
         stored, index = fn.external_source(
-            feed,
+            lambda info: _next_images(feed, info),
             num_outputs=2,
             batch=True,
             batch_info=True,
             no_copy=True,  # see ImageFeed
             dtype=[types.UINT8, types.INT32],
             ndim=[feed.ndim, 1],
-            layout=[feed.layout, ""],
         )
-        # Several threads copy to page-locked memory, from which transfers are fast, and no GPU reads foreign memory.
-        return fn.copy(stored) if on_gpu else stored, index
+        if placement.device == "cpu":
+            return stored, index
+        # Copy to page-locked memory, from which transfers are fast, and no GPU reads foreign memory. `fn.copy` would do
+        # so in a single thread.
+        return fn.slice(stored, rel_start=[0.0], rel_shape=[1.0], axes=[0]), index
     read, shard = stood_in(len(files), order["stand_ins"]).tolist(), order["shard"]
     encoded, index = fn.readers.file(
         name=READER,
@@ -284,6 +289,7 @@ def _read(plan: Plan, files: Sequence[dataset.ImageRef], *, on_gpu: bool = False
         shard_id=shard.rank,
         num_shards=shard.world_size,
         pad_last_batch=True,
+        skip_cached_images=placement.caches,  # reading them would take longer than the augmentation
         **_order(plan, order["seed"], order["epoch"]),
     )
     return encoded, index
@@ -293,14 +299,19 @@ def feed_images(feed: ImageFeed) -> Node:
     """Return the node of a feed's images, encoded or, if all are stored so, decoded."""
     # Not both outputs with one unused, of which DALI warns.
     return fn.external_source(
-        lambda info: feed(info)[0],
+        lambda info: _next_images(feed, info)[0],
         batch=True,
         batch_info=True,
         no_copy=True,
         dtype=types.UINT8,
         ndim=feed.ndim,
-        layout=feed.layout,
     )
+
+
+def _next_images(feed: ImageFeed, info: Any) -> tuple[list[TensorCPU], NDArray[np.int32]]:
+    """Return what the feed does, the images as DALI's tensors, which refer to them: it looks at arrays for longer."""
+    images, index = feed(info)
+    return [TensorCPU(image, feed.layout) for image in images], index
 
 
 def _external(feed: Feed) -> list[dict[str, Node]]:

@@ -51,6 +51,11 @@ class Placement:
     reason: str = field(default="", compare=False)
 
     @property
+    def caches(self) -> bool:
+        """Whether decoded images are kept in GPU memory."""
+        return self.device == "gpu" and self.decode == "mixed" and self.cache > 0
+
+    @property
     def decoding(self) -> list[str | float | bool] | None:
         """What determines the pixels of a decoded image; what was chosen for the machine does not count."""
         if self.device == "cpu":
@@ -172,7 +177,7 @@ class GraphImage:
         self._decoder: dict[str, Any] = {"device": "mixed" if self._mixed else "cpu", "output_type": types.RGB}
         if self._mixed:
             self._decoder["hw_decoder_load"] = placement.hw_decoder_load
-        self._cached = self._mixed and placement.cache > 0
+        self._cached = placement.caches and not raw
         self._seed = seed
 
     def decode(self) -> Node:

@@ -337,7 +337,7 @@ def test_dali_reads_images_where_they_are(stores: dict[str, Split]) -> None:
     feed = image_feed(FIXED, files, **order)
     pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None, exec_async=False, exec_pipelined=False)
     with pipeline:
-        stored, index = _read(FIXED, files, **order)
+        stored, index = _read(FIXED, files, Placement(), **order)
         addresses = [
             fn.python_function(node, function=lambda image: np.array(image.ctypes.data))
             for node in (stored, feed_images(feed))

@@ -1,7 +1,9 @@
 """Passes that are cut short or prepared, and passes of any epoch: what the next one is."""
 
+import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import augment.pipeline.loader
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
 from augment.pipeline.build import Shard
+from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.recipe.steps import SplitName
 
@@ -159,6 +162,21 @@ def test_after_a_cut_pass_of_files_comes_the_next_epoch(gray_files: Split) -> No
     loader = make(first(gray_files, 13), torch.device("cuda"))
     take(loader, 2)
     assert_complete(take(loader), 13, epoch=1)
+
+
+@needs_gpu
+def test_decoded_images_in_gpu_memory_are_not_read_again(image_files: Split, tmp_path: Path) -> None:
+    copies = tuple(Path(shutil.copy(file, tmp_path)) for file in image_files.files)
+    data, plan = Split(copies, image_files.targets), plan_of(RECIPE, "train", 16)
+    placement = Placement("gpu", "mixed", cache=64, hw_decoder_load=0.0)
+    expected, found = (make(data, torch.device("cuda"), plan=plan, placement=placement) for _ in range(2))
+    passes = [take(expected) for _ in range(5)]
+    expected.close()
+    assert same(take(found), passes[0])
+    for file in copies:
+        file.unlink()
+    for batches in passes[1:]:
+        assert same(take(found), batches)
 
 
 @pytest.mark.parametrize(("split", "built"), [("train", 1), ("val", 2)])
