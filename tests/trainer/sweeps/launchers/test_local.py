@@ -16,9 +16,9 @@ from jobs import FakeRuns
 from augment.cli.compose import compose
 from augment.support.errors import UserError
 from trainer.run.config import parse_config
-from trainer.sweeps.launch import LAUNCHERS, Local, parse_launcher
+from trainer.sweeps.launchers.local import Local, WorkerPool
+from trainer.sweeps.launchers.registry import LAUNCHERS, parse_launcher
 from trainer.sweeps.ledger import Job, read_ledger, unfinished
-from trainer.sweeps.local import WorkerPool
 from trainer.sweeps.processes import Command
 from trainer.sweeps.runs import JOB_FILE
 
@@ -60,7 +60,7 @@ else:
 
 def command(folder: Path, worker: object, jobs: object = (), log: Path | None = None) -> Command:
     led = ["led"] if log else []
-    environment = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {"PYTHONPATH": str(Path(__file__).parents[4])}
     return Command((sys.executable, "-c", WORKER, str(folder), *led), environment, str(folder), str(log or ""))
 
 
@@ -122,7 +122,7 @@ def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) ->
 
 def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is no reason to give up."""
-    monkeypatch.setattr("trainer.sweeps.local._RESTARTS", -2)
+    monkeypatch.setattr("trainer.sweeps.launchers.local._RESTARTS", -2)
     for job in jobs[:2]:
         (job.folder / "fail").touch()
     Local(n_jobs=2).run(jobs[:3], FakeRuns().worker())
@@ -141,8 +141,8 @@ def test_workers_end_with_the_process_that_leads_them(jobs: list[Job], tmp_path:
 import signal, sys
 sys.path[:0] = {[str(Path(__file__).parent)]!r}
 from augment.support.signals import StopSignals
-from test_launch import command
-from trainer.sweeps.local import WorkerPool
+from test_local import command
+from trainer.sweeps.launchers.local import WorkerPool
 pool = WorkerPool([command({str(tmp_path)!r}, None, log="log")], StopSignals())
 print(*(process.pid for process in pool._processes), flush=True)
 signal.pause()
@@ -172,7 +172,7 @@ ids = processes.Orders().first(Path(sys.argv[1]), StopSignals())
 print(ids, os.getsid(0) == os.getpid())
 """
     log = tmp_path / "sweep" / "worker-0.log"
-    worker = Command((sys.executable, "-c", code, str(log)), {}, str(Path(__file__).parents[3]), str(log)).start()
+    worker = Command((sys.executable, "-c", code, str(log)), {}, str(Path(__file__).parents[4]), str(log)).start()
     assert worker.stdin is not None
     with worker.stdin:
         worker.stdin.write(b"0000000000\n0000000001\n00000")

@@ -9,9 +9,9 @@ from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.text import amount
 from trainer.run.sweeping import RaySettings, SlurmSettings
-from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.launchers.base import Launcher
+from trainer.sweeps.launchers.local import Local
 from trainer.sweeps.ledger import Job, unfinished
-from trainer.sweeps.local import Local
 from trainer.sweeps.processes import Command, watch
 from trainer.sweeps.work import Worker
 
