@@ -40,7 +40,7 @@ from trainer.callbacks.registry import known_callbacks
 from trainer.cli.main import main as train
 from trainer.loop.callback import RunDescription
 from trainer.run.config import identity, parse_config
-from trainer.sweeps.launch import parse_launcher
+from trainer.sweeps.launchers.registry import parse_launcher
 from trainer.sweeps.search import Plan
 from trainer.sweeps.start import Request, is_search
 from trainer.tasks.registry import known_tasks

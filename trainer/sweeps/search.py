@@ -22,7 +22,7 @@ from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.comparison import Comparison, compare_runs
-from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import Job, plan, read_ledger, unfinished
 from trainer.sweeps.prune import Prune
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, RUNNING, read_run

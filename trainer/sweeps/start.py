@@ -19,8 +19,8 @@ from augment.support.signals import StopSignals
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
 from trainer.run.jobs import check_jobs
-from trainer.sweeps.launch import parse_launcher
-from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.launchers.base import Launcher
+from trainer.sweeps.launchers.registry import parse_launcher
 from trainer.sweeps.ledger import SWEEP_FILE, Job, job_id, plan, read_ledger, unfinished
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED
 from trainer.sweeps.table import print_table

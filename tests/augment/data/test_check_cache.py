@@ -1,71 +1,140 @@
-"""The cache of checks of images in larger files is valid for exactly these images."""
+"""The cache of checks: a file is opened again only if it has changed."""
 
+import json
+import logging
 import os
 from pathlib import Path
 
 import pytest
+from image_bytes import encoded, half, write
 
-from augment.data.formats import protobuf
-from augment.data.formats.recordio import write_records
-from augment.data.formats.spans import masked_crc
-from augment.data.formats.tfrecord import IMAGE, LABEL
-from augment.data.sources import parse_data
-from augment.support.errors import UserError
-
-BROKEN = b"no image"
+from augment.data import check
+from augment.data.check import Problem, check_files
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def stamp(file: Path, seconds: int) -> None:
+    os.utime(file, (seconds, seconds))
+
+
+def test_an_interrupted_check_keeps_its_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [write(tmp_path, f"{number}.jpg", b"") for number in range(70)]
+    cache = tmp_path / "check.json"
+    examine = check._examine
+
+    def interrupt(file: Path) -> object:
+        if file.name == "69.jpg":
+            raise KeyboardInterrupt
+        return examine(file)
+
+    monkeypatch.setattr(check, "_examine", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        check_files(files, cache=cache)
+    assert len(json.loads(cache.read_text())["files"]) == 64  # the first chunk
+
+
+def test_cached_files_are_not_opened_again(tmp_path: Path, judged: list[str]) -> None:
+    cache = tmp_path / "new" / "folder" / "check.json"
+    files = [write(tmp_path, "good.jpg", encoded("JPEG")), write(tmp_path, "bad.jpg", b"")]
+    first = check_files(files, cache=cache)
+    assert sorted(judged) == ["bad.jpg", "good.jpg"]
+    judged.clear()
+    assert check_files(files, cache=cache) == first == [Problem(files[1], "is empty (0 bytes)")]
+    assert judged == []
+
+
+def test_cache_knows_a_file_by_any_path(tmp_path: Path, judged: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "good.jpg", encoded("JPEG"))
+    check_files([tmp_path / "good.jpg"], cache=tmp_path / "check.json")
+    judged.clear()
     monkeypatch.chdir(tmp_path)
+    assert check_files([Path("good.jpg")], cache=tmp_path / "check.json") == []
+    assert judged == []
 
 
-@pytest.fixture
-def jpeg(photos: tuple[Path, ...]) -> bytes:
-    return photos[0].read_bytes()
+def test_changed_files_are_checked_again(tmp_path: Path, judged: list[str]) -> None:
+    cache = tmp_path / "check.json"
+    files = [write(tmp_path, f"{name}.jpg", encoded("JPEG")) for name in ("same", "shorter", "newer", "gone")]
+    for file in files:
+        stamp(file, 1000)
+    assert check_files(files, cache=cache) == []
+    judged.clear()
+
+    files[1].write_bytes(half(encoded("JPEG")))
+    stamp(files[1], 1000)
+    files[2].write_bytes(bytes(len(encoded("JPEG"))))
+    stamp(files[2], 1001)
+    files[3].unlink()
+    assert [problem.file for problem in check_files(files, cache=cache)] == files[1:]
+    assert sorted(judged) == ["gone.jpg", "newer.jpg", "shorter.jpg"]
 
 
-def write_features(file: Path, jpeg: bytes) -> None:
-    """Write a TFRecord file of an Example with an image in one feature, and none in another."""
-    field = protobuf.field
-    label = field(3, field(1, protobuf.varint(0)))
-    features = {IMAGE: field(1, field(1, jpeg)), "thumbnail": field(1, field(1, BROKEN)), LABEL: label}
-    entries = b"".join(field(1, field(1, name.encode()) + field(2, value)) for name, value in features.items())
-    record = field(1, entries)
-    length = len(record).to_bytes(8, "little")
-    crc, head_crc = (masked_crc(part).to_bytes(4, "little") for part in (record, length))
-    file.write_bytes(length + head_crc + record + crc)
+def test_cache_keeps_verdicts_of_other_calls(tmp_path: Path, judged: list[str]) -> None:
+    cache = tmp_path / "check.json"
+    train, val = (write(tmp_path, name, encoded("JPEG")) for name in ("train.jpg", "val.jpg"))
+    for files in ([train], [val], [train], [val]):
+        check_files(files, cache=cache)
+    assert judged == ["train.jpg", "val.jpg"]
 
 
-def test_another_image_of_the_same_record_is_checked(jpeg: bytes, tmp_path: Path) -> None:
-    for name in ("train", "val"):
-        write_features(tmp_path / f"{name}.tfrecord", jpeg)
-    given = {"source": "tfrecord", "train": "train.tfrecord", "val": "val.tfrecord"}
-    assert len(parse_data(given).load().train) == 1
-    with pytest.raises(UserError, match="1 of 1 train images cannot be used"):
-        parse_data(given | {"image": "thumbnail"}).load()
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"[" * 100_000,
+        b'{"version": 0, "files": {}}',
+        b'{"version": 1, "files": []}',
+        b'{"version": 1, "files": {"FILE": 3}}',
+        b'{"version": 1, "files": {"FILE": ""}}',
+        b'{"version": 1, "files": {"FILE": "0"}}',
+    ],
+)
+def test_damaged_cache_is_ignored_and_replaced(tmp_path: Path, judged: list[str], content: bytes) -> None:
+    cache = tmp_path / "check.json"
+    file = write(tmp_path, "bad.jpg", b"")
+    cache.write_bytes(content.replace(b"FILE", str(file).encode()))
+    for _ in range(2):
+        assert check_files([file], cache=cache) == [Problem(file, "is empty (0 bytes)")]
+    assert judged == ["bad.jpg"]
 
 
-def test_other_records_of_the_same_file_are_checked(jpeg: bytes, tmp_path: Path) -> None:
-    for name in ("train", "val"):
-        write_records(tmp_path / f"{name}.rec", [(jpeg, 0), (BROKEN, 0)])
-    listing = tmp_path / "train.idx"
-    first, second = listing.read_text().splitlines()
-    (tmp_path / "val.idx").write_text(first)
-    given = {"source": "recordio", "train": "train.rec", "val": "val.rec"}
-    listing.write_text(first)
-    assert len(parse_data(given).load().train) == 1
-    listing.write_text(second)
-    with pytest.raises(UserError, match="1 of 1 train images cannot be used"):
-        parse_data(given).load()
+def test_cache_of_another_version_is_ignored(tmp_path: Path, judged: list[str]) -> None:
+    cache = tmp_path / "check.json"
+    file = write(tmp_path, "good.jpg", encoded("JPEG"))
+    check_files([file], cache=cache)
+    cache.write_text(json.dumps(json.loads(cache.read_text()) | {"version": 0}))
+    check_files([file], cache=cache)
+    assert judged == ["good.jpg", "good.jpg"]
 
 
-def test_a_changed_file_is_checked_again(jpeg: bytes, tmp_path: Path) -> None:
-    given = {"source": "recordio", "train": "train.rec", "val": "val.rec"}
-    for name in ("train", "val"):
-        write_records(tmp_path / f"{name}.rec", [(jpeg, 0)])
-    assert len(parse_data(given).load().train) == 1
-    write_records(tmp_path / "train.rec", [(bytes(len(jpeg)), 0)])  # at the same place, as long
-    os.utime(tmp_path / "train.rec", ns=(1, 1))
-    with pytest.raises(UserError, match="1 of 1 train images cannot be used"):
-        parse_data(given).load()
+def test_cache_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache" / "check.json"
+    check_files([write(tmp_path, "a.jpg", b"")], cache=cache)
+    before = cache.read_bytes()
+
+    def interrupt(source: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        check_files([write(tmp_path, "b.jpg", b"")], cache=cache)
+    assert cache.read_bytes() == before
+    assert [path.name for path in cache.parent.iterdir()] == ["check.json"]
+
+
+def test_cache_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    file = write(tmp_path, "bad.jpg", b"")
+    (tmp_path / "file").write_text("")
+    assert len(check_files([file], cache=tmp_path / "file" / "check.json")) == 1
+    assert "not written" in caplog.text
+
+
+def test_file_that_could_not_be_read_is_not_cached(tmp_path: Path) -> None:
+    cache = tmp_path / "check.json"
+    file = tmp_path / "late.jpg"
+    assert len(check_files([file], cache=cache)) == 1
+    write(tmp_path, "late.jpg", encoded("JPEG"))
+    assert check_files([file], cache=cache) == []

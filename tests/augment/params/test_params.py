@@ -1,7 +1,7 @@
 """Parameters: which values each kind accepts, which it refuses, and its error messages."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -20,12 +20,8 @@ from augment.params import (
     Text,
     Texts,
     Values,
-    parse_params,
-    parse_settings,
-    setting,
-    settings,
 )
-from augment.support.errors import UserError, first_line, suggest
+from augment.support.errors import UserError
 
 KEY = "aug.train.step.parameter"
 
@@ -315,63 +311,6 @@ def test_default_is_converted_like_a_configured_value(param: Param[Any], default
     assert repr(param.default) == repr(default)
 
 
-UNIFORM = np.array([0.0, 0.25, 0.5, 0.75, np.nextafter(1, 0)])
-
-
-@pytest.mark.parametrize(
-    ("param", "value", "expected"),
-    [
-        (RANGE, (-2.0, 6.0), [-2, 0, 2, 4, 6]),
-        (RANGE, (3.0, 3.0), [3, 3, 3, 3, 3]),
-        (RANGE, Values((7.0, -1.0)), [7, 7, -1, -1, -1]),
-        (RANGE, Values((1.0, 2.0, 3.0, 1.0)), [1, 2, 3, 1, 1]),
-        (RANGE, Values((4.0,)), [4, 4, 4, 4, 4]),
-        # Each whole number has the same share, the ends too.
-        (TURNS, (0.0, 3.0), [0, 1, 2, 3, 3]),
-        (TURNS, (1.0, 2.0), [1, 1, 2, 2, 2]),
-        (TURNS, (2.0, 2.0), [2, 2, 2, 2, 2]),
-        (TURNS, Values((3.0, 0.0)), [3, 3, 0, 0, 0]),
-    ],
-)
-def test_draws_from_a_range(param: Range, value: Any, expected: list[float]) -> None:
-    np.testing.assert_allclose(param.draw(value, UNIFORM), expected, rtol=1e-12)
-    two = np.stack([UNIFORM, UNIFORM[::-1]])
-    np.testing.assert_allclose(param.draw(value, two), [expected, expected[::-1]], rtol=1e-12)
-    if param.whole:
-        assert (param.draw(value, UNIFORM) % 1 == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("default", "given", "expected"),
-    [
-        ((-7, 7), 3, (-3, 3)),
-        ((-7, 7), 0, (0, 0)),
-        ((0, 0), 4, (-4, 4)),
-        ((0.8, 1.2), 0.25, (0.75, 1.25)),
-        ((0.8, 1.2), 1, (0, 2)),
-        # Not within 0..2, of another sign, and of ranges whose middle changes images.
-        ((0.8, 1.2), 1.5, None),
-        ((-7, 7), -3, None),
-        ((-7, 7), True, None),
-        ((0.1, 2), 0.5, None),
-        ((0, 0.25), 0.1, None),
-    ],
-)
-def test_one_number_is_a_range_around_the_value_that_changes_nothing(default, given, expected) -> None:  # type: ignore[no-untyped-def]
-    param = Range(default=default, within=(-10, 10) if default[0] <= 0 else (0, 2), doc="")
-    if expected is None:
-        with pytest.raises(UserError, match=r"Allowed: \[low, high\]"):
-            param.parse(given, "key")
-    else:
-        assert param.parse(given, "key") == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("span", [(0.0, 3.0), (1.0, 100.0), (0.0, 64.0), (-5.0, 5.0)])
-def test_integer_draws_stay_in_range_for_uniforms_close_to_one(span: tuple[float, float]) -> None:
-    drawn = Range(whole=True, doc="").draw(span, np.array([np.nextafter(1, 0), 1 - 2**-53, 0.0]))
-    assert drawn.tolist() == [span[1], span[1], span[0]]
-
-
 def test_invalid_default_is_refused_at_declaration() -> None:
     with pytest.raises(ValueError, match=r"the default 7 is not allowed\. Allowed: a number from 0 to 1"):
         Number(default=7, within=(0, 1), doc="share")
@@ -379,94 +318,3 @@ def test_invalid_default_is_refused_at_declaration() -> None:
         Range(default=(1, 0), doc="reversed")
     with pytest.raises(ValueError, match=r"the default \(0, 0\.5\) is not allowed\. Allowed: .*whole numbers"):
         Range(default=(0, 0.5), whole=True, doc="half")
-
-
-def test_first_line_of_an_error() -> None:
-    assert first_line(ValueError("what\nand where")) == "what"
-    assert first_line(KeyError()) == "KeyError"
-
-
-def test_suggest_sorts_names_and_accepts_none() -> None:
-    assert suggest("rotat", ["warp", "rotate"]) == " Did you mean 'rotate'? Allowed: rotate, warp."
-    assert suggest("rotate", []) == " Allowed: (none)."
-    assert suggest("AdamW", ["adam", "adamw"]) == " Did you mean 'adamw'? Allowed: adam, adamw."
-
-
-PARAMS: dict[str, Param[Any]] = {
-    "angle_range": Range(default=(-7.0, 7.0), within=(-90, 90), doc="angle"),
-    "fill": Count(default=3, within=(0, 255), doc="gray level"),
-    "root": Text(required=True, doc="folder"),
-}
-
-
-def test_mapping_is_completed_with_defaults_in_the_order_of_declaration() -> None:
-    parsed = parse_params(PARAMS, {"root": "here", "fill": 9}, "step")
-    assert list(parsed.items()) == [("angle_range", (-7.0, 7.0)), ("fill", 9), ("root", "here")]
-
-
-def test_null_counts_as_an_empty_mapping() -> None:
-    assert parse_params({"fill": PARAMS["fill"]}, None, "step") == {"fill": 3}
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"root": "r", "angel_range": [0, 1]}, "step.angel_range: unknown key. Did you mean 'angle_range'? "),
-        ({"root": "r", "xyz": 1}, "step.xyz: unknown key. Allowed: angle_range, fill, root."),
-        ({"root": "r", 7: 1}, "step.7: unknown key. Allowed: angle_range, fill, root."),
-        ({"root": "r", "fill": 256}, "step.fill: 256 is not allowed. Allowed: a whole number from 0 to 255."),
-        ({"root": "r", "fill": None}, "step.fill: None is not allowed. Allowed: a whole number from 0 to 255."),
-        ({}, "step.root: missing. Allowed: text (folder)."),
-        (None, "step.root: missing. Allowed: text (folder)."),
-        ({"root": None}, "step.root: missing. Allowed: text (folder)."),
-        ([1], "step: [1] is not allowed. Allowed: a mapping of angle_range, fill, root."),
-        ("root", "step: 'root' is not allowed. Allowed: a mapping of angle_range, fill, root."),
-        (0, "step: 0 is not allowed. Allowed: a mapping of angle_range, fill, root."),
-    ],
-)
-def test_invalid_mappings(given: object, expected: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_params(PARAMS, given, "step")
-    assert str(caught.value).startswith(expected)
-
-
-def test_key_path_at_the_top_has_no_dot_before_it() -> None:
-    with pytest.raises(UserError, match=r"^fil: unknown key\. Did you mean 'fill'\?"):
-        parse_params(PARAMS, {"root": "r", "fil": 1}, "")
-    with pytest.raises(UserError, match=r"^root: missing\."):
-        parse_params(PARAMS, {}, "")
-    with pytest.raises(UserError, match=r"^fill: 256 is not allowed\."):
-        parse_params(PARAMS, {"root": "r", "fill": 256}, "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    root: str = setting(Text(required=True, doc="folder"))
-    epochs: int = setting(Count(default=8, within=(1, 100), doc="epochs"))
-    made: str = "not a setting"
-
-
-def test_a_name_that_others_use() -> None:
-    params = {
-        "epochs": Count(aliases=("max_epochs", "rounds"), doc="epochs"),
-        "around": Flag(default=False, doc="flag"),
-    }
-    for name in ("max_epochs", "rounds"):
-        with pytest.raises(
-            UserError, match=rf"^fit\.{name}: unknown key\. Did you mean 'epochs'\? Allowed: around, ep"
-        ):
-            parse_params(params, {name: 3}, "fit")
-
-
-def test_dataclass_of_settings() -> None:
-    assert list(settings(Section)) == ["root", "epochs"]
-    assert Section(root="r") == Section(root="r", epochs=8)
-    assert parse_settings(Section, {"root": "r", "epochs": 9}, "fit") == Section(root="r", epochs=9)
-    with pytest.raises(TypeError, match="root"):
-        Section()
-    with pytest.raises(UserError, match=r"^fit\.epoch: unknown key\. Did you mean 'epochs'\?"):
-        parse_settings(Section, {"root": "r", "epoch": 9}, "fit")
-    with pytest.raises(UserError, match=r"^fit\.epochs: 0 is not allowed\. Allowed: a whole number from 1 to 100\.$"):
-        parse_settings(Section, {"root": "r", "epochs": 0}, "fit")
-    with pytest.raises(UserError, match=r"^fit\.made: unknown key"):
-        parse_settings(Section, {"root": "r", "made": "up"}, "fit")

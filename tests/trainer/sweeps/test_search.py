@@ -14,8 +14,8 @@ from rich.console import Console
 
 from augment.support.errors import UserError
 from trainer.run.sweeping import JOURNAL_FILE, SAMPLERS
-from trainer.sweeps.launch import Local
-from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.launchers.base import Launcher
+from trainer.sweeps.launchers.local import Local
 from trainer.sweeps.lease import Lease
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.search import Plan, search

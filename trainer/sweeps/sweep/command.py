@@ -16,8 +16,8 @@ from augment.support.process import end_with_parent
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
 from trainer.run.overrides import check_saved
-from trainer.sweeps.launch import parse_launcher
-from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.launchers.base import Launcher
+from trainer.sweeps.launchers.registry import parse_launcher
 from trainer.sweeps.ledger import SWEEP_FILE, Job, read_ledger
 from trainer.sweeps.processes import LED, WITH_PARENT, Orders
 from trainer.sweeps.runs import JOB_FILE

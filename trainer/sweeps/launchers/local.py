@@ -14,7 +14,7 @@ from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.run.config import Config
 from trainer.run.sweeping import LocalSettings
-from trainer.sweeps.launcher import Launcher
+from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import Job
 from trainer.sweeps.processes import Command, watch
 from trainer.sweeps.work import Worker

@@ -1,6 +1,5 @@
-"""Launchers: real processes, submitit's local executor and a local Ray, around workers that train nothing."""
+"""The local launcher: real processes, around workers that train nothing."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,74 +7,18 @@ import sys
 import time
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 from jobs import FakeRuns
+from workers import where
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
 from trainer.run.config import parse_config
-from trainer.sweeps.launch import LAUNCHERS, Local, parse_launcher
-from trainer.sweeps.ledger import Job, read_ledger, unfinished
-from trainer.sweeps.local import WorkerPool
+from trainer.sweeps.launchers.local import Local, WorkerPool
+from trainer.sweeps.launchers.registry import parse_launcher
+from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.processes import Command
-from trainer.sweeps.runs import JOB_FILE
-
-# A worker that claims jobs as ours do, and writes down where it ran each.
-WORKER = """
-import json, os, signal, sys, time
-from pathlib import Path
-from rich.console import Console
-from augment.support.signals import StopSignals
-from trainer.run.summary import Summary
-from trainer.sweeps.ledger import read_ledger
-from trainer.sweeps.processes import Orders
-from trainer.sweeps.work import Worker
-
-def run(config, overrides, folder, **_):
-    (folder / "where.json").write_text(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]))
-    deadline = time.monotonic() + 10
-    for name, end in {"die": lambda: os.kill(os.getpid(), signal.SIGKILL), "fail": lambda: 1 / 0}.items():
-        if (folder / name).exists():
-            (folder / name).unlink()
-            end()
-    while (folder / "hold").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.2)
-    summary = Summary("finished", folder, 1, {}, {}, 1.0)
-    summary.write()
-    return summary
-
-worker = Worker(Console(), StopSignals(), run=run)
-worker._config = lambda job, resumed: None
-folder, led = Path(sys.argv[1]), sys.argv[2:]
-if led:
-    orders = Orders()
-    worker.follow(folder, orders.next(None), orders.next)
-else:
-    worker.work(read_ledger(folder))
-"""
-
-
-def command(folder: Path, worker: object, jobs: object = (), log: Path | None = None) -> Command:
-    led = ["led"] if log else []
-    environment = {"PYTHONPATH": str(Path(__file__).parents[3])}
-    return Command((sys.executable, "-c", WORKER, str(folder), *led), environment, str(folder), str(log or ""))
-
-
-@pytest.fixture
-def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    for order in range(4):
-        folder = tmp_path / f"000000000{order}"
-        folder.mkdir()
-        (folder / JOB_FILE).write_text(json.dumps({"order": order, "overrides": [f"seed={order}"]}))
-    monkeypatch.setattr(Command, "of", staticmethod(command))
-    return read_ledger(tmp_path)
-
-
-def where(jobs: list[Job]) -> list[list[Any]]:
-    return [json.loads((job.folder / "where.json").read_text()) for job in jobs]
 
 
 def test_two_jobs_at_a_time_take_turns_on_gpus(jobs: list[Job], tmp_path: Path) -> None:
@@ -122,7 +65,7 @@ def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) ->
 
 def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is no reason to give up."""
-    monkeypatch.setattr("trainer.sweeps.local._RESTARTS", -2)
+    monkeypatch.setattr("trainer.sweeps.launchers.local._RESTARTS", -2)
     for job in jobs[:2]:
         (job.folder / "fail").touch()
     Local(n_jobs=2).run(jobs[:3], FakeRuns().worker())
@@ -138,11 +81,10 @@ def test_workers_that_always_die_end_the_sweep(jobs: list[Job], monkeypatch: pyt
 
 def test_workers_end_with_the_process_that_leads_them(jobs: list[Job], tmp_path: Path) -> None:
     code = f"""
-import signal, sys
-sys.path[:0] = {[str(Path(__file__).parent)]!r}
+import signal
+from workers import command
 from augment.support.signals import StopSignals
-from test_launch import command
-from trainer.sweeps.local import WorkerPool
+from trainer.sweeps.launchers.local import WorkerPool
 pool = WorkerPool([command({str(tmp_path)!r}, None, log="log")], StopSignals())
 print(*(process.pid for process in pool._processes), flush=True)
 signal.pause()
@@ -159,25 +101,6 @@ signal.pause()
     while process.exists() and " Z " not in (process / "stat").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def test_a_worker_writes_to_its_log_once_the_sweep_has_a_folder(tmp_path: Path) -> None:
-    code = """
-import os, sys
-from pathlib import Path
-from augment.support.signals import StopSignals
-from trainer.sweeps import processes
-processes.import_run = lambda *_: Path(sys.argv[1]).parent.mkdir()
-ids = processes.Orders().first(Path(sys.argv[1]), StopSignals())
-print(ids, os.getsid(0) == os.getpid())
-"""
-    log = tmp_path / "sweep" / "worker-0.log"
-    worker = Command((sys.executable, "-c", code, str(log)), {}, str(Path(__file__).parents[3]), str(log)).start()
-    assert worker.stdin is not None
-    with worker.stdin:
-        worker.stdin.write(b"0000000000\n0000000001\n00000")
-    assert worker.wait() == 0
-    assert log.read_text() == "['0000000000', '0000000001'] True\n"  # Ctrl-C would reach it twice otherwise
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -223,70 +146,6 @@ while True:
     assert began == {file.name.removeprefix("asked-") for file in tmp_path.glob("asked-*")}
 
 
-@pytest.mark.long
-def test_submitit_runs_workers_on_this_machine(jobs: list[Job], tmp_path: Path) -> None:
-    pytest.importorskip("submitit")
-    launcher = parse_launcher({"kind": "slurm", "cluster": "local", "n_jobs": 2, "options": {"timeout_min": 5}})
-    launcher.run(jobs, FakeRuns().worker())
-    assert not unfinished(jobs)
-    assert list((tmp_path / "submitit").iterdir())
-
-
-def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> None:
-    """As submitit does on preemption and at the time limit: `checkpoint` in a signal handler of the job."""
-    submitit = pytest.importorskip("submitit")
-    code = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nprint('ready')\n"
-    code += "from pathlib import Path\nPath('ready').touch()\nsignal.pause()"
-    command = Command((sys.executable, "-c", code), {}, str(tmp_path))
-    handed: list[Any] = []
-
-    def on_preemption(*_: object) -> None:
-        if (tmp_path / "ready").exists():
-            handed.append(command.checkpoint())
-        else:
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-
-    before = signal.signal(signal.SIGALRM, on_preemption)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        assert command() == 130
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert [type(one) for one in handed] == [submitit.helpers.DelayedSubmission]
-
-
-@pytest.mark.long
-def test_ray_runs_workers_on_this_machine(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    launcher = parse_launcher({"kind": "ray", "n_jobs": 2, "cpus_per_job": 0.5})
-    launcher.run(jobs, FakeRuns().worker())
-    assert not unfinished(jobs)
-    assert len({process for process, _ in where(jobs)}) <= 2
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"kind": "locl"}, "hydra/launcher: 'locl' cannot run the jobs of a sweep. Did you mean 'local'?"),
-        ({"_target_": "hydra_plugins.joblib"}, "hydra/launcher: 'plugin' cannot run the jobs of a sweep."),
-        ({"kind": "local", "n_job": 2}, "hydra.launcher.n_job: unknown key. Did you mean 'n_jobs'?"),
-        ({"kind": "local", "n_jobs": 0}, "hydra.launcher.n_jobs: 0 is not allowed."),
-        ({"kind": "slurm", "cluster": "slrm"}, "hydra.launcher"),
-    ],
-)
-def test_mistakes(given: dict[str, Any], message: str, jobs: list[Job]) -> None:
-    with pytest.raises(UserError) as refused:
-        parse_launcher(given).run(jobs, FakeRuns().worker())
-    assert str(refused.value).startswith(message)
-
-
-@pytest.mark.parametrize("gpus", ["0,1", [0, 1], 0, None])
-def test_gpus_can_be_given_in_any_way(gpus: object) -> None:
-    launcher = parse_launcher({"kind": "local", "gpus": gpus})
-    assert launcher.at_a_time == {None: 1, 0: 1}.get(gpus if not isinstance(gpus, list) else "many", 2)  # type: ignore[call-overload]
-
-
 @pytest.mark.parametrize(("device", "gpus"), [("cuda:1", "0,1"), ("cuda:1", None), ("cuda", "0,1"), ("cuda:0", 3)])
 def test_a_job_that_sees_one_gpu_does_not_name_another(
     device: str, gpus: object, monkeypatch: pytest.MonkeyPatch
@@ -312,12 +171,3 @@ def test_gpus_that_are_not_there_are_refused(seen: int, allowed: str, monkeypatc
         UserError, match=rf"^hydra\.launcher\.gpus=0,2: PyTorch sees {seen} GPUs here\. Allowed: {allowed}"
     ):
         launcher.check(configs.values())
-
-
-def test_a_missing_extra_is_named(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, module in (("slurm", "submitit"), ("ray", "ray")):
-        monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(
-            UserError, match=rf"needs the package {module}\. Allowed: pip install 'dali-trainer\[{name}\]'"
-        ):
-            LAUNCHERS[name]().run(jobs, FakeRuns().worker())

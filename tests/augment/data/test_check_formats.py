@@ -1,0 +1,210 @@
+"""The check of images by format: what DALI decodes passes, and what is damaged is named."""
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from image_bytes import encoded, half, image, jpeg_with, write
+from PIL import Image
+
+from augment.data import faults
+from augment.data.check import check_files
+
+
+def jpeg_pillow_warns_of() -> bytes:
+    """Return a JPEG with a broken index of further images, which Pillow passes over with a warning."""
+    data, index = encoded("JPEG"), b"MPF\x00broken"
+    return data[:2] + b"\xff\xe2" + struct.pack(">H", len(index) + 2) + index + data[2:]
+
+
+def png_that_claims(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def bytes_of_16_bit_png() -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(np.arange(2400, dtype=np.uint16).reshape(40, 60) * 27).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def webp_with(profile: bytes, *, exif: bool = True) -> bytes:
+    """A WebP with a color profile before the image and, where asked, a note behind it that turns it."""
+    frame = encoded("WEBP")[12:]
+    note = Image.Exif()
+    note[0x0112] = 6
+    size = b"".join((side - 1).to_bytes(3, "little") for side in (60, 40))
+    flags = bytes([0x20 | 8 * exif, 0, 0, 0])
+    parts = [part(b"VP8X", flags + size), part(b"ICCP", profile), frame, part(b"EXIF", note.tobytes()) if exif else b""]
+    return part(b"RIFF", b"WEBP" + b"".join(parts))
+
+
+def part(name: bytes, content: bytes) -> bytes:
+    return name + len(content).to_bytes(4, "little") + content + bytes(len(content) % 2)
+
+
+GOOD: dict[str, Callable[[], bytes]] = {
+    "rgb.jpg": lambda: encoded("JPEG"),
+    "gray.jpg": lambda: encoded("JPEG", "L"),
+    "cmyk.jpg": lambda: encoded("JPEG", "CMYK"),
+    "progressive.jpg": lambda: encoded("JPEG", progressive=True),
+    "garbage_after_the_end.jpg": lambda: encoded("JPEG") + bytes(range(200)) * 5,
+    "multi_image.jpg": lambda: encoded("MPO", save_all=True, append_images=[image()]),
+    "rgb.png": lambda: encoded("PNG"),
+    "gray_alpha.png": lambda: encoded("PNG", "LA"),
+    "rgba.png": lambda: encoded("PNG", "RGBA"),
+    "palette.png": lambda: encoded("PNG", "P"),
+    "16_bit.png": bytes_of_16_bit_png,
+    "garbage_after_the_end.png": lambda: encoded("PNG") + b"garbage" * 20,
+    "broken_image_index.jpg": jpeg_pillow_warns_of,
+    "png_named.jpg": lambda: encoded("PNG"),
+    "lossy.webp": lambda: encoded("WEBP"),
+    "lossless.webp": lambda: encoded("WEBP", lossless=True),
+    "webp_named.JPEG": lambda: encoded("WEBP"),
+    "turned.webp": lambda: webp_with(b"even"),
+    "odd_without_exif.webp": lambda: webp_with(b"odd", exif=False),
+    "rgb.bmp": lambda: encoded("BMP"),
+    "rgb.tiff": lambda: encoded("TIFF"),
+    "lzw.tiff": lambda: encoded("TIFF", compression="tiff_lzw"),
+    "rgb.ppm": lambda: encoded("PPM"),
+    "gray.ppm": lambda: encoded("PPM", "L"),
+    "16_bit.ppm": lambda: b"P5 60 40 65535\n" + bytes(4800),
+    "almost_all_levels.ppm": lambda: b"P5 60 40 240\n" + bytes(2400),
+    "bits.ppm": lambda: encoded("PPM", "1"),
+    "rgb.jp2": lambda: encoded("JPEG2000"),
+}
+
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "empty.jpg": (lambda: b"", "is empty"),
+    "one_byte.jpg": (lambda: b"\xff", "is no image"),
+    "page.jpg": (lambda: b"<html>404 Not Found</html>", "is no image that DALI decodes; allowed: JPEG, PNG"),
+    "gif.gif": (lambda: encoded("GIF", "P"), "is a GIF, which DALI does not decode; allowed: JPEG, PNG"),
+    "gif_named.jpg": (lambda: encoded("GIF", "P"), "is a GIF"),
+    "avif_named.jpg": (lambda: b"\x00\x00\x00\x20ftypavif" + bytes(500), "is an AVIF"),
+    "cut.jpg": (lambda: half(encoded("JPEG")), "truncated"),
+    "cut_progressive.jpg": (lambda: half(encoded("JPEG", progressive=True)), "truncated"),
+    "cut_multi_image.jpg": (lambda: encoded("MPO", save_all=True, append_images=[image()])[:900], "truncated"),
+    "without_end.jpg": (lambda: encoded("JPEG")[:-2], "truncated"),
+    "filled_up_with_zeros.jpg": (lambda: half(encoded("JPEG")) + bytes(1000), "truncated"),
+    "header_only.jpg": (lambda: encoded("JPEG")[:100], "is broken"),
+    "without_scan.jpg": (lambda: encoded("JPEG").split(b"\xff\xda")[0] + b"\xff\xd9", "broken"),
+    "12_bit.jpg": (lambda: jpeg_with(4, b"\x0c"), "12 bits a channel"),
+    "without_height.jpg": (lambda: jpeg_with(5, b"\x00\x00"), "broken header"),
+    "bomb.jpg": (lambda: jpeg_with(5, b"\xff\xff\xff\xff"), "claims 65535 x 65535 pixels; allowed are 178,956,970"),
+    "too_wide.jpg": (lambda: jpeg_with(5, b"\x00\x0a\xff\xff"), "is broken"),
+    "bomb.png": (lambda: png_that_claims(20_000, 20_000), "claims 20000 x 20000 pixels"),
+    "cut.png": (lambda: half(encoded("PNG")), "is broken"),
+    "cut_by_a_byte.png": (lambda: encoded("PNG")[:-1], "ends early"),
+    "cut_before_the_end.png": (lambda: encoded("PNG")[:-12], "is broken"),
+    "flipped_bit.png": (lambda: encoded("PNG")[:500] + b"\x55" + encoded("PNG")[501:], "is broken"),
+    "cut.webp": (lambda: encoded("WEBP")[:-4], "is broken"),
+    "odd_part.webp": (lambda: webp_with(b"odd"), "of a kind that DALI does not decode (its EXIF block"),
+    "10_bit.ppm": (lambda: b"P5 60 40 1023\n" + bytes(4800), "DALI does not decode (levels from 0 to 1023)"),
+    "4_bit.ppm": (lambda: b"P6 60 40 15\n" + bytes(7200), "DALI does not decode (levels from 0 to 15)"),
+    "cut.bmp": (lambda: encoded("BMP")[:-50], "truncated"),
+    "cut.tiff": (lambda: encoded("TIFF")[:-50], "is "),
+    "cut.ppm": (lambda: encoded("PPM")[:-50], "truncated"),
+    "cut.jp2": (lambda: half(encoded("JPEG2000")), "is broken"),
+    "float.ppm": (lambda: encoded("PPM", "F"), "of a kind that DALI does not decode (float)"),
+    "32_bit.tiff": (lambda: encoded("TIFF", "I"), "of a kind that DALI does not decode (32 bit a channel)"),
+    "bilevel.tiff": (lambda: encoded("TIFF", "1"), "of a kind that DALI does not decode (without bits per sample)"),
+    "lzma.tiff": (lambda: encoded("TIFF", compression="lzma"), "of a kind that DALI does not decode (lzma compressed)"),
+    "gray_alpha.jp2": (lambda: encoded("JPEG2000", "LA"), "of a kind that DALI does not decode (gray with alpha)"),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_files_pass(tmp_path: Path, name: str) -> None:
+    assert check_files([write(tmp_path, name, GOOD[name]())]) == []
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_reported_with_a_reason(tmp_path: Path, name: str) -> None:
+    make, reason = BAD[name]
+    file = write(tmp_path, name, make())
+    problems = check_files([file])
+    assert [problem.file for problem in problems] == [file]
+    assert reason in problems[0].reason
+
+
+def with_broken_pixels() -> bytes:
+    """Return a PNG with right checksums whose pixels cannot be unpacked."""
+    data = encoded("PNG")
+    start = data.index(b"IDAT")
+    length = int.from_bytes(data[start - 4 : start])
+    body = b"IDAT" + data[start + 4 : start + 4 + length - 40] + bytes(40)
+    return data[:start] + body + struct.pack(">I", zlib.crc32(body)) + data[start + 8 + length :]
+
+
+DAMAGED: dict[str, Callable[[], bytes]] = {
+    "pixels.png": with_broken_pixels,
+    "tables.jpg": lambda: flip(encoded("JPEG"), range(start := encoded("JPEG").index(b"\xff\xc4") + 5, start + 8)),
+    "body.webp": lambda: flip(encoded("WEBP"), range(40, 200)),
+    "lossless.webp": lambda: flip(encoded("WEBP", lossless=True), range(40, 200)),
+}
+
+
+def flip(data: bytes, where: range) -> bytes:
+    return bytes(byte ^ 0xFF if number in where else byte for number, byte in enumerate(data))
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damage_behind_a_good_header_is_found(tmp_path: Path, name: str) -> None:
+    content = DAMAGED[name]()
+    assert faults.find_fault_of_header(content)[0] is None
+    (problem,) = check_files([write(tmp_path, name, content), write(tmp_path, "good.jpg", encoded("JPEG"))])
+    assert problem.file.name == name
+    assert problem.reason.startswith("is broken: ")
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_what_passes_never_fails_in_dali(tmp_path: Path, seed: int) -> None:
+    """Bit flips, truncations and wrong checksums in seven formats, decoded in full and cropped."""
+    fn = pytest.importorskip("nvidia.dali.fn")
+    pipeline_def = pytest.importorskip("nvidia.dali").pipeline_def
+    form = faults.FORMATS[seed]
+    rng = np.random.default_rng(seed)
+    files = []
+    for number in range(30):
+        data = bytearray(encoded(form))
+        for at in rng.integers(0, len(data), (1, 20, 0)[number % 3]):
+            data[at] ^= 1 << int(rng.integers(8))
+        cut = int(rng.integers(1, len(data))) if number % 3 == 2 else len(data)
+        files.append(write(tmp_path, f"{number}.{'jp2' if form == 'JPEG2000' else form}", bytes(data[:cut])))
+    bad = {problem.file for problem in check_files(files)}
+    good = [file for file in files if file not in bad]
+    assert bad
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)  # type: ignore[untyped-decorator]
+    def decode() -> object:
+        data, _ = fn.readers.file(files=[str(file) for file in good])
+        return fn.decoders.image(data, device="cpu"), fn.decoders.image_random_crop(data, device="cpu", seed=seed)
+
+    if good:
+        pipeline = decode()
+        pipeline.build()
+        for _ in good:
+            pipeline.run()
+
+
+def test_dali_decodes_what_passes(tmp_path: Path) -> None:
+    fn = pytest.importorskip("nvidia.dali.fn")
+    pipeline_def = pytest.importorskip("nvidia.dali").pipeline_def
+    files = [write(tmp_path, name, make()) for name, make in GOOD.items()]
+
+    @pipeline_def(batch_size=len(files), num_threads=1, device_id=None)  # type: ignore[untyped-decorator]
+    def decode() -> object:
+        data, _ = fn.readers.file(files=[str(file) for file in files])
+        return fn.decoders.image(data, device="cpu")
+
+    pipeline = decode()
+    pipeline.build()
+    (images,) = pipeline.run()
+    assert {tuple(shape) for shape in images.shape()} == {(40, 60, 3)}

@@ -1,0 +1,71 @@
+"""The cache of checks of images in larger files is valid for exactly these images."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from augment.data.formats import protobuf
+from augment.data.formats.recordio import write_records
+from augment.data.formats.spans import masked_crc
+from augment.data.formats.tfrecord import IMAGE, LABEL
+from augment.data.sources import parse_data
+from augment.support.errors import UserError
+
+BROKEN = b"no image"
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def jpeg(photos: tuple[Path, ...]) -> bytes:
+    return photos[0].read_bytes()
+
+
+def write_features(file: Path, jpeg: bytes) -> None:
+    """Write a TFRecord file of an Example with an image in one feature, and none in another."""
+    field = protobuf.field
+    label = field(3, field(1, protobuf.varint(0)))
+    features = {IMAGE: field(1, field(1, jpeg)), "thumbnail": field(1, field(1, BROKEN)), LABEL: label}
+    entries = b"".join(field(1, field(1, name.encode()) + field(2, value)) for name, value in features.items())
+    record = field(1, entries)
+    length = len(record).to_bytes(8, "little")
+    crc, head_crc = (masked_crc(part).to_bytes(4, "little") for part in (record, length))
+    file.write_bytes(length + head_crc + record + crc)
+
+
+def test_another_image_of_the_same_record_is_checked(jpeg: bytes, tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        write_features(tmp_path / f"{name}.tfrecord", jpeg)
+    given = {"source": "tfrecord", "train": "train.tfrecord", "val": "val.tfrecord"}
+    assert len(parse_data(given).load().train) == 1
+    with pytest.raises(UserError, match="1 of 1 train images cannot be used"):
+        parse_data(given | {"image": "thumbnail"}).load()
+
+
+def test_other_records_of_the_same_file_are_checked(jpeg: bytes, tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        write_records(tmp_path / f"{name}.rec", [(jpeg, 0), (BROKEN, 0)])
+    listing = tmp_path / "train.idx"
+    first, second = listing.read_text().splitlines()
+    (tmp_path / "val.idx").write_text(first)
+    given = {"source": "recordio", "train": "train.rec", "val": "val.rec"}
+    listing.write_text(first)
+    assert len(parse_data(given).load().train) == 1
+    listing.write_text(second)
+    with pytest.raises(UserError, match="1 of 1 train images cannot be used"):
+        parse_data(given).load()
+
+
+def test_a_changed_file_is_checked_again(jpeg: bytes, tmp_path: Path) -> None:
+    given = {"source": "recordio", "train": "train.rec", "val": "val.rec"}
+    for name in ("train", "val"):
+        write_records(tmp_path / f"{name}.rec", [(jpeg, 0)])
+    assert len(parse_data(given).load().train) == 1
+    write_records(tmp_path / "train.rec", [(bytes(len(jpeg)), 0)])  # at the same place, as long
+    os.utime(tmp_path / "train.rec", ns=(1, 1))
+    with pytest.raises(UserError, match="1 of 1 train images cannot be used"):
+        parse_data(given).load()

@@ -1,0 +1,65 @@
+"""Splits with images that cannot be used: refused, or left out."""
+
+from pathlib import Path
+
+import pytest
+from image_bytes import encoded, write
+
+from augment.data import check
+from augment.data.check import require_readable
+from augment.data.dataset import Split
+from augment.support.errors import UserError
+
+
+def split_of(tmp_path: Path, good: int, bad: int) -> Split:
+    """Return good files of class 1 that alternate with bad ones of class 0 as long as there are any."""
+    names = sorted([f"{i:02d}_good.jpg" for i in range(good)] + [f"{i:02d}_bad.jpg" for i in range(bad)])
+    files = tuple(write(tmp_path, name, encoded("JPEG") if "good" in name else b"") for name in names)
+    return Split(files, tuple(int("good" in name) for name in names))
+
+
+def test_a_readable_split_is_returned_unchanged(tmp_path: Path) -> None:
+    split = split_of(tmp_path, 3, 0)
+    assert require_readable(split, "train", skip_bad=False) is split
+
+
+def test_a_long_list_is_completed_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_SHOWN", 5)
+    split, cache = split_of(tmp_path, 2, 7), tmp_path / "outputs" / "check.json"
+    listing = tmp_path / "outputs" / "check-bad-train.txt"
+    with pytest.raises(UserError, match=rf"  and 2 more; all are listed in {listing}\n"):
+        require_readable(split, "train", skip_bad=False, cache=cache)
+    assert listing.read_text() == "".join(f"{tmp_path}/{i:02d}_bad.jpg is empty (0 bytes)\n" for i in range(7))
+
+
+def test_bad_files_raise_with_count_reasons_and_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_SHOWN", 5)
+    with pytest.raises(UserError) as caught:
+        require_readable(split_of(tmp_path, 2, 7), "train", skip_bad=False)
+    first, *listed, more, advice = str(caught.value).splitlines()
+    assert first == "data: 7 of 9 train images cannot be used:"
+    assert listed == [f"  {tmp_path}/{i:02d}_bad.jpg is empty (0 bytes)" for i in range(5)]
+    assert more == "  and 2 more"
+    assert "data.skip_bad=true" in advice
+
+
+def test_skip_bad_keeps_the_others_and_names_the_bad_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = require_readable(split_of(tmp_path, 3, 2), "val", skip_bad=True)
+    assert [file.name for file in kept.files] == ["00_good.jpg", "01_good.jpg", "02_good.jpg"]
+    assert kept.targets == (1, 1, 1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    first, *named = caplog.messages
+    assert first == "data.skip_bad=true: left out 2 of 5 val images:"
+    assert named == [f"  {tmp_path}/{i:02d}_bad.jpg is empty (0 bytes)" for i in range(2)]
+
+
+def test_skip_bad_with_nothing_left_raises(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"2 of 2 val images cannot be used, so none is left"):
+        require_readable(split_of(tmp_path, 0, 2), "val", skip_bad=True)
+
+
+def test_require_readable_uses_the_cache(tmp_path: Path, judged: list[str]) -> None:
+    split = split_of(tmp_path, 2, 0)
+    for _ in range(2):
+        require_readable(split, "train", skip_bad=False, cache=tmp_path / "check.json")
+    assert len(judged) == 2

@@ -1,0 +1,56 @@
+"""Worker processes that train nothing, so that launchers can be tried without it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from trainer.sweeps.ledger import Job
+from trainer.sweeps.processes import Command
+
+# A worker that claims jobs as ours do, and writes down where it ran each.
+WORKER = """
+import json, os, signal, sys, time
+from pathlib import Path
+from rich.console import Console
+from augment.support.signals import StopSignals
+from trainer.run.summary import Summary
+from trainer.sweeps.ledger import read_ledger
+from trainer.sweeps.processes import Orders
+from trainer.sweeps.work import Worker
+
+def run(config, overrides, folder, **_):
+    (folder / "where.json").write_text(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]))
+    deadline = time.monotonic() + 10
+    for name, end in {"die": lambda: os.kill(os.getpid(), signal.SIGKILL), "fail": lambda: 1 / 0}.items():
+        if (folder / name).exists():
+            (folder / name).unlink()
+            end()
+    while (folder / "hold").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    summary = Summary("finished", folder, 1, {}, {}, 1.0)
+    summary.write()
+    return summary
+
+worker = Worker(Console(), StopSignals(), run=run)
+worker._config = lambda job, resumed: None
+folder, led = Path(sys.argv[1]), sys.argv[2:]
+if led:
+    orders = Orders()
+    worker.follow(folder, orders.next(None), orders.next)
+else:
+    worker.work(read_ledger(folder))
+"""
+
+
+def command(folder: Path, worker: object, jobs: object = (), log: Path | None = None) -> Command:
+    """Return the command of such a worker; it takes the place of `Command.of`."""
+    led = ["led"] if log else []
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return Command((sys.executable, "-c", WORKER, str(folder), *led), environment, str(folder), str(log or ""))
+
+
+def where(jobs: list[Job]) -> list[list[Any]]:
+    """Return which process ran each job, and the GPUs that it saw."""
+    return [json.loads((job.folder / "where.json").read_text()) for job in jobs]

@@ -1,0 +1,125 @@
+"""Stages in a fit: steps, schedule, table, memory."""
+
+import io
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import CLASSES, frozen, on, tiny_model
+from nvidia.dali.pipeline import Pipeline
+from rich.console import Console
+from stages import SIZES, config_of, staged, wait_for_threads
+
+from augment.data.dataset import Split
+from augment.recipe.plan import build_plan
+from trainer.callbacks.prepare import Prepare
+from trainer.callbacks.progress import ProgressBar
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import Callback, CancelFit, RunDescription
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
+from trainer.optim.schedule import lin
+from trainer.run import train as run
+from trainer.run.build import make_loader
+
+
+def learner_of(data: Split, *callbacks: Any, **fit: Any) -> Learner:
+    config = config_of(**fit)
+    return Learner(
+        tiny_model(),
+        staged(config, data),
+        make_loader(config, build_plan(config.aug, "val"), data),
+        config.fit,
+        optimizer=frozen,
+        callbacks=callbacks,
+        classes=CLASSES,
+        run=RunDescription(stages=config.fit.full_stages(config.aug.size)),
+    )
+
+
+def note(notes: list[tuple[bool, int, int, int]]) -> Any:
+    return on(
+        "after_batch", lambda learner: notes.append((learner.training, learner.step, *learner.batch.images.shape[::3]))
+    )
+
+
+@pytest.mark.parametrize(("limit", "batches"), [(None, [3, 3, 2, 2, 2]), (2, [2] * 5), (1, [1] * 5)])
+def test_steps_count_the_batches_of_all_stages(limit: int | None, batches: list[int], data: Split) -> None:
+    notes: list[tuple[bool, int, int, int]] = []
+    learner = learner_of(data, note(notes), limit_batches=limit)
+    learner.fit()
+    assert learner.total_steps == sum(batches)
+    assert [step for training, step, *_ in notes if training] == list(range(sum(batches)))
+    sizes = [(count, size) for size, counts in SIZES for count in counts[:limit]]
+    assert [(count, size) for training, _, count, size in notes if training] == sizes
+    assert {size for training, *_, size in notes if not training} == {12}
+
+
+def test_the_schedule_spans_all_stages(data: Split) -> None:
+    rates: list[float] = []
+    read = on(
+        "after_batch", lambda learner: rates.append(learner.optimizer.param_groups[0]["lr"]) if learner.training else 0
+    )
+    learner_of(data, ParamScheduler({"lr": lin(1.0, 0.0)}), read).fit()
+    assert rates == pytest.approx([1 - step / 12 for step in range(12)])
+
+
+@pytest.mark.parametrize("cut", [3, 5, 6, 7, 9])
+def test_a_fit_that_was_cut_continues(cut: int, data: Split) -> None:
+    def stop(learner: Learner) -> None:
+        if learner.training and learner.step == cut:
+            raise CancelFit
+
+    whole: list[torch.Tensor] = []
+    parts: list[torch.Tensor] = []
+    learner_of(data, keep(whole)).fit()
+    first = learner_of(data, keep(parts), on("after_step", stop))
+    first.fit()
+    second = learner_of(data, keep(parts))
+    position = second.restore(first.state())
+    assert position == first.position
+    second.fit(position)
+    assert len(parts) == len(whole)
+    assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
+
+
+def keep(images: list[torch.Tensor]) -> Callback:
+    return on("before_batch", lambda learner: images.append(learner.batch.images.clone()))
+
+
+def test_the_table_says_where_a_stage_begins(data: Split, capsys: pytest.CaptureFixture[str]) -> None:
+    learner_of(data, Recorder(), ProgressBar(), Prepare()).fit()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines if line.startswith("epoch ") and "px" in line] == [
+        "epoch 1: 8 px, batch 3",
+        "epoch 3: 16 px, batch 4",
+        "epoch 4: 12 px, batch 4",
+    ]
+
+
+def test_validation_is_prepared_while_the_first_epoch_trains(data: Split, alive: "weakref.WeakSet[Pipeline]") -> None:
+    counts: list[int] = []
+
+    def look(learner: Learner) -> None:
+        wait_for_threads()
+        counts.append(len(alive))
+
+    learner = learner_of(data, Prepare(), on("after_train", look))
+    learner.fit(Position(4, 0))  # no other stage comes after it
+    # One for training and one for validation.
+    assert counts == [2]
+
+
+@pytest.mark.slow
+def test_a_run_with_stages(
+    data: Split, tmp_path: Path, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "keep_freed_memory", lambda: None)  # it is for good
+    summary = run.train(config_of(drop_last=True), tmp_path, console=Console(file=io.StringIO()))
+    assert (summary.status, summary.epochs) == ("finished", 5)
+    assert len(alive) == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("background")]

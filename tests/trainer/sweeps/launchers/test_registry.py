@@ -1,0 +1,42 @@
+"""Settings of launchers: what is refused, and which packages are missing."""
+
+import sys
+from typing import Any
+
+import pytest
+from jobs import FakeRuns
+
+from augment.support.errors import UserError
+from trainer.sweeps.launchers.registry import LAUNCHERS, parse_launcher
+from trainer.sweeps.ledger import Job
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "locl"}, "hydra/launcher: 'locl' cannot run the jobs of a sweep. Did you mean 'local'?"),
+        ({"_target_": "hydra_plugins.joblib"}, "hydra/launcher: 'plugin' cannot run the jobs of a sweep."),
+        ({"kind": "local", "n_job": 2}, "hydra.launcher.n_job: unknown key. Did you mean 'n_jobs'?"),
+        ({"kind": "local", "n_jobs": 0}, "hydra.launcher.n_jobs: 0 is not allowed."),
+        ({"kind": "slurm", "cluster": "slrm"}, "hydra.launcher"),
+    ],
+)
+def test_mistakes(given: dict[str, Any], message: str, jobs: list[Job]) -> None:
+    with pytest.raises(UserError) as refused:
+        parse_launcher(given).run(jobs, FakeRuns().worker())
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("gpus", ["0,1", [0, 1], 0, None])
+def test_gpus_can_be_given_in_any_way(gpus: object) -> None:
+    launcher = parse_launcher({"kind": "local", "gpus": gpus})
+    assert launcher.at_a_time == {None: 1, 0: 1}.get(gpus if not isinstance(gpus, list) else "many", 2)  # type: ignore[call-overload]
+
+
+def test_a_missing_extra_is_named(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, module in (("slurm", "submitit"), ("ray", "ray")):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(
+            UserError, match=rf"needs the package {module}\. Allowed: pip install 'dali-trainer\[{name}\]'"
+        ):
+            LAUNCHERS[name]().run(jobs, FakeRuns().worker())
