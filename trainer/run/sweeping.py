@@ -63,7 +63,10 @@ class LocalSettings:
         Count(optional=True, within=(1, 1024), doc="jobs at a time; null: one, or one for each of the gpus")
     )
     gpus: str | None = setting(
-        Text(optional=True, doc="GPUs that jobs take turns on, such as '0,1'; null: all jobs see all GPUs")
+        Text(
+            optional=True,
+            doc="GPUs that jobs take turns on, such as '0,1', among those seen here; null: all jobs see all",
+        )
     )
 
 

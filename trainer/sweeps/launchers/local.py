@@ -44,10 +44,12 @@ class Local(LocalSettings, Launcher):
 
     def pool(self, folder: Path, worker: Worker, count: int) -> AbstractContextManager[Launcher]:
         """Start the worker processes, if there will be any."""
-        gpus = self._gpus()
+        gpus, own = self._gpus(), _visible_gpus()
         at_a_time = min(self.at_a_time, count)
         if at_a_time == 0 or (at_a_time == 1 and not gpus):
             return nullcontext(self)
+        if own:
+            gpus = [own[int(number)] for number in gpus if int(number) < len(own)]
         commands = [Command.of(folder, worker, log=folder / f"worker-{index}.log") for index in range(at_a_time)]
         for index, command in enumerate(commands if gpus else ()):
             command.environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
@@ -57,10 +59,12 @@ class Local(LocalSettings, Launcher):
         """Check that the GPUs are there, and that no job names its own by a number if each worker sees a single one."""
         devices, gpus = {config.fit.device for config in configs}, self._gpus()
         # With fit.device=auto, jobs would train on the CPU in their place.
-        if gpus and devices != {"cpu"} and "CUDA_VISIBLE_DEVICES" not in os.environ:
-            import torch  # the import takes seconds
+        if gpus and devices != {"cpu"}:
+            if not (seen := len(_visible_gpus())):
+                import torch  # the import takes seconds
 
-            if max(map(int, gpus)) >= (seen := torch.cuda.device_count()):
+                seen = torch.cuda.device_count()
+            if max(map(int, gpus)) >= seen:
                 allowed = f"numbers below {seen}, or fit.device=cpu" if seen else "no hydra.launcher.gpus"
                 raise UserError(
                     f"hydra.launcher.gpus={self.gpus}: PyTorch sees {amount(seen, 'GPU')} here. Allowed: {allowed}."
@@ -77,6 +81,11 @@ class Local(LocalSettings, Launcher):
         if not all(name.isdecimal() for name in names):
             raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
         return names
+
+
+def _visible_gpus() -> list[str]:
+    """Return the GPUs that the environment leaves to this process, by the driver's names; empty: it says nothing."""
+    return [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
 
 
 class WorkerPool(Launcher):

@@ -21,13 +21,21 @@ from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.processes import Command
 
 
-def test_two_jobs_at_a_time_take_turns_on_gpus(jobs: list[Job], tmp_path: Path) -> None:
-    Local(n_jobs=2, gpus="3,5").run(jobs, FakeRuns().worker())
+@pytest.mark.parametrize(("seen", "given"), [(None, {"3", "1"}), ("7,6, GPU-5,4", {"4", "6"})], ids=["all", "some"])
+def test_two_jobs_at_a_time_take_turns_on_gpus(
+    seen: str | None, given: set[str], jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers count the GPUs that this process sees."""
+    if seen is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    Local(n_jobs=2, gpus="3,1").run(jobs, FakeRuns().worker())
     assert not unfinished(jobs)
     ran = where(jobs)
     assert len({process for process, _ in ran}) == 2
     assert len({(process, gpu) for process, gpu in ran}) == 2
-    assert {gpu for _, gpu in ran} == {"3", "5"}
+    assert {gpu for _, gpu in ran} == given
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_job_resumed(jobs: list[Job]) -> None:
@@ -160,10 +168,16 @@ def test_a_job_that_sees_one_gpu_does_not_name_another(
         launcher.check(configs)
 
 
+@pytest.mark.parametrize("named", [None, "5,3"])
 @pytest.mark.parametrize(("seen", "allowed"), [(0, "no hydra.launcher.gpus"), (2, "numbers below 2")])
-def test_gpus_that_are_not_there_are_refused(seen: int, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: seen)
+def test_gpus_that_are_not_there_are_refused(
+    seen: int, allowed: str, named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seen and named:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    else:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: seen)
     configs = {name: parse_config(compose([f"fit.device={name}"])) for name in ("auto", "cpu")}
     launcher = parse_launcher({"kind": "local", "gpus": "0,2"})
     launcher.check([configs["cpu"]])
