@@ -156,6 +156,8 @@ if __name__ == "__main__":
         for process in list(pool._processes.values()):
             process.terminate()
             process.join(20)
+            while process.exitcode is None:  # the pool, which waits as well, has learned it and not yet written it down
+                time.sleep(0.01)
             print(process.exitcode)
         os._exit(0)
 """
