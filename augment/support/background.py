@@ -3,10 +3,10 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic, thread_time
 from typing import Generic, TypeVar
 
@@ -40,12 +40,20 @@ class Background(Generic[T]):
     Call either `result` or `drop`; both wait until the thread has ended.
 
     Args:
-        work: the function to call; it starts at once.
+        work: the function to call.
+        delay: seconds until it starts, unless the result is wanted before.
     """
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[], T], *, delay: float = 0.0) -> None:
+        self._wanted, self._dropped = Event(), False
+
+        def call() -> T:
+            if delay and self._wanted.wait(delay) and self._dropped:
+                raise CancelledError
+            return work()
+
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="background")
-        self._future = self._pool.submit(work)
+        self._future = self._pool.submit(call)
         self._pool.shutdown(wait=False)  # the thread ends with the work
 
     @property
@@ -55,13 +63,17 @@ class Background(Generic[T]):
 
     def result(self) -> T:
         """Wait for the result and return it, or raise what the function raised."""
+        self._wanted.set()
         self._pool.shutdown()
         return self._future.result()
 
     def drop(self) -> None:
-        """Wait for work whose result is no longer needed; log a failure instead of raising it."""
+        """Wait for work whose result is no longer needed, if it has begun; log a failure instead of raising it."""
+        self._dropped = True
+        self._wanted.set()
         self._pool.shutdown()
-        if error := self._future.exception():
+        error = self._future.exception()
+        if error is not None and not isinstance(error, CancelledError):
             log.warning(
                 "background work whose result is no longer needed failed: %s",
                 error,

@@ -33,6 +33,27 @@ def test_it_starts_before_the_result_is_requested() -> None:
     assert background.result()
 
 
+def test_delayed_work_begins_when_its_result_is_wanted() -> None:
+    begun = threading.Event()
+    background = Background(lambda: begun.set() or "done", delay=60)
+    assert not begun.wait(0.05)
+    assert background.result() == "done"
+
+
+def test_delayed_work_begins_by_itself() -> None:
+    begun = threading.Event()
+    background = Background(begun.set, delay=0.01)
+    assert begun.wait(10)
+    background.result()
+
+
+def test_delayed_work_that_is_dropped_never_begins(caplog: pytest.LogCaptureFixture) -> None:
+    begun = threading.Event()
+    Background(begun.set, delay=60).drop()
+    assert not begun.is_set()
+    assert not caplog.records
+
+
 def test_a_failure_is_raised_by_result() -> None:
     with pytest.raises(OSError, match="no such image"):
         Background(fail).result()
