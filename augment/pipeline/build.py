@@ -324,18 +324,9 @@ def _external(feed: Feed) -> list[dict[str, Node]]:
     return [{name: next(nodes) for name in stage} for stage in names]
 
 
-_TYPES = {
-    "float32": types.FLOAT,
-    "bool": types.BOOL,
-    "int8": types.INT8,
-    "int16": types.INT16,
-    "int32": types.INT32,
-    "int64": types.INT64,
-    "uint8": types.UINT8,
-    "uint16": types.UINT16,
-    "uint32": types.UINT32,
-    "uint64": types.UINT64,
-}
+_KINDS = (types.FLOAT, types.BOOL, types.INT8, types.INT16, types.INT32, types.INT64,
+          types.UINT8, types.UINT16, types.UINT32, types.UINT64)  # fmt: skip
+_TYPES = {np.dtype(types.to_numpy_type(kind)).name: kind for kind in _KINDS}
 
 
 def _order(plan: Plan, seed: int, epoch: int) -> dict[str, Any]:
