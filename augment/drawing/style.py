@@ -39,7 +39,16 @@ def set_title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", color=INK, fontproperties=font(TITLE), parse_math=False)
 
 
+def arrange(figure: Figure) -> None:
+    """Let the figure's layout engine arrange its axes, once and for all; saving would draw the figure twice for it."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
+
+
 def save_figure(figure: Figure, path: Path, dpi: float) -> None:
     """Save a figure as PNG, atomically; its folder is created if it is missing."""
+    arrange(figure)
     with atomic_path(path) as part:
         figure.savefig(part, format="png", dpi=dpi)

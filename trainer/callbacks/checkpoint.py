@@ -13,7 +13,7 @@ from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST, LAST, BestModel, mend, on_host, save
+from trainer.loop.checkpoint import BEST, LAST, BestModel, load, mend, on_host, save
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
@@ -31,6 +31,19 @@ def best_of(learner: Learner) -> tuple[str, MetricsRow]:
     monitor = monitored(checkpoint.monitor if checkpoint else AUTO, learner.task)
     epoch = checkpoint.best_epoch if checkpoint else None
     return monitor, rows[epoch] if rows and epoch is not None else best_row(rows[recorder.since :], monitor)
+
+
+def best_model(learner: Learner) -> BestModel | None:
+    """Return what best.pt holds, perhaps without the model's weights; None if there is no such file.
+
+    Only an epoch before this fit, of a run that was resumed, is read from the file.
+
+    Raises:
+        UserError: the file is unreadable.
+    """
+    kept = next((c.kept for c in learner.callbacks if isinstance(c, Checkpoint)), None)
+    file = None if learner.folder is None else learner.folder / BEST
+    return kept if kept is not None or file is None or not file.is_file() else load(file, BestModel)
 
 
 @configurable
@@ -74,6 +87,7 @@ class Checkpoint(Callback):
     saves = ("best", "best_epoch", "_of")
     best: float | None = field(default=None, init=False)
     best_epoch: int | None = field(default=None, init=False)
+    kept: BestModel | None = field(default=None, init=False)  # the best.pt of this fit, without weights
     _of: str | None = field(default=None, init=False)  # the metric that `best` is a value of
     _saved: Position | None = field(default=None, init=False)
     _saved_at: float = field(default=0.0, init=False)  # time of the last save, in seconds
@@ -81,7 +95,7 @@ class Checkpoint(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Start the clock; replace a damaged last.pt of a run that continues in its folder."""
-        self._saved_at = monotonic()
+        self._saved_at, self.kept = monotonic(), None
         if learner.folder is not None:
             mend(learner.folder / LAST)
 
@@ -121,6 +135,7 @@ class Checkpoint(Callback):
             )
             if learner.folder is not None:
                 save(best, learner.folder / BEST)
+                self.kept = best.without_weights()
         if (learner.epoch + 1) % self.every == 0:
             self._save_last(learner)
 

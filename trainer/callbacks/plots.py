@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from augment.params import Count, setting
 from augment.support.background import Background, Refresher
+from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.optim.schedule import position
 
 if TYPE_CHECKING:
@@ -76,10 +76,8 @@ class Plots(Callback):
         from trainer.figures.outputs import plot_outputs
 
         plot_history(learner.find(Recorder).rows, learner.folder / HISTORY)
-        if (learner.folder / BEST).is_file():
-            best = load(learner.folder / BEST, BestModel)
-            if best.samples is None:  # the best epoch had no validation
-                return
+        best = best_model(learner)
+        if best is not None and best.samples is not None:  # the best epoch had a validation
             figure = learner.task.figure(learner.task.samples(**best.samples), learner.classes)
             if figure is not None:
                 plot_outputs(figure, learner.folder / learner.task.figure_file)

@@ -19,7 +19,7 @@ from augment.data.images import portable_name
 from augment.support.background import CallQueue
 from augment.support.errors import UserError, first_line
 from augment.support.text import as_bytes, printable
-from trainer.callbacks.checkpoint import best_of
+from trainer.callbacks.checkpoint import best_model, best_of
 from trainer.callbacks.interrupt import status_of
 from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import Recorder, StepRow
@@ -27,7 +27,7 @@ from trainer.callbacks.registry import name_in_config
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.figures.thumbnail import thumbnail
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.loop.checkpoint import BEST, BestModel
 
 if TYPE_CHECKING:
     from torch import nn
@@ -215,12 +215,13 @@ class Tracker(Callback):
 
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.step + 1
-        if learner.folder is None or not (learner.folder / BEST).is_file():
+        best = best_model(learner)
+        if learner.folder is None or best is None:
             return
         figure = learner.folder / learner.task.figure_file
         if figure.is_file():
             self.image(figure.stem, figure, step)
-        rows = _mistakes(learner, load(learner.folder / BEST, BestModel))
+        rows = _mistakes(learner, best)
         if rows:
             self.table(MISTAKES, ("image", "true", "predicted", "confidence", "file"), rows, step)
         if self.checkpoint:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 LAST, BEST = "last.pt", "best.pt"
+COUNTERS = "num_batches_tracked"  # how the names of batch norms' counters of training batches end
 
 # Version of the file format. Increase it with every change to the classes below, or to the states inside them.
 FORMAT = 1
@@ -81,6 +82,11 @@ class BestModel:
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]
     task: str
+
+    def without_weights(self) -> BestModel:
+        """Return a copy with no more of the model's state than the counters of batch norms, on the host."""
+        counters = {name: value.cpu() for name, value in self.model.items() if name.endswith(COUNTERS)}
+        return replace(self, model=counters)
 
 
 S = TypeVar("S", FitState, BestModel)

@@ -51,10 +51,11 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
     import torch
 
     # torch.load would mistake anything else for one of its own old formats, and fail in unpredictable ways.
-    if not is_whole(path) and not (old and _is_old(path)):
+    whole = is_whole(path)
+    if not whole and not (old and _is_old(path)):
         raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     try:
-        if is_whole(path):
+        if whole:
             with zipfile.ZipFile(path) as archive:
                 if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                     raise UserError(f"{path}: not a checkpoint: it is compressed, and those of PyTorch never are.")

@@ -6,7 +6,7 @@ import logging
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +14,7 @@ from augment.params import Count, setting
 from augment.support.background import Background, Refresher
 from augment.support.errors import UserError, first_line
 from augment.support.text import printable
-from trainer.callbacks.checkpoint import best_of
+from trainer.callbacks.checkpoint import best_model, best_of
 from trainer.callbacks.pace import Pace
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import configurable
@@ -43,9 +43,8 @@ class Report(Callback):
     order: ClassVar[int] = 85
     _begun: float = field(default_factory=monotonic, init=False)
     _refresher: Refresher | None = field(default=None, init=False)
-    _importing: Background[object] | None = field(default=None, init=False)
     _parameters: int = field(default=0, init=False)
-    _read: Record | None = field(default=None, init=False)  # what does not change, once the background has read it
+    _read: Background[Record] | None = field(default=None, init=False)  # what does not change during the fit
 
     def before_fit(self, learner: Learner) -> None:
         """Forget the fit before."""
@@ -54,9 +53,9 @@ class Report(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Write the report of the run so far in the background, if the last one is old."""
-        if self._importing is None:  # Matplotlib and Jinja2 take a while
-            self._importing = Background(partial(import_module, "trainer.report.page"))
         refresher, folder = self._refresher, learner.folder
+        if folder is not None and self._read is None:
+            self._read = Background(partial(self._read_folder, learner, folder))
         if refresher is not None and folder is not None and learner.training and refresher.due:
             left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
             if left is not None and left < _NEAR:
@@ -68,21 +67,24 @@ class Report(Callback):
                 tags=learner.run.tags,
             )
             rows, steps = list(recorder.rows), list(recorder.steps)
-            refresher.start(partial(self._write, learner, ending, rows, steps, left))
+            refresher.start(partial(self._write, ending, rows, steps, left))
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
-        if self._importing is not None:
-            self._importing.drop()
         if self._refresher is not None:
             self._refresher.finish()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
+            if self._read is not None:
+                self._read.drop()
             return
-        from trainer.report.page import write_report
+        from trainer.report.page import write_record
 
         try:
-            ending = summarize(learner, learner.folder, monotonic() - self._begun)
-            write_report(learner.folder, ending, trust=True)  # of this process, which has imported what there is
+            read = self._read_folder(learner, learner.folder) if self._read is None else self._read.result()
+            ending, recorder = summarize(learner, learner.folder, monotonic() - self._begun), learner.find(Recorder)
+            record = _complete(read, ending, recorder.rows, recorder.steps)
+            record.add_best(partial(best_model, learner))
+            write_record(record)
         except (OSError, UserError) as error:
             # A report that cannot be written must not fail the run.
             log.warning("no %s: %s", REPORT_FILE, first_line(error))
@@ -90,16 +92,23 @@ class Report(Callback):
                 why = getattr(error, "strerror", None) or first_line(error)
                 sys.stderr.write(printable(f"warning: no {REPORT_FILE}: {why}.\n"))
 
-    def _write(
-        self, learner: Learner, ending: Summary, rows: list[MetricsRow], steps: list[StepRow], left: float | None
-    ) -> None:
-        """Write the report of a run in progress; neither the model nor the device is touched."""
+    def _write(self, ending: Summary, rows: list[MetricsRow], steps: list[StepRow], left: float | None) -> None:
+        """Write the report of a run in progress."""
         from trainer.report.page import write_record
 
-        if not ending.folder.is_dir():  # it was deleted
-            return
-        if self._read is None:
-            read = read_record(ending.folder, ending, trust=True, model=False)
-            self._read = replace(read, task=learner.task, classes=learner.classes, parameters=self._parameters)
-        running: list[MetricsRow] = [step._asdict() for step in steps]
-        write_record(replace(self._read, ending=ending, rows=rows, steps=running, best=ending.best, left=left))
+        if self._read is not None and ending.folder.is_dir():  # otherwise it was deleted
+            write_record(replace(_complete(self._read.result(), ending, rows, steps), left=left))
+
+    def _read_folder(self, learner: Learner, folder: Path) -> Record:
+        """Read what does not change during the fit; neither the model nor the device is touched."""
+        from trainer.report.page import template
+
+        template()  # which takes a while, as do the imports
+        read = read_record(folder, trust=True, model=False)  # of this process, which has imported what there is
+        return replace(read, task=learner.task, classes=learner.classes, parameters=self._parameters)
+
+
+def _complete(read: Record, ending: Summary, rows: list[MetricsRow], steps: list[StepRow]) -> Record:
+    """Return a record with the measurements of the fit."""
+    running: list[MetricsRow] = [step._asdict() for step in steps]
+    return replace(read, ending=ending, rows=list(rows), steps=running, best=ending.best, notes=dict(read.notes))

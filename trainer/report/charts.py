@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from io import BytesIO
 
 import matplotlib
+import matplotlib.backends.backend_svg  # which `savefig` would import at the end of a fit
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from augment.drawing.style import BLUE
+from augment.drawing.style import BLUE, arrange
 from trainer.figures.curves import column, draw_series, draw_splits
 from trainer.figures.style import LOCK, SPLITS, frame, set_epochs
 from trainer.optim.schedule import Schedule
@@ -157,7 +158,7 @@ def _speed(record: Record) -> Chart | None:
 
 
 def _axes() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+    figure = Figure(figsize=(5.2, 2.9), dpi=72, layout="constrained")
     return figure, figure.subplots()
 
 
@@ -188,5 +189,6 @@ def _svg(figure: Figure) -> str:
         svg = BytesIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         # Transparent, so that the page's background shows, light or dark.
+        arrange(figure)
         figure.savefig(svg, format="svg", metadata=metadata, transparent=True)
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}"

@@ -62,7 +62,7 @@ def write_record(record: Record) -> Path:
 
 def render(record: Record) -> str:
     """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
-    return _template().render(
+    return template().render(
         name=_name(record),
         reload=RELOAD if record.ending.status == RUNNING else 0,
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
@@ -86,7 +86,8 @@ def render(record: Record) -> str:
 
 
 @cache
-def _template() -> Template:
+def template() -> Template:
+    """Return the template of the page; compiling it takes a while."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # names of classes and files may be anything

@@ -20,7 +20,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import no_link, read_some
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, read_rows
-from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.loop.checkpoint import BEST, COUNTERS, BestModel, load
 from trainer.models.registry import count_parameters
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, left_out_of, load_config, parse_config
 from trainer.run.environment import ENVIRONMENT_FILE
@@ -116,6 +116,28 @@ class Record:
             batches += epochs * [length if fit.limit_batches is None else min(length, fit.limit_batches)]
         return np.cumsum([0, *batches])
 
+    def attempt(self, name: str, read: Callable[[], T], otherwise: T) -> T:
+        """Return what a function reads; if that fails, note why, and return something else."""
+        try:
+            return read()
+        except _UNREADABLE as error:
+            self.notes[name] = first_line(error)
+            if isinstance(error, UntrustedError):
+                log.warning("%s: %s", name, error)
+            return otherwise
+
+    def add_best(self, read: Callable[[], BestModel | None]) -> None:
+        """Add what the best epoch achieved, if a function can read it."""
+        self.attempt(BEST, lambda: self._take(read()), None)
+
+    def _take(self, best: BestModel | None) -> None:
+        if best is None:
+            return
+        self.best, self.classes, self.task = best.row, best.classes, task_named(best.task)
+        self.normed = min((int(n) for name, n in best.model.items() if name.endswith(COUNTERS)), default=None)
+        if best.samples is not None and len(best.samples["index"]):
+            self.samples = self.task.samples(**best.samples)
+
 
 def read_record(
     folder: Path,
@@ -136,15 +158,7 @@ def read_record(
     """
     files = [file for file in (folder / CONFIG_FILE, folder / PLAN_FILE) if file.is_file()]
     record = Record(folder, ending or _ending(folder))
-
-    def attempt(name: str, read: Callable[[], T], otherwise: T) -> T:
-        try:
-            return read()
-        except _UNREADABLE as error:
-            record.notes[name] = first_line(error)
-            if isinstance(error, UntrustedError):
-                log.warning("%s: %s", name, error)
-            return otherwise
+    attempt = record.attempt
 
     def configured(*, data: bool) -> Config:
         plain = with_overrides(load_config(folder), overrides, folder / CONFIG_FILE, trust=trust, data=data)
@@ -168,7 +182,7 @@ def read_record(
             notices = notices_of(record.config.data, left_out_of(folder))
             record.warnings = tuple(n.getMessage() for n in notices if n.levelno >= logging.WARNING)
     if model and (folder / BEST).is_file():
-        attempt(BEST, lambda: _take_best(record, load(folder / BEST, BestModel)), None)
+        record.add_best(lambda: load(folder / BEST, BestModel))
     elif record.dataset is not None:
         record.task = task_named(record.dataset.task)
     else:
@@ -187,14 +201,6 @@ def read_record(
             )
         record.parameters = None if network is None else count_parameters(network)
     return record
-
-
-def _take_best(record: Record, best: BestModel) -> None:
-    record.best, record.classes, record.task = best.row, best.classes, task_named(best.task)
-    normed = [int(count) for name, count in best.model.items() if name.endswith("num_batches_tracked")]
-    record.normed = min(normed, default=None)
-    if best.samples is not None and len(best.samples["index"]):
-        record.samples = record.task.samples(**best.samples)
 
 
 def _ending(folder: Path) -> Summary:
