@@ -17,6 +17,9 @@ T = TypeVar("T")
 # Of repeated work: seconds between two calls, and the share of one core that it may take.
 _EVERY, _SHARE = 10.0, 0.01
 
+# Seconds after which training on a GPU has recorded its work, and leaves Python to other threads for most of the time.
+SETTLED = 1.0
+
 # Seconds that a thread may keep Python while another one waits for it.
 _TURN = 2e-4
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Count, setting
-from augment.support.background import Background, Refresher
+from augment.support.background import SETTLED, Background, Refresher
 from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
@@ -51,12 +51,14 @@ class Plots(Callback):
         if learner.training and not self._begun and learner.folder is not None:
             self._begun = True
             images, labels = as_fed(learner, learner.batch.images[: self.images], learner.batch.targets[: self.images])
-            self._first = Background(partial(_draw_first, learner, learner.folder, learner.step + 1, images, labels))
+            draw = partial(_draw_first, learner, learner.folder, learner.step + 1, images, labels)
+            self._first = Background(draw, delay=SETTLED)
 
     def after_epoch(self, learner: Learner) -> None:
         """Draw the curves again in the background if the drawing is old, but not after the last epoch."""
-        self._finish_first()
         over = learner.position.epoch >= learner.epochs
+        if self._first is not None and (over or self._first.done):
+            self._finish_first()
         if learner.folder is not None and self._history is not None and self._history.due and not over:
             from trainer.figures.curves import plot_history
 
