@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -44,15 +44,15 @@ class Background(Generic[T]):
 
     Args:
         work: the function to call.
-        delay: seconds until it starts, unless the result is wanted before.
+        delay: seconds until it starts, unless somebody waits for it before.
     """
 
     def __init__(self, work: Callable[[], T], *, delay: float = 0.0) -> None:
-        self._wanted, self._dropped = Event(), False
+        self._wanted = Event()
 
         def call() -> T:
-            if delay and self._wanted.wait(delay) and self._dropped:
-                raise CancelledError
+            if delay:
+                self._wanted.wait(delay)
             return work()
 
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="background")
@@ -71,12 +71,10 @@ class Background(Generic[T]):
         return self._future.result()
 
     def drop(self) -> None:
-        """Wait for work whose result is no longer needed, if it has begun; log a failure instead of raising it."""
-        self._dropped = True
+        """Wait for work whose result is no longer needed; log a failure instead of raising it."""
         self._wanted.set()
         self._pool.shutdown()
-        error = self._future.exception()
-        if error is not None and not isinstance(error, CancelledError):
+        if error := self._future.exception():
             log.warning(
                 "background work whose result is no longer needed failed: %s",
                 error,

@@ -3,6 +3,7 @@
 import logging
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -33,11 +34,13 @@ def test_it_starts_before_the_result_is_requested() -> None:
     assert background.result()
 
 
-def test_delayed_work_begins_when_its_result_is_wanted() -> None:
+@pytest.mark.parametrize("wait", [Background.result, Background.drop])
+def test_delayed_work_begins_when_somebody_waits_for_it(wait: Callable[[Background[None]], None]) -> None:
     begun = threading.Event()
-    background = Background(lambda: begun.set() or "done", delay=60)
+    background = Background(begun.set, delay=60)
     assert not begun.wait(0.05)
-    assert background.result() == "done"
+    wait(background)
+    assert begun.is_set()
 
 
 def test_delayed_work_begins_by_itself() -> None:
@@ -45,13 +48,6 @@ def test_delayed_work_begins_by_itself() -> None:
     background = Background(begun.set, delay=0.01)
     assert begun.wait(10)
     background.result()
-
-
-def test_delayed_work_that_is_dropped_never_begins(caplog: pytest.LogCaptureFixture) -> None:
-    begun = threading.Event()
-    Background(begun.set, delay=60).drop()
-    assert not begun.is_set()
-    assert not caplog.records
 
 
 def test_a_failure_is_raised_by_result() -> None:
