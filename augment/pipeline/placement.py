@@ -26,9 +26,9 @@ _MIB = 2**20
 _PROBED = 100  # images whose headers are read to know how many pixels all of them have
 
 # Seconds that the thread which feeds the hardware decoder takes for a JPEG, and that another thread takes for each
-# pixel, measured with small photos, one H200 and 16 CPU cores (docs/speed.md). Large photos take the hardware decoder
-# longer, too, so its share is limited.
-_HARDWARE_SECONDS, _PIXEL_SECONDS = 80e-6, 4e-9
+# pixel, measured with photos of 50,000 and 190,000 pixels on an H200 (docs/speed.md). Very large ones take the hardware
+# decoder longer, too, so its share is limited.
+_HARDWARE_SECONDS, _PIXEL_SECONDS = 80e-6, 8e-9
 _LARGEST_SHARE = 0.65
 
 # The trial: batches that are decoded to warm up, and to be timed.
