@@ -84,8 +84,8 @@ class BestModel:
 
     def without_weights(self) -> BestModel:
         """Return a copy with no more of the model's state than the counters of batch norms, on the host."""
-        counters = {name: value.cpu() for name, value in self.model.items() if name.endswith(COUNTERS)}
-        return replace(self, model=counters)
+        counters = {name: value for name, value in self.model.items() if name.endswith(COUNTERS)}
+        return replace(self, model=to_host(counters))
 
 
 S = TypeVar("S", FitState, BestModel)
