@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -85,8 +84,8 @@ class BestModel:
 
     def without_weights(self) -> BestModel:
         """Return a copy with no more of the model's state than the counters of batch norms, on the host."""
-        counters = {name: value.cpu() for name, value in self.model.items() if name.endswith(COUNTERS)}
-        return replace(self, model=counters)
+        counters = {name: value for name, value in self.model.items() if name.endswith(COUNTERS)}
+        return replace(self, model=to_host(counters))
 
 
 S = TypeVar("S", FitState, BestModel)
@@ -105,10 +104,14 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     """
     import torch
 
-    content = BytesIO()
-    torch.save({"format": FORMAT, **vars(state)}, content)
     with atomic_path(path, durable=True) as part:
-        part.write_bytes(content.getvalue())
+        with part.open("wb") as file:
+            try:
+                torch.save({"format": FORMAT, **vars(state)}, file)
+            except RuntimeError as error:
+                if isinstance(error.__context__, OSError | KeyboardInterrupt):  # hidden by an error of PyTorch
+                    raise error.__context__ from None
+                raise
         for number in range(keep, 1, -1):
             if (newer := _older(path, number - 1)).is_file():
                 os.replace(newer, _older(path, number))

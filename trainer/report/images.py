@@ -1,6 +1,7 @@
 """Images in the page: figures of the run, and thumbnails of the samples that the model gets most wrong."""
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from trainer.figures.thumbnail import thumbnail
 from trainer.report.record import Record
 from trainer.tasks.display import WrongSample
 
+_THREADS = 4
 _MOST_PIXELS = 2**26  # of a figure; those of a run have a tenth
 
 
@@ -49,8 +51,11 @@ def mistakes(record: Record, count: int) -> tuple[list[Mistake], str]:
     same = (dataset.classes, dataset.task) == (record.classes, record.task.name) and index.max(initial=-1) < len(files)
     if not same or (targets[index].astype(target.dtype) != target).any():
         return [], "The validation images are no longer those of this run."
-    wrong = islice(record.task.mistakes(samples, record.classes), count)
-    return [Mistake(file := files[index[sample.position]], sample, _thumbnail(file)) for sample in wrong], ""
+    wrong = list(islice(record.task.mistakes(samples, record.classes), count))
+    chosen = [files[index[sample.position]] for sample in wrong]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        uris = pool.map(_thumbnail, chosen)
+        return [Mistake(*found) for found in zip(chosen, wrong, uris, strict=True)], ""
 
 
 def _thumbnail(file: ImageRef) -> str:

@@ -16,7 +16,7 @@ from fakes import (
     raises,
 )
 
-from trainer.callbacks.checkpoint import Checkpoint, best_of
+from trainer.callbacks.checkpoint import Checkpoint, best_model, best_of
 from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, RunDescription
@@ -318,3 +318,35 @@ def test_a_resumed_run_that_validates_in_another_way_determines_the_best_again(t
     assert [len(third.find(Recorder).rows), load(tmp_path / BEST, BestModel).row["epoch"]] == [4, 3]
     fourth = run(5, [0.65], {"aug.val": "b", "fit.tta": "none"})
     assert best_of(fourth)[1]["epoch"] == 3
+
+
+# --- the best epoch in memory ---
+
+
+def test_the_best_epoch_of_this_fit_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = make_learner(Recorder(), scores([0.1, 0.3, 0.2]), Checkpoint(), folder=tmp_path, epochs=3)
+    learner.fit()
+    saved = load(tmp_path / BEST, BestModel)
+    monkeypatch.delattr("trainer.callbacks.checkpoint.load")
+    known = best_model(learner)
+    assert known is not None
+    counter = "1.num_batches_tracked"
+    assert_same(known.model, {counter: saved.model[counter]})  # not as it is after the last epoch
+    assert_same({**vars(known), "model": saved.model}, vars(saved))
+
+
+def test_a_best_epoch_before_this_fit_is_read(tmp_path: Path) -> None:
+    first = make_learner(Recorder(), scores([0.3]), Checkpoint(), folder=tmp_path, epochs=1)
+    first.fit()
+    second = make_learner(Recorder(), scores([0.2]), Checkpoint(), folder=tmp_path, epochs=2)
+    assert best_model(second) is not None
+    second.fit(second.restore(first.state()))
+    known = best_model(second)
+    assert known is not None
+    assert_same(vars(known), vars(load(tmp_path / BEST, BestModel)))
+
+
+def test_there_is_no_best_epoch_without_a_validation(tmp_path: Path) -> None:
+    learner = make_learner(Recorder(), Checkpoint(), on("after_batch", raises(CancelFit)), folder=tmp_path)
+    learner.fit()
+    assert best_model(learner) is None

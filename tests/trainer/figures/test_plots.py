@@ -92,6 +92,26 @@ def test_history_is_whole(tmp_path: Path, epochs: int) -> None:
     assert_whole(read_png(tmp_path / "history.png"))
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e7])
+def test_labels_of_all_lengths_have_room(tmp_path: Path, scale: float) -> None:
+    rows = [{"epoch": epoch, "val_mae": scale * epoch, "val_loss": scale * (3 - epoch)} for epoch in range(3)]
+    plot_history(rows, tmp_path / "history.png")
+    plot_schedule([scale * step for step in range(2001)], tmp_path / "schedule.png")
+    for name in ("history.png", "schedule.png"):
+        pixels = read_png(tmp_path / name)
+        assert_whole(pixels[:, : len(pixels[0]) // 2] if name == "history.png" else pixels)  # without the long title
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+def test_a_figure_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constrained: bool) -> None:
+    drawn: list[Axes] = []
+    draw_axes = Axes.draw
+    monkeypatch.setattr(Axes, "draw", lambda axes, renderer: drawn.append(axes) or draw_axes(axes, renderer))
+    with style.new_figure(tmp_path / "some.png", constrained=constrained) as figure:
+        axes = figure.subplots()
+    assert drawn == [axes]
+
+
 def test_history_draws_each_series_over_epochs_from_one() -> None:
     rows = history(5)
     for axes, quantity in zip(figure_of(plot_history, rows).axes, ("loss", "accuracy"), strict=True):

@@ -1,11 +1,12 @@
 """When a report is written: by the callback, by the command line."""
 
 import errno
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes import CLASSES, make_learner, on, raises
+from fakes import CLASSES, assert_same, make_learner, on, raises
 from reports import Page, folder_of_a_run  # noqa: F401  (a fixture)
 
 from augment.support import background
@@ -21,8 +22,8 @@ from trainer.report import page
 from trainer.report.callback import Report
 from trainer.report.command import main
 from trainer.report.page import render
-from trainer.report.record import REPORT_FILE, read_record
-from trainer.run.config import CONFIG_FILE
+from trainer.report.record import REPORT_FILE, Record, read_record
+from trainer.run.config import CONFIG_FILE, PLAN_FILE
 
 # --- the callback ---
 
@@ -38,6 +39,23 @@ def test_the_callback_writes_it(tmp_path: Path) -> None:
     assert "finished" in text
     assert "n = 3 images" in text
     assert CLASSES[0] in text
+
+
+def test_it_is_the_report_that_the_folder_gives(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (CONFIG_FILE, PLAN_FILE):
+        shutil.copy(run / name, tmp_path / name)
+    written: list[Record] = []
+    monkeypatch.setattr(page, "write_record", written.append)
+    learner = make_learner(Recorder(interval=0), Checkpoint(), Report(), folder=tmp_path)
+    learner.fit()
+    (known,), read = written, read_record(tmp_path, trust=True)
+    assert_same(vars(known.samples), vars(read.samples))
+    same = ("rows", "best", "classes", "normed", "steps", "overrides", "texts", "environment", "warnings", "left")
+    assert {name: getattr(known, name) for name in same} == {name: getattr(read, name) for name in same}
+    assert known.task.name == read.task.name
+    assert known.parameters == sum(p.numel() for p in learner.model.parameters())
+    assert known.config is not None
+    assert known.config.resolved == read.config.resolved
 
 
 def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
