@@ -162,6 +162,7 @@ def make_learner(
     ranks = current()
     if fit.sync_batchnorm and ranks.size > 1:
         network = synchronize_batchnorm(network)
+        fit = replace(fit, graph=False)  # a recorded exchange between ranks must not outlive them
     learner = Learner(
         network,
         loaders.train,

@@ -1,0 +1,61 @@
+"""What a run is built of where ranks train together, and what a process leaves behind that ends with its run."""
+
+from pathlib import Path
+
+import pytest
+from photos import draw_photo
+from PIL import Image
+from rich.console import Console
+from torch import nn
+
+from augment.cli.compose import compose
+from trainer.loop.ranks import Ranks
+from trainer.run import build
+from trainer.run.build import Loaders, make_learner, make_loaders
+from trainer.run.config import Config, parse_config
+from trainer.run.train import train
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A run of a single epoch on two classes of two images."""
+    for split in ("train", "val"):
+        for name in ("ant", "bee"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for seed in range(2):
+                Image.fromarray(draw_photo(24, 24, seed)).save(tmp_path / split / name / f"{seed}.png")
+    monkeypatch.chdir(tmp_path)
+    given = ["aug.size=16", "fit.batch_size=4", "fit.epochs=1", "fit.device=cpu", "fit.threads=1", "~callbacks"]
+    return parse_config(compose(["data=folder", f"data.root={tmp_path}", "fit.sync_batchnorm=true", *given]))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_batch_norms_that_ranks_share_are_not_recorded(
+    size: int, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a group of processes waits for the graphs that hold one of its exchanges."""
+    ranks = Ranks()
+    ranks.size = size
+    monkeypatch.setattr(build, "current", lambda: ranks)
+    monkeypatch.setattr(ranks, "broadcast", lambda value: value)
+    loaders = make_loaders(config)
+    learner = make_learner(config, loaders, callbacks=())
+    loaders.close()
+    shared = [module for module in learner.model.modules() if isinstance(module, nn.SyncBatchNorm)]
+    assert (bool(shared), learner.settings.graph) == ((False, True) if size == 1 else (True, False))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_process_that_ends_with_its_run_leaves_the_pipelines_to_the_system(
+    leaves: bool, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Loaders] = []
+    close = Loaders.close
+    monkeypatch.setattr(Loaders, "close", lambda loaders: closed.append(loaders))
+    summary = train(config, tmp_path / "run", console=Console(quiet=True), leaves=leaves)
+    assert summary.status == "finished"
+    left = train.__globals__["_left"]
+    assert (len(closed), len(left)) == ((0, 1) if leaves else (1, 0))
+    for loaders in (*closed, *left):
+        close(loaders)
+    left.clear()
