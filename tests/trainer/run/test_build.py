@@ -50,11 +50,11 @@ def test_a_process_that_ends_with_its_run_leaves_the_pipelines_to_the_system(
     leaves: bool, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[Loaders] = []
-    close = Loaders.close
+    close, left = Loaders.close, train.__globals__["_left"]
+    left.clear()
     monkeypatch.setattr(Loaders, "close", lambda loaders: closed.append(loaders))
     summary = train(config, tmp_path / "run", console=Console(quiet=True), leaves=leaves)
     assert summary.status == "finished"
-    left = train.__globals__["_left"]
     assert (len(closed), len(left)) == ((0, 1) if leaves else (1, 0))
     for loaders in (*closed, *left):
         close(loaders)
