@@ -278,8 +278,8 @@ def _read(plan: Plan, files: Sequence[dataset.ImageRef], placement: Placement, *
         )
         if placement.device == "cpu":
             return stored, index
-        # Copy to page-locked memory, from which transfers are fast, and no GPU reads foreign memory. `fn.copy` would do
-        # so in a single thread.
+        # Copy to page-locked memory, from which transfers are fast, and no GPU reads foreign memory. With `fn.copy`, an
+        # H200 was fed a sixth fewer images.
         return fn.slice(stored, rel_start=[0.0], rel_shape=[1.0], axes=[0]), index
     read, shard = stood_in(len(files), order["stand_ins"]).tolist(), order["shard"]
     encoded, index = fn.readers.file(
