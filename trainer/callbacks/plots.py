@@ -42,6 +42,11 @@ class Plots(Callback):
     _begun: bool = field(default=False, init=False)
     _first: Background[None] | None = field(default=None, init=False)
 
+    @property
+    def drawn(self) -> bool:
+        """Whether the first batch has been drawn, or an attempt has failed."""
+        return self._begun and self._first is None
+
     def before_fit(self, learner: Learner) -> None:
         """Forget the fit before."""
         self._history = Refresher(HISTORY)
@@ -70,6 +75,7 @@ class Plots(Callback):
             self._finish_first()
         elif self._first is not None:
             self._first.drop()
+            self._first = None
         if self._history is not None:
             self._history.finish()
         if learner.folder is None or not learner.folder.is_dir() or not learner.find(Recorder).rows:
