@@ -102,6 +102,8 @@ def _draw_first(learner: Learner, folder: Path, step: int, images: NDArray[np.ui
     from trainer.figures.batch import plot_batch  # importing Matplotlib takes a while
     from trainer.figures.curves import plot_schedule
 
+    if not folder.is_dir():  # it was deleted, and drawing would create it again
+        return
     schedules = [c.schedules for c in learner.callbacks if isinstance(c, ParamScheduler)]
     if schedules and "lr" in schedules[0]:
         steps = learner.total_steps

@@ -1,5 +1,6 @@
 """Which figures of a run are drawn, and when."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,10 @@ def test_a_failed_drawing_of_a_failed_fit_does_not_fail_the_next(
     with pytest.raises(RuntimeError):
         learner.fit()
     make_learner(*(c for c in learner.callbacks if isinstance(c, Recorder | Plots)), folder=tmp_path, epochs=1).fit()
+
+
+def test_a_folder_that_is_deleted_before_its_first_drawing_is_not_made_again(tmp_path: Path) -> None:
+    delete = on("after_batch", lambda learner: shutil.rmtree(tmp_path, ignore_errors=True), order=100)
+    with pytest.raises(FileNotFoundError):
+        make_learner(Recorder(), Plots(), delete, folder=tmp_path).fit()
+    assert not tmp_path.exists()
