@@ -42,6 +42,11 @@ class Plots(Callback):
     _begun: bool = field(default=False, init=False)
     _first: Background[None] | None = field(default=None, init=False)
 
+    @property
+    def drawn(self) -> bool:
+        """Whether the first batch has been drawn, or an attempt has failed."""
+        return self._begun and self._first is None
+
     def before_fit(self, learner: Learner) -> None:
         """Forget the fit before."""
         self._history = Refresher(HISTORY)
@@ -70,6 +75,7 @@ class Plots(Callback):
             self._finish_first()
         elif self._first is not None:
             self._first.drop()
+            self._first = None
         if self._history is not None:
             self._history.finish()
         if learner.folder is None or not learner.folder.is_dir() or not learner.find(Recorder).rows:
@@ -98,6 +104,8 @@ def _draw_first(learner: Learner, folder: Path, step: int, images: NDArray[np.ui
     from trainer.figures.batch import plot_batch  # importing Matplotlib takes a while
     from trainer.figures.curves import plot_schedule
 
+    if not folder.is_dir():  # it was deleted, and drawing would create it again
+        return
     schedules = [c.schedules for c in learner.callbacks if isinstance(c, ParamScheduler)]
     if schedules and "lr" in schedules[0]:
         steps = learner.total_steps

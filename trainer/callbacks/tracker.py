@@ -21,7 +21,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.text import as_bytes, printable
 from trainer.callbacks.checkpoint import best_model, best_of
 from trainer.callbacks.interrupt import status_of
-from trainer.callbacks.plots import BATCH
+from trainer.callbacks.plots import BATCH, Plots
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import name_in_config
 from trainer.callbacks.scheduler import ParamScheduler
@@ -175,12 +175,11 @@ class Tracker(Callback):
         monitor, best = best_of(learner)
         values = dict(row) | {f"best/{key}": best[key] for key in ("epoch", monitor) if key in best}
         self._send(partial(self.log, values, learner.step + 1, int(row["epoch"])))
-        if not self._pictured and learner.folder is not None and (learner.folder / BATCH).is_file():
-            self._pictured = True
-            self._send(partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1))
+        self._send_picture(learner)
 
     def after_fit(self, learner: Learner) -> None:
         """Send figure, wrong predictions and model of the best epoch, and wait until everything has been sent."""
+        self._send_picture(learner)
         worker, self._worker = self._worker, None
         if worker is None:
             return
@@ -200,6 +199,13 @@ class Tracker(Callback):
     def _send(self, work: Callable[[], None]) -> None:
         if self._worker is not None:
             self._worker.add(work)
+
+    def _send_picture(self, learner: Learner) -> None:
+        """Send the first batch once it has been drawn; until then, a run that continues has an old picture."""
+        drawn = any(isinstance(c, Plots) and c.drawn for c in learner.callbacks)
+        if drawn and not self._pictured and learner.folder is not None and (learner.folder / BATCH).is_file():
+            self._pictured = True
+            self._send(partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1))
 
     def _send_running(self, learner: Learner) -> None:
         steps = learner.find(Recorder).steps

@@ -7,15 +7,17 @@ import sqlite3
 import struct
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from threading import Event
+from time import sleep
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from fakes import make_learner
+from fakes import make_learner, on
 from PIL import Image
 from torch import nn
 
@@ -24,7 +26,7 @@ from augment.support.errors import UserError
 from trainer.callbacks import tracker as trackers
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.mlflow import Mlflow
-from trainer.callbacks.plots import Plots
+from trainer.callbacks.plots import BATCH, Plots
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks
 from trainer.callbacks.scheduler import ParamScheduler
@@ -32,7 +34,7 @@ from trainer.callbacks.tensorboard import Tensorboard
 from trainer.callbacks.tracker import Tracker
 from trainer.callbacks.trackio import Trackio
 from trainer.callbacks.wandb import Wandb
-from trainer.loop.callback import RunDescription
+from trainer.loop.callback import CancelFit, RunDescription
 from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
 from trainer.optim.schedule import lin
@@ -309,3 +311,25 @@ def test_nothing_is_read_from_a_device_for_running_values() -> None:
     broken.log = lambda values, step, epoch=None: sent.extend(values.values())  # type: ignore[method-assign]
     make_learner(Recorder(interval=0), ParamScheduler({"lr": lin(0.1, 0.0)}), broken).fit()
     assert {type(value) for value in sent} <= {float, int, np.float64}
+
+
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize("error", [CancelFit, RuntimeError], ids=["stopped", "failed"])
+def test_a_fit_that_ends_early_sends_its_own_first_batch(
+    error: type[BaseException], continues: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the picture that was there before, of the run that it continues."""
+    if continues:
+        (tmp_path / BATCH).write_text("old")
+    monkeypatch.setattr("trainer.figures.batch.plot_batch", lambda images, labels, file, title: file.write_text("new"))
+    sent: list[str] = []
+    broken = Broken(at="")
+    monkeypatch.setattr(broken, "image", lambda name, file, step: sent.append(f"{name}: {file.read_text()}"))
+
+    def end(learner: Learner) -> None:
+        sleep(0.05)  # in which the tracker's thread would send the old one
+        raise error
+
+    with suppress(RuntimeError):
+        make_learner(Recorder(), Plots(), broken, on("after_epoch", end, order=100), folder=tmp_path).fit()
+    assert sent == ["batch: new"]

@@ -1,11 +1,13 @@
 """The local launcher: jobs in this process, or in worker processes that live as long as the sweep."""
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from augment.support.errors import UserError
@@ -48,7 +50,7 @@ class Local(LocalSettings, Launcher):
         at_a_time = min(self.at_a_time, count)
         if at_a_time == 0 or (at_a_time == 1 and not gpus):
             return nullcontext(self)
-        if own:
+        if own is not None:
             gpus = [own[int(number)] for number in gpus if int(number) < len(own)]
         commands = [Command.of(folder, worker, log=folder / f"worker-{index}.log") for index in range(at_a_time)]
         for index, command in enumerate(commands if gpus else ()):
@@ -60,10 +62,10 @@ class Local(LocalSettings, Launcher):
         devices, gpus = {config.fit.device for config in configs}, self._gpus()
         # With fit.device=auto, jobs would train on the CPU in their place.
         if gpus and devices != {"cpu"}:
-            if not (seen := len(_visible_gpus())):
+            if (own := _visible_gpus()) is None:
                 import torch  # the import takes seconds
 
-                seen = torch.cuda.device_count()
+            seen = torch.cuda.device_count() if own is None else len(own)
             if max(map(int, gpus)) >= seen:
                 allowed = f"numbers below {seen}, or fit.device=cpu" if seen else "no hydra.launcher.gpus"
                 raise UserError(
@@ -83,9 +85,13 @@ class Local(LocalSettings, Launcher):
         return names
 
 
-def _visible_gpus() -> list[str]:
-    """Return the GPUs that the environment leaves to this process, by the driver's names; empty: it says nothing."""
-    return [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+def _visible_gpus() -> list[str] | None:
+    """Return the GPUs that the environment leaves to this process, by the driver's names; None: it says nothing."""
+    if (given := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
+        return None
+    names = (name.strip() for name in given.split(","))
+    # As the driver reads it, anything else ends the list; -1 hides all GPUs.
+    return list(takewhile(re.compile(r"\d+$|GPU-|MIG-").match, names))
 
 
 class WorkerPool(Launcher):

@@ -168,16 +168,16 @@ def test_a_job_that_sees_one_gpu_does_not_name_another(
         launcher.check(configs)
 
 
-@pytest.mark.parametrize("named", [None, "5,3"])
-@pytest.mark.parametrize(("seen", "allowed"), [(0, "no hydra.launcher.gpus"), (2, "numbers below 2")])
-def test_gpus_that_are_not_there_are_refused(
-    seen: int, allowed: str, named: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if seen and named:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    else:
+@pytest.mark.parametrize(
+    ("seen", "named"), [(0, None), (0, ""), (0, "-1"), (0, "NoDevFiles"), (2, None), (2, "5,3"), (2, "GPU-5,3,-1,4")]
+)
+def test_gpus_that_are_not_there_are_refused(seen: int, named: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if named is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setattr("torch.cuda.device_count", lambda: seen)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    allowed = f"numbers below {seen}" if seen else "no hydra.launcher.gpus"
     configs = {name: parse_config(compose([f"fit.device={name}"])) for name in ("auto", "cpu")}
     launcher = parse_launcher({"kind": "local", "gpus": "0,2"})
     launcher.check([configs["cpu"]])
