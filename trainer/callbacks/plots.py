@@ -99,8 +99,6 @@ class Plots(Callback):
 
 def _draw_first(learner: Learner, folder: Path, step: int, images: NDArray[np.uint8], labels: list[str]) -> None:
     """Draw the schedule, and a training batch of which `step` is the number."""
-    if not folder.is_dir():  # it was deleted
-        return
     from trainer.figures.batch import plot_batch  # importing Matplotlib takes a while
     from trainer.figures.curves import plot_schedule
 
