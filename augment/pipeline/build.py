@@ -289,6 +289,9 @@ def _read(plan: Plan, files: Sequence[dataset.ImageRef], placement: Placement, *
         shard_id=shard.rank,
         num_shards=shard.world_size,
         pad_last_batch=True,
+        # A mapped file that is truncated meanwhile would end the process, and to map a small one takes longer than to
+        # read it: 16 against 10 us for 10 kB on two cores.
+        dont_use_mmap=True,
         skip_cached_images=placement.caches,  # reading them would take longer than the augmentation
         **_order(plan, order["seed"], order["epoch"]),
     )

@@ -145,7 +145,8 @@ def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef], thr
     )
     with pipeline:
         if are_paths(files):
-            encoded, _ = fn.readers.file(name=READER, files=[str(file) for file in files], pad_last_batch=True)
+            names = [str(file) for file in files]
+            encoded, _ = fn.readers.file(name=READER, files=names, pad_last_batch=True, dont_use_mmap=True)
         else:
             encoded = feed_images(ImageFeed(files, batch_size=_TRIAL_BATCH, batches=-(-len(files) // _TRIAL_BATCH)))
         pipeline.set_outputs(GraphImage(encoded, placement, seed=0).decode())

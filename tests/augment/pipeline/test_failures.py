@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
@@ -14,6 +15,7 @@ from textwrap import dedent
 import pytest
 import torch
 from files_of_sources import file_of, jpeg, load, put, put_both
+from photos import draw_photo
 from PIL import Image
 from stores import FIXED
 from torch import Tensor
@@ -359,3 +361,48 @@ def test_a_run_ends_in_a_sentence_and_continues_from_its_checkpoint(capsys: pyte
     assert main([f"fit.resume={folder}", "plugins=[lose_image]"]) == 0
     resumed = max(Path("outputs").glob("2*/*/metrics.jsonl"), key=lambda file: file.stat().st_mtime).parent
     assert [row["epoch"] for row in read_metrics(resumed)] == list(range(6))
+
+
+OVERWRITTEN = """
+import os, sys, time
+from pathlib import Path
+from threading import Thread
+import torch
+from augment.data.dataset import Split
+from augment.pipeline.loader import Loader
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
+from augment.support.errors import UserError
+
+files = sorted(Path(sys.argv[1]).glob("*.jpg"))
+content = {file: file.read_bytes() for file in files}
+
+def overwrite():
+    while True:
+        for file, whole in content.items():
+            file.write_bytes(whole)
+
+Thread(target=overwrite, daemon=True).start()
+plan = build_plan(parse_aug({"size": 32, "train": {"random_resized_crop": {}}}), "train")
+begun, failed = time.monotonic(), 0
+while time.monotonic() - begun < 1.5:
+    loader = Loader(plan, Split(tuple(files), (0,) * len(files)), batch_size=8, seed=0, device=torch.device("cpu"))
+    try:
+        for _ in range(20):
+            for batch in loader:
+                pass
+    except (UserError, RuntimeError):  # the image may be whole again when it is looked at
+        failed += 1
+print("alive", failed > 0, flush=True)
+os._exit(0)
+"""
+
+
+def test_images_that_are_overwritten_while_they_are_read_do_not_end_the_process(tmp_path: Path) -> None:
+    """A file that is mapped into memory and becomes shorter would."""
+    for number in range(8):
+        Image.fromarray(draw_photo(400, 300, number)).save(tmp_path / f"{number}.jpg", quality=95)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-c", OVERWRITTEN, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "alive True\n"), done.stderr[-500:]
