@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import Job
 from trainer.sweeps.processes import Command, watch
 from trainer.sweeps.work import Worker
+
+# Seconds between two looks at processes that are about to end.
+_LOOK = 0.02
 
 # Worker processes that may die before the sweep gives up, in addition to one for each.
 _RESTARTS = 5
@@ -152,8 +156,8 @@ class WorkerPool(Launcher):
         for process in self._processes:
             process.send_signal(signal.SIGTERM)  # save the job, if there is one, and end
         try:
-            for process in self._processes:
-                process.wait()
+            while any(process.poll() is None for process in self._processes):
+                time.sleep(_LOOK)  # a signal that comes just before `wait` would not be noticed until it returns
         except KeyboardInterrupt:
             self._signals.hold()
             self._end()  # at their own second signal, they end at once
