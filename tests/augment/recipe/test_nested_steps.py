@@ -4,22 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from refusals import refusal, step_refusal
 
 from augment.params import Values
 from augment.recipe.op import OPS, policy
 from augment.recipe.steps import parse_aug, parse_steps, plain_steps
 from augment.support.errors import UserError
-
-
-def refusal(given: object) -> str:
-    with pytest.raises(UserError) as caught:
-        parse_aug(given)
-    return str(caught.value)
-
-
-def step_refusal(**steps: object) -> str:
-    return refusal({"train": steps})
-
 
 FLIP_ROTATE: dict[str, Any] = {"flip": {}, "rotate": {}}
 

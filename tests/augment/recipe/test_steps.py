@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from refusals import refusal, step_refusal
 
 from augment import load_recipe
 from augment.recipe.op import BORDERS, OPS
@@ -24,16 +25,6 @@ FULL: dict[str, Any] = {
     },
     "val": {"center_crop": {"scale": 0.9}},
 }
-
-
-def refusal(given: object) -> str:
-    with pytest.raises(UserError) as caught:
-        parse_aug(given)
-    return str(caught.value)
-
-
-def step_refusal(**steps: object) -> str:
-    return refusal({"train": steps})
 
 
 def test_a_complete_section() -> None:
