@@ -350,3 +350,12 @@ def test_there_is_no_best_epoch_without_a_validation(tmp_path: Path) -> None:
     learner = make_learner(Recorder(), Checkpoint(), on("after_batch", raises(CancelFit)), folder=tmp_path)
     learner.fit()
     assert best_model(learner) is None
+
+
+def test_a_fit_in_another_folder_knows_nothing_of_the_best_epoch_before(tmp_path: Path) -> None:
+    checkpoint = Checkpoint()
+    make_learner(Recorder(), scores([0.3]), checkpoint, folder=tmp_path / "first", epochs=1).fit()
+    cancelled = on("after_batch", raises(CancelFit))
+    second = make_learner(Recorder(), checkpoint, cancelled, folder=tmp_path / "second")
+    second.fit()
+    assert best_model(second) is None
