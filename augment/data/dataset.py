@@ -33,6 +33,7 @@ class StoredImage(Protocol):
     It may have more methods: `expect() -> None` is called some time before `read`, to prefetch its bytes. A class
     method `begin(images: Mapping[int, Self]) -> list[Future[dict[int, ...]]]` reads images in the background; each
     future holds the results of `read`, or of `read_pixels`, by the keys of the images, or raises an `ImageError`.
+    `read_together(images: Sequence[Self]) -> list[NDArray]` reads decoded images in less time than one after another.
 
     It may also have attributes `file` (a `RecordFile`) and `slot` (a str), which together identify its bytes: then the
     check of its file is cached. Its name does not identify it, since the next run may give it to another image.

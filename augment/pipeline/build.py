@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
-from nvidia.dali.tensors import TensorCPU
+from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
@@ -311,10 +311,11 @@ def feed_images(feed: ImageFeed) -> Node:
     )
 
 
-def _next_images(feed: ImageFeed, info: Any) -> tuple[list[TensorCPU], NDArray[np.int32]]:
-    """Return what the feed does, the images as DALI's tensors, which refer to them: it looks at arrays for longer."""
+def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.int32]]:
+    """Return what the feed does, the images as DALI's list, which refers to them: it looks at arrays for longer."""
     images, index = feed(info)
-    return [TensorCPU(image, feed.layout) for image in images], index
+    tensors = [TensorCPU(image, feed.layout) for image in images]
+    return TensorListCPU(tensors, feed.layout, contiguous=False), index  # type: ignore[call-overload]
 
 
 def _external(feed: Feed) -> list[dict[str, Node]]:

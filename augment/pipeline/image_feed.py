@@ -22,6 +22,7 @@ _AHEAD = 2
 # Some of a batch's images, by their indices in the split.
 _Begun = Future[dict[int, NDArray[np.uint8] | bytes]]
 _Begin = Callable[[Mapping[int, ImageRef]], list[_Begun]]
+_ReadTogether = Callable[[Sequence[ImageRef]], list[NDArray[np.uint8]]]
 
 
 class ImageFeed:
@@ -70,8 +71,11 @@ class ImageFeed:
         kinds = set(map(type, images))
         self._expects = all(hasattr(kind, "expect") for kind in kinds)
         self._begin: _Begin | None = None
+        self._read_together: _ReadTogether | None = None
         if len(kinds) == 1:
-            self._begin = getattr(kinds.pop(), "begin", None)
+            kind = kinds.pop()
+            self._begin = getattr(kind, "begin", None)
+            self._read_together = getattr(kind, "read_together", None)
         self._begun: dict[int, list[_Begun]] = {}
         # Cancel what an interrupted pass left: the next reader would wait for it.
         finalize(self, _cancel, self._begun)
@@ -85,8 +89,7 @@ class ImageFeed:
             for index in self.indices(info.iteration + _AHEAD).tolist():
                 with suppress(OSError, ValueError):  # reported when the image is used
                     self._images[index].expect()
-        load = self._wait(info.iteration, self._begin).__getitem__ if self._begin else self.load
-        return [load(index) for index in indices.tolist()], indices[:, None]
+        return self._load_all(info.iteration, indices.tolist()), indices[:, None]
 
     def indices(self, iteration: int) -> NDArray[np.int32]:
         """Return the indices of the images in a batch, (batch_size,)."""
@@ -109,6 +112,16 @@ class ImageFeed:
             return np.frombuffer(read_encoded(image), np.uint8)
         except (OSError, UserError) as error:
             raise UnreadableError(image, error) from error
+
+    def _load_all(self, iteration: int, indices: list[int]) -> list[NDArray[np.uint8]]:
+        if self._begin:
+            found = self._wait(iteration, self._begin)
+            return [found[index] for index in indices]
+        if self._read_together:
+            with suppress(OSError):  # `load` says which image it is
+                images = self._read_together([self._images[index] for index in indices])
+                return list(map(np.ascontiguousarray, images))
+        return list(map(self.load, indices))
 
     def _wait(self, iteration: int, begin: _Begin) -> dict[int, NDArray[np.uint8]]:
         """Return the images of a batch that are read in the background, by index; start reading the next batches.

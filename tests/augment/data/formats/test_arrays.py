@@ -2,14 +2,17 @@
 
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from augment.data.formats.spans import RecordFile
 from augment.data.images import open_image, read_encoded
 from augment.data.sources import parse_data
+from augment.pipeline.image_feed import ImageFeed
 from augment.support.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
@@ -73,6 +76,20 @@ def test_a_changed_array_is_an_error(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array(PIXELS)[:2])
     with pytest.raises(OSError, match="changed"):
         image.read_pixels()
+
+
+def test_a_batch_is_read_with_one_look_at_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = load(tmp_path).train.files
+    feed = ImageFeed(images, batch_size=4, batches=1)
+    looks = []
+    real = RecordFile.require_unchanged
+    monkeypatch.setattr(RecordFile, "require_unchanged", lambda file: (looks.append(file), real(file)))
+    found, indices = feed(SimpleNamespace(iteration=0))
+    np.testing.assert_array_equal(np.stack(found), PIXELS[indices[:, 0]])
+    assert len(looks) == 1
+    np.save(tmp_path / "x.npy", np.array(PIXELS)[:2])
+    with pytest.raises(UserError, match=r"x\.npy\[0\] cannot be read any more.*changed"):
+        feed(SimpleNamespace(iteration=1))
 
 
 def test_labels_from_an_offset(tmp_path: Path) -> None:
