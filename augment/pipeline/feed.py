@@ -101,7 +101,7 @@ class Feed:
 
 
 def stage_values(stage: Stage, draws: Mapping[str, Draws], size: int, *, neutral: bool) -> dict[str, Values]:
-    """Return what the DALI operators of a stage are fed, by name.
+    """Return what a stage is fed, by name, with a mask `applied` of the samples that it does not skip, if it needs one.
 
     Args:
         stage: a stage of the plan.
@@ -109,7 +109,7 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: int, *, neutral
         size: side of the images in pixels.
         neutral: see `Feed`.
     """
-    if stage.kind != "local":
+    if stage.kind in ("geometry", "color"):
         fed = chain(stage.links(draws, size)) if stage.chained else matrices(stage, stage.matrix(draws, size), size)
         # The identity changes nothing, but on the CPU each warp and each color costs its time.
         spares = not neutral and not any(len(steps) == 1 and steps[0].p == 1 for steps in stage.positions)

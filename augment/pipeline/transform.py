@@ -112,7 +112,7 @@ class Transform:
         if checked is None:
             return views[0] if len(views) == 1 else tuple(views)
         if self.plan.batch_stages:
-            mixer = Mixer(self.plan, seed=self._seed, rank=self._rank, classes=self._classes or 0)
+            mixer = Mixer(self.plan, seed=self._seed, rank=self._rank, classes=self._classes or 0, together=1)
             mixed = [mixer.mix(view, checked, epoch=call, start=0) for view in views]
             views, checked = [view for view, _ in mixed], mixed[0][1]
         return Batch(views[0], checked, torch.arange(len(read), device=self._device), tuple(views))

@@ -83,8 +83,8 @@ class Op:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: local and batch: `(size, **values)` -> {name: (N, ...) array} in NumPy, for many batches at once;
             `function` takes its result in place of the drawn values.
-        neutral: local: drawn or prepared values with which the op changes no bit; on the GPU, a cheap op for all
-            samples is faster than two more operators, which split and merge the batch.
+        neutral: local and batch: drawn or prepared values with which the op changes no bit; on the GPU, a cheap op for
+            all samples is faster than two more operators, which split and merge the batch.
         random: crop and local: DALI draws, from a seed of the step.
         checkpoints: whether DALI can checkpoint its operators.
         on_cpu: local: runs on the CPU even if there is a GPU.
@@ -211,7 +211,7 @@ def local(
     *,
     uniforms: tuple[str, ...] = (),
     prepare: Function | None = None,
-    neutral: Mapping[str, Any] | None = None,
+    neutral: Mapping[str, Any] = MappingProxyType({}),
     random: bool = False,
     checkpoints: bool = True,
     **params: Param[Any],
@@ -231,13 +231,7 @@ def local(
         params: the op's parameters by name; p is added.
     """
     return _register(
-        "local",
-        params,
-        uniforms=uniforms,
-        prepare=prepare,
-        neutral=MappingProxyType(dict(neutral or {})),
-        random=random,
-        checkpoints=checkpoints,
+        "local", params, uniforms=uniforms, prepare=prepare, neutral=neutral, random=random, checkpoints=checkpoints
     )
 
 
@@ -276,7 +270,11 @@ def _wrapped(
 
 
 def batch(
-    *, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **params: Param[Any]
+    *,
+    uniforms: tuple[str, ...] = (),
+    prepare: Function | None = None,
+    neutral: Mapping[str, Any] = MappingProxyType({}),
+    **params: Param[Any],
 ) -> Callable[[Function], Function]:
     """Declare an op that mixes samples: `function(images, partners, **values) -> images, share`.
 
@@ -286,9 +284,10 @@ def batch(
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: see `local`.
+        neutral: drawn values with which the op changes no bit, and each share is 1.
         params: the op's parameters by name; p is added.
     """
-    return _register("batch", params, uniforms=uniforms, prepare=prepare)
+    return _register("batch", params, uniforms=uniforms, prepare=prepare, neutral=neutral)
 
 
 def policy(**params: Param[Any]) -> Callable[[Function], Function]:

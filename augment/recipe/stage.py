@@ -84,7 +84,7 @@ class Stage:
 
     @property
     def neutral(self) -> Mapping[str, Any]:
-        """Drawn values with which a local stage's op changes nothing; empty if it has none."""
+        """Drawn values with which a local or batch stage's op changes nothing; empty if it has none."""
         return self.steps[0].op.neutral
 
     def values(self, draws: Mapping[str, Draws], size: int, *, neutral: bool = False) -> dict[str, Array]:

@@ -24,6 +24,7 @@ def _shares(size: int, uniform: Array, alpha: float) -> dict[str, Array]:
 
 @batch(
     prepare=_shares,
+    neutral={"uniform": 1.0},
     uniforms=("uniform",),
     alpha=Number(
         default=0.4, within=(0, 100), above=0, doc="parameter of Beta(alpha, alpha), the distribution of the share"
@@ -35,27 +36,28 @@ def mixup(images: "Tensor", partners: "Tensor", share: "Tensor", alpha: float) -
 
 
 def _boxes(size: int, uniform: Array, x: Array, y: Array, alpha: float) -> dict[str, Array]:
+    """Return the columns and the rows of rectangles, (N, size) each, and the share of what is outside."""
     half = size * np.sqrt(1 - _beta(uniform, alpha)) / 2
     edges = [np.clip(np.rint(size * center + sign * half), 0, size) for center in (x, y) for sign in (-1, 1)]
-    left, right, top, bottom = edges
-    share = 1 - (right - left) * (bottom - top) / size**2
-    return {"box": np.stack(edges, axis=1).astype(np.float32), "share": share.astype(np.float32)}
+    left, right, top, bottom = (edge[:, None] for edge in edges)
+    pixel = np.arange(size)
+    across, down = (pixel >= left) & (pixel < right), (pixel >= top) & (pixel < bottom)
+    share = 1 - np.count_nonzero(across, axis=1) * np.count_nonzero(down, axis=1) / size**2
+    return {"across": across, "down": down, "share": share.astype(np.float32)}
 
 
 @batch(
     prepare=_boxes,
+    neutral={"uniform": 1.0},
     uniforms=("uniform", "x", "y"),
     alpha=Number(
         default=1.0, within=(0, 100), above=0, doc="parameter of Beta(alpha, alpha), the distribution of the share"
     ),
 )
 def cutmix(
-    images: "Tensor", partners: "Tensor", box: "Tensor", share: "Tensor", alpha: float
+    images: "Tensor", partners: "Tensor", across: "Tensor", down: "Tensor", share: "Tensor", alpha: float
 ) -> tuple["Tensor", "Tensor"]:
     """Paste a rectangle of another image of the batch, and mix the targets by area (Yun et al. 2019)."""
     import torch
 
-    pixel = torch.arange(images.shape[-1], device=images.device)
-    left, right, top, bottom = (edge[:, None] for edge in box.unbind(dim=1))
-    across, down = (pixel >= left) & (pixel < right), (pixel >= top) & (pixel < bottom)
     return torch.where(across[:, None, None, :] & down[:, None, :, None], partners, images), share

@@ -159,15 +159,17 @@ def test_areas_of_cutmix_follow_beta_where_boxes_are_whole() -> None:
     plan = plan_of(CUTMIX)
     draws = Sampler(plan, SEED).draw(0, 0, 20_000)
     values = plan.batch_stages[0].values(draws, 1000)
-    left, right, top, bottom = values["box"].T
-    np.testing.assert_allclose(values["share"], 1 - (right - left) * (bottom - top) / 1000**2, atol=1e-6)
+    width, height = values["across"].sum(axis=1), values["down"].sum(axis=1)
+    for inside in (values["across"], values["down"]):  # one piece
+        assert (np.diff(inside.astype(int), prepend=0, append=0) != 0).sum(axis=1).max() == 2
+    np.testing.assert_allclose(values["share"], 1 - width * height / 1000**2, atol=1e-6)
     # Those whose middle is far enough from each edge: of them all sizes below that are whole.
     inner = (np.abs(draws["cutmix"]["x"] - 0.5) < 0.25) & (np.abs(draws["cutmix"]["y"] - 0.5) < 0.25)
     small = inner & (values["share"] > 0.75)
     # A half that is no longer than a quarter of the side: a share of more than 3/4, uniformly for alpha 1.
     assert small.sum() > 1000
     assert kstest(values["share"][small], "uniform", args=(0.75, 0.25)).pvalue > 1e-3
-    assert abs((right - left)[small] - (bottom - top)[small]).max() <= 1, "square"
+    assert abs(width[small] - height[small]).max() <= 1, "square"
 
 
 def test_one_of_mixes_each_sample_in_one_way() -> None:
