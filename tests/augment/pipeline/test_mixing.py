@@ -26,6 +26,7 @@ from augment.pipeline.loader import Loader
 from augment.pipeline.mixing import Mixer
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
+from augment.recipe.stage import Stage
 from augment.recipe.steps import parse_aug
 from trainer.callbacks.recorder import Recorder
 from trainer.tasks.classify import Classify, ClassMeter
@@ -123,6 +124,20 @@ def test_samples_left_out_are_the_same_bits(varied: Split, device: torch.device)
         same = (plain.images == mixed.images).flatten(1).all(dim=1)
         assert same.tolist() == (~applied).tolist()
         assert set(mixed.targets[torch.from_numpy(~applied).to(device)].flatten().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("steps", [EITHER, {"cutmix": {"p": 0.6}}, MIXUP | CUTMIX], ids=["one_of", "cutmix", "both"])
+def test_neutral_values_do_what_masks_do(
+    steps: dict[str, Any], varied: Split, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batches() -> list[Batch]:
+        return list(loader_of(plan_of(steps), varied, device))
+
+    neutral = batches()
+    monkeypatch.setattr(Stage, "neutral", {})
+    for one, other in zip(neutral, batches(), strict=True):
+        assert torch.equal(one.images, other.images)
+        assert torch.equal(one.targets, other.targets)
 
 
 def test_p_zero_is_no_mixing(varied: Split, device: torch.device) -> None:
