@@ -86,4 +86,8 @@ def _one_hot(targets: Tensor, classes: int) -> Tensor:
 def to_device(values: Array, device: torch.device) -> Tensor:
     """Copy values to the device asynchronously."""
     tensor = torch.from_numpy(compact(values))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    if device.type == "cpu":
+        return tensor
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    pinned.numpy()[...] = values  # `pin_memory` copies with as many threads as there are cores
+    return pinned.to(device, non_blocking=True)

@@ -195,14 +195,17 @@ def follow(config: Config) -> str:
         ending.callback(release_memory)
         loaders = make_loaders(config)
         ending.callback(loaders.close)
-        learner = make_learner(config, loaders, callbacks=_callbacks(config))
+        learner: Learner | None = make_learner(config, loaders, callbacks=_callbacks(config))
+        assert learner is not None
         try:
             learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
+            return status_of(learner)
         except (MemoryError, RuntimeError) as error:
             if (explained := explain(error, config, Path())) is None:
                 raise
             raise explained from error
-        return status_of(learner)
+        finally:
+            learner = None  # so that its memory is released, too
 
 
 def _callbacks(config: Config) -> tuple[Callback, ...]:
