@@ -118,7 +118,7 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: int, *, neutral
     # it would differ.
     neutral = bool(stage.neutral) and (neutral or stage.steps[0].op.random)
     masked = stage.is_gated and not neutral
-    values = stage.values(draws, size, neutral=stage.is_gated and not masked)
+    values = stage.values(draws, size, neutral=stage.is_gated)
     plain = {name: compact(value) for name, value in values.items()}
     return {"applied": stage.applied(draws), **plain} if masked else plain
 

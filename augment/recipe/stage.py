@@ -93,7 +93,7 @@ class Stage:
         Args:
             draws: see `matrix`.
             size: side of the image in pixels.
-            neutral: give the op's neutral values to samples that skip the stage.
+            neutral: give the op's neutral values to samples that skip the stage, if it has some; otherwise, any values.
         """
         op, params = self.steps[0].op, self.steps[0].params
         values: dict[str, Array] = {}
