@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pipelines import SEED, SIZE, plan_of
 
-from augment.pipeline.feed import Feed
+from augment.pipeline.feed import Feed, stage_values
 from augment.recipe.op import _OPS, OPS
 from augment.recipe.sampler import Sampler
 
@@ -99,12 +99,13 @@ def test_feed_says_what_is_left_out(
         assert names == expected
         fed = dict(zip(names, feed.values(0), strict=False))
         applied, values = stage.applied(draws), stage.values(draws, SIZE)
+        met = np.ones(40, bool)
         if "applied" in fed:
-            np.testing.assert_array_equal(fed.pop("applied"), applied)
+            np.testing.assert_array_equal(met := fed.pop("applied"), applied)
         else:
             values = {n: np.where(applied, v, stage.steps[0].op.neutral[n]) for n, v in values.items()}
         for name, value in fed.items():
-            np.testing.assert_allclose(value, values[name], rtol=1e-6)
+            np.testing.assert_allclose(value[met], values[name][met], rtol=1e-6)
 
 
 def test_feed_inverts_about_the_middle_of_the_image() -> None:
@@ -136,6 +137,27 @@ def test_only_samples_that_an_op_applies_to_are_prepared() -> None:
     assert counts == [applied.sum() + 1]
     np.testing.assert_array_equal(kernels[applied], everywhere[applied])
     assert (kernels[~applied] == np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])).all()
+
+
+def test_samples_behind_a_mask_are_not_prepared() -> None:
+    op, counts = OPS["motion_blur"], []
+    assert op.prepare is not None
+
+    def counted(**values: Any) -> Any:
+        counts.append(len(values["length"]))
+        return op.prepare(**values)
+
+    sampler = Sampler(plan_of({"motion_blur": {"p": 0.1}}, "train"), SEED)
+    (stage,) = sampler.plan.stages
+    draws = sampler.draw(2, 0, 400)
+    applied, everywhere = stage.applied(draws), stage.values(draws, SIZE)["kernel"]
+    step = replace(stage.steps[0], op=replace(op, prepare=counted))
+    fed = stage_values(replace(stage, positions=((step,),)), draws, SIZE, neutral=False)
+    assert counts == [applied.sum() + 1]
+    np.testing.assert_array_equal(fed["applied"], applied)
+    inside = (everywhere.shape[1] - fed["kernel"].shape[1]) // 2  # a kernel is as large as the longest line needs
+    around = slice(inside, everywhere.shape[1] - inside)
+    np.testing.assert_array_equal(fed["kernel"][applied], everywhere[applied][:, around, around])
 
 
 def test_inverted_matrices_match_numpy() -> None:
