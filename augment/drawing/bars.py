@@ -5,12 +5,13 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from augment.drawing.style import BLUE, GRAY, INK, frame
-from augment.drawing.text import DPI
+from augment.drawing.style import BLUE, GRAY, INK, TITLE, frame
+from augment.drawing.text import DPI, font, wrap
 from augment.support.timing import Result
 
 _PALE = "0.82"
 _TEXT, _SMALL = 10, 9  # points
+_WIDTH, _MARGIN = 9, 0.05  # inches
 
 
 def draw_bars(
@@ -25,7 +26,7 @@ def draw_bars(
         beyond: names of rows that may be too fast for the scale; their bars are cut off.
     """
     measured = [result for result in results if result.timings]
-    figure = Figure(figsize=(9, 1.35 + 0.42 * max(len(measured), 1)), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(_WIDTH, 1.35 + 0.42 * max(len(measured), 1)), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     limit = 1.3 * max((max(result.speeds) for result in measured if result.name not in beyond), default=1.0)
     for index, result in enumerate(measured):
@@ -38,7 +39,10 @@ def draw_bars(
         else:
             axes.plot([low, high], [index, index], color=INK, linewidth=1, marker="|", markersize=5)
             axes.text(high + 0.012 * limit, index, text, va="center", fontsize=_SMALL, color=INK)
-    frame(axes, headline, "images per second: median, slowest and fastest round", _TEXT, grid="x")
+    # Above the names of the rows, too, as titles are long.
+    title = "\n".join(wrap(headline.split(", "), (_WIDTH - 2 * _MARGIN) * DPI, TITLE))
+    figure.suptitle(title, x=_MARGIN / _WIDTH, ha="left", color=INK, fontproperties=font(TITLE), parse_math=False)
+    frame(axes, "", "images per second: median, slowest and fastest round", _TEXT, grid="x")
     axes.set_yticks(range(len(measured)), [result.title for result in measured])
     axes.invert_yaxis()
     axes.set_xlim(0, limit)

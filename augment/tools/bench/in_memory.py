@@ -28,8 +28,8 @@ from augment.tools.bench.setup import Batches, Contender, Setup, Stream
 
 try:
     import kornia.augmentation as kornia
-except ImportError:
-    kornia = None
+except ImportError as error:
+    kornia, _LACKS = None, error.name or "kornia"
 
 SIDE = 224  # px, of the images that all rows start from
 
@@ -95,7 +95,7 @@ def kornia_steps(setup: Setup, steps: Sequence[Step]) -> Callable[[Tensor], Tens
 def kornia_obstacle(setup: Setup) -> str:
     """Return the reason why the recipe cannot run in kornia, "" if it can."""
     if kornia is None:
-        return "kornia is not installed"
+        return f"{_LACKS} is not installed"
     steps = (setup.plan.crop, *setup.plan.tree)
     drawn = [step for step in steps if not any(isinstance(value, Values) for value in step.params.values())]
     unknown = [step.key for step in steps if step.op.name not in _KORNIA or step not in drawn]
