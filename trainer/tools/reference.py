@@ -182,7 +182,10 @@ def _common_rows() -> Iterator[str]:
     for kind, params in kinds.items():
         if rest := {name: param for name, param in params.items() if name not in shared}:
             yield f"  those of kind {kind} also take"
-            yield from (f"    {row}" for row in _rows(rest))
+            for name, row in zip(rest, _rows(rest), strict=True):
+                yield f"    {row}"
+                if without := [op.name for op in OPS.values() if op.kind == kind and name not in op.params]:
+                    yield f"      all but {', '.join(without)}"
 
 
 def _markdown(param: Param[Any]) -> str:

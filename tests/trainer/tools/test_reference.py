@@ -1,5 +1,6 @@
 """Reference texts: nothing that is declared may be missing from them."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -102,6 +103,13 @@ def test_what_all_ops_share_is_said_once() -> None:
         for name, param in params.items():
             assert_row(name, param)
     assert len([line for line in LINES if line.startswith("p: probability")]) == 1
+
+
+def test_ops_without_a_parameter_that_their_kind_shares_are_named() -> None:
+    shared = LINES[LINES.index("those of kind geometry also take") :][:7]
+    after = {line.split(":")[0]: following for line, following in pairwise(shared)}
+    assert after["fill"] == "all but flip, rot90"
+    assert after["draw"] == "all but flip"
 
 
 def test_the_help_fits_a_wide_terminal() -> None:
