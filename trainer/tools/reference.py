@@ -50,7 +50,7 @@ def help_text(groups: Sequence[str]) -> str:
         lines += [f"tools of python -m {package}", list_tools(package)]
     lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", f"Groups of files in conf/: {', '.join(groups)}"]
     lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
-    lines += [*_rows(TOP), "", *_section("run", settings(RunLabels), head="run: what people call it")]
+    lines += [*_rows(TOP), "", *_section("run", settings(RunLabels), head="run: its name and tags")]
     lines += _section("hydra.sweeper", settings(SearchSettings), head="hydra/sweeper=optuna: a search, with -m")
     for name, cls in LAUNCHERS.items():
         lines += _section("hydra.launcher", settings(cls), head=f"hydra/launcher={name}  {_first_line(cls.__doc__)}")
