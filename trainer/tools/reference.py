@@ -65,11 +65,17 @@ def help_text(groups: Sequence[str]) -> str:
     lines += _section("aug.views.<view>", settings(View), head="aug.views.<view>: a view with `steps` of its own")
     shared = settings(Source)
     lines += _section("data", shared, head="data: settings of every source")
-    for title, registry in (("data", SOURCES), ("model", MODELS), ("callbacks", known_callbacks())):
+    for title, registry, key in (
+        ("data", SOURCES, "data.source="),
+        ("model", MODELS, "model.kind="),
+        ("callbacks", known_callbacks(), "callbacks."),
+    ):
+        files = config_files(title)
         for name, cls in registry.items():
             prefix = f"callbacks.{name}" if title == "callbacks" else title
+            chosen = f"{title}={name}" if name in files else f"{key}{name}"
             own = {name: param for name, param in settings(cls).items() if shared.get(name) is not param}
-            lines += _section(prefix, own, head=f"{title}={name}  {_first_line(cls.__doc__)}")
+            lines += _section(prefix, own, head=f"{chosen}  {_first_line(cls.__doc__)}")
     lines += ["aug.train.<step>, aug.val.<step>: the ops", *_common_rows()]
     for op in OPS.values():
         lines.append(f"  {op.name} ({op.kind})  {_first_line(op.doc)}")
