@@ -26,6 +26,7 @@ import augment.data.sources.registry
 import augment.recipe.op
 import trainer
 import trainer.callbacks.registry
+import trainer.models.registry
 import trainer.tasks.registry
 from augment.cli.compose import compose, compose_recipe, split_sweep
 from augment.cli.overrides import normalize
@@ -44,7 +45,7 @@ from trainer.sweeps.launchers.registry import parse_launcher
 from trainer.sweeps.search import Plan
 from trainer.sweeps.start import Request, is_search
 from trainer.tasks.registry import known_tasks
-from trainer.tools.reference import ROOT, derived_parts, pages, with_derived_parts
+from trainer.tools.reference import ROOT, derived_parts, help_text, pages, with_derived_parts
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in pages()}
 every_page = pytest.mark.parametrize("page", TEXTS)
@@ -282,6 +283,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         augment.recipe.op._OPS,
         augment.data.sources.registry._SOURCES,
         trainer.callbacks.registry._CALLBACKS,
+        trainer.models.registry._MODELS,
         trainer.tasks.registry._TASKS,
     ]
     before = [dict(registry) for registry in registries]
@@ -326,6 +328,15 @@ def test_a_callback_of_your_own() -> None:
     callback = make()
     assert isinstance(callback, my_callbacks.StopEarly)
     assert callback.patience == 5
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_model_of_your_own() -> None:
+    (command,) = [command for command in commands() if "plugins=[my_models]" in command]
+    network = parse_config(compose(list(command[1:]))).model.build(10, 32)
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert [parameter.shape[0] for parameter in network.parameters()] == [64, 64, 64, 64, 10, 10]
+    assert "model.kind=tiny  Two convolutions." in help_text([]).splitlines()
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ class Aug:
         Number(
             optional=True,
             within=(0, 1),
-            doc="share of JPEGs for the GPU's hardware decoder, whose rounding differs; null: by sizes and threads",
+            doc="share of JPEGs for the GPU's hardware decoder, which rounds differently; null: from sizes and threads",
         )
     )
     plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules that declare your own ops", reach=IMPORTS))

@@ -26,7 +26,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             aliases=("bs", "batch", "batchsize"),
             default=64,
             within=(1, 10**6),
-            doc="images in a batch; of several GPUs, all together",
+            doc="images in a batch, the total of all GPUs",
         )
     )
     auto_batch_size: bool = setting(

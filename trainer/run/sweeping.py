@@ -26,13 +26,13 @@ class SearchSettings:
         Texts(default=(), doc="scores of the last epoch to improve; empty: that of the task; several: a Pareto front")
     )
     directions: tuple[str, ...] = setting(
-        Texts(default=(), doc="maximize or minimize, for each of the metrics; empty: as they are better")
+        Texts(default=(), doc="maximize or minimize, for each of the metrics; empty: whichever is better")
     )
     enqueue: Mapping[str, Any] | None = setting(
         OptionMap(optional=True, doc="configurations to try first, by any names: {mine: {fit.lr: 0.01}}")
     )
     prune: bool = setting(
-        Flag(default=True, doc="end trials early that are behind others after as many epochs (successive halving)")
+        Flag(default=True, doc="end trials that are behind others after the same number of epochs (successive halving)")
     )
     min_epochs: int | None = setting(
         Count(optional=True, within=(1, 10**6), doc="epochs before a trial may be pruned; null: a ninth of them")
@@ -51,7 +51,7 @@ class SearchSettings:
     )
     seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist"))
     confirm: int = setting(
-        Count(default=5, within=(2, 100), doc="fresh seeds of the winner, which its score and its verdict are from")
+        Count(default=5, within=(2, 100), doc="fresh seeds of the winner, for its score and verdict")
     )
 
 
@@ -74,7 +74,7 @@ class LocalSettings:
 class SlurmSettings:
     """Workers that Slurm starts, through submitit."""
 
-    n_jobs: int = setting(Count(default=4, within=(1, 10_000), doc="workers, which run a job at a time each"))
+    n_jobs: int = setting(Count(default=4, within=(1, 10_000), doc="workers; each runs one job at a time"))
     cluster: str | None = setting(
         Text(optional=True, doc="slurm; local: processes of this machine; null: slurm if there is one")
     )
@@ -90,7 +90,7 @@ class SlurmSettings:
 class RaySettings:
     """Workers that Ray starts."""
 
-    n_jobs: int = setting(Count(default=4, within=(1, 10_000), doc="workers, which run a job at a time each"))
+    n_jobs: int = setting(Count(default=4, within=(1, 10_000), doc="workers; each runs one job at a time"))
     address: str | None = setting(Text(optional=True, doc="address of a cluster; null: a new one on this machine"))
     gpus_per_job: float = setting(Number(default=0.0, within=(0, 64), doc="GPUs of each worker"))
     cpus_per_job: float = setting(Number(default=1.0, within=(0, 1024), doc="CPUs of each worker"))

@@ -50,7 +50,7 @@ def help_text(groups: Sequence[str]) -> str:
         lines += [f"tools of python -m {package}", list_tools(package)]
     lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", f"Groups of files in conf/: {', '.join(groups)}"]
     lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
-    lines += [*_rows(TOP), "", *_section("run", settings(RunLabels), head="run: what people call it")]
+    lines += [*_rows(TOP), "", *_section("run", settings(RunLabels), head="run: its name and tags")]
     lines += _section("hydra.sweeper", settings(SearchSettings), head="hydra/sweeper=optuna: a search, with -m")
     for name, cls in LAUNCHERS.items():
         lines += _section("hydra.launcher", settings(cls), head=f"hydra/launcher={name}  {_first_line(cls.__doc__)}")
@@ -65,11 +65,17 @@ def help_text(groups: Sequence[str]) -> str:
     lines += _section("aug.views.<view>", settings(View), head="aug.views.<view>: a view with `steps` of its own")
     shared = settings(Source)
     lines += _section("data", shared, head="data: settings of every source")
-    for title, registry in (("data", SOURCES), ("model", MODELS), ("callbacks", known_callbacks())):
+    for title, registry, key in (
+        ("data", SOURCES, "data.source="),
+        ("model", MODELS, "model.kind="),
+        ("callbacks", known_callbacks(), "callbacks."),
+    ):
+        files = config_files(title)
         for name, cls in registry.items():
             prefix = f"callbacks.{name}" if title == "callbacks" else title
+            chosen = f"{title}={name}" if name in files else f"{key}{name}"
             own = {name: param for name, param in settings(cls).items() if shared.get(name) is not param}
-            lines += _section(prefix, own, head=f"{title}={name}  {_first_line(cls.__doc__)}")
+            lines += _section(prefix, own, head=f"{chosen}  {_first_line(cls.__doc__)}")
     lines += ["aug.train.<step>, aug.val.<step>: the ops", *_common_rows()]
     for op in OPS.values():
         lines.append(f"  {op.name} ({op.kind})  {_first_line(op.doc)}")
@@ -182,7 +188,10 @@ def _common_rows() -> Iterator[str]:
     for kind, params in kinds.items():
         if rest := {name: param for name, param in params.items() if name not in shared}:
             yield f"  those of kind {kind} also take"
-            yield from (f"    {row}" for row in _rows(rest))
+            for name, row in zip(rest, _rows(rest), strict=True):
+                yield f"    {row}"
+                if without := [op.name for op in OPS.values() if op.kind == kind and name not in op.params]:
+                    yield f"      all but {', '.join(without)}"
 
 
 def _markdown(param: Param[Any]) -> str:

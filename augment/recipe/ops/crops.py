@@ -38,7 +38,7 @@ def resize(source: "GraphImage", size: int, side: str) -> Any:
         within=(0, 1),
         above=0,
         few=False,
-        doc="area of the window as a share of the image; its low end is min_scale elsewhere",
+        doc="area of the window as a share of the image; its low end is fastai's min_scale",
     ),
     aspect_range=Range(
         default=(3 / 4, 4 / 3), within=(0.01, 100), few=False, doc="width of the window divided by its height"

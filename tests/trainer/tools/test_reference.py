@@ -1,5 +1,6 @@
 """Reference texts: nothing that is declared may be missing from them."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -56,7 +57,8 @@ def test_every_name_is_in_the_help(title: str, registry: dict[str, type]) -> Non
     for name, cls in registry.items():
         assert cls.__doc__
         first = " ".join(cls.__doc__.split("\n\n")[0].split())
-        assert f"{title}={name}  {first}" in LINES
+        file = CONF / title / f"{name}.yaml"
+        assert f"{f'{title}={name}' if file.exists() else f'callbacks.{name}'}  {first}" in LINES
 
 
 def test_what_an_experiment_is_for_is_a_whole_sentence() -> None:
@@ -102,6 +104,13 @@ def test_what_all_ops_share_is_said_once() -> None:
         for name, param in params.items():
             assert_row(name, param)
     assert len([line for line in LINES if line.startswith("p: probability")]) == 1
+
+
+def test_ops_without_a_parameter_that_their_kind_shares_are_named() -> None:
+    shared = LINES[LINES.index("those of kind geometry also take") :][:7]
+    after = {line.split(":")[0]: following for line, following in pairwise(shared)}
+    assert after["fill"] == "all but flip, rot90"
+    assert after["draw"] == "all but flip"
 
 
 def test_the_help_fits_a_wide_terminal() -> None:

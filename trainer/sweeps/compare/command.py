@@ -20,8 +20,8 @@ _EXAMPLES = """\
 
 _EPILOG = """
 
-Runs that differ in seed and data.fold alone are replicates. Scores are of the last epoch, as the best one was chosen by
-its score. Runs that failed, were interrupted or pruned, or stopped early do not count."""
+Runs that differ in seed and data.fold alone are replicates. Scores are of the last epoch, because the best one
+was chosen by its score. Runs that failed, were interrupted or pruned, or stopped early do not count."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--baseline",
         metavar="NAME_OR_SETTING",
-        help="what to compare with: settings such as fit.lr=0.1, or the name of a run (default: the first one)",
+        help="what to compare with: settings such as fit.lr=0.1, or the name of a run (default: the first one, "
+        "if possible with several seeds)",
     )
     parser.add_argument("--metric", metavar="KEY", help="score, as in metrics.jsonl (default: that of the task)")
     parser.add_argument(

@@ -1,6 +1,7 @@
 """`python -m trainer sweep resume FOLDER`: resume a sweep, retry its failed jobs, or show its tables."""
 
 import sys
+from argparse import SUPPRESS
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_trust_flag(parser)
     parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
     parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
-    parser.add_argument(WITH_PARENT, action="store_true", help="end when the process that started this one ends")
-    parser.add_argument(LED, type=Path, metavar="LOG", help="work on the jobs that the standard input names")
+    # What launchers pass to their workers.
+    parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)
+    parser.add_argument(LED, type=Path, metavar="LOG", help=SUPPRESS)
     with readable_errors(), StopSignals() as signals:
         options, paths, overrides = parser.split_paths(sys.argv[1:] if arguments is None else arguments)
         if len(paths) != 2:

@@ -1,4 +1,4 @@
-"""Try rising learning rates, one step each, and suggest one.
+"""Raise the learning rate from step to step, and suggest one.
 
 `trainer.tools.find_lr.curve` describes how the losses are read.
 """
@@ -168,7 +168,7 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser("trainer find_lr", "Try learning rates for a step each, and suggest one.", _EXAMPLES)
+    parser = Parser("trainer find_lr", "Raise the learning rate from step to step, and suggest one.", _EXAMPLES)
     parser.add_argument("--from", dest="start", type=positive_number(), default=START, metavar="LR",
                         help=f"first learning rate, default {START:g}")  # fmt: skip
     parser.add_argument("--to", dest="end", type=positive_number(), default=END, metavar="LR",
