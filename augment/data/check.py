@@ -28,6 +28,7 @@ from augment.data.images import is_decoded, name_of
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import digest, special_kind, write_atomically
+from augment.support.text import amount, plural
 
 logger = logging.getLogger(__name__)
 
@@ -180,11 +181,12 @@ def leave_out(
     shown = [f"  {line}" for line in lines[:_SHOWN]]
     if len(lines) > _SHOWN:
         shown.append(f"  and {len(lines) - _SHOWN:,} more{_list_all(lines, name, cache)}")
-    count = f"{len(problems):,} of {len(split):,} {name} images"
+    count = f"{len(problems):,} of {amount(len(split), f'{name} image')}"
     if len(problems) == len(split):
         raise UserError("\n".join([f"data: {count} cannot be used, so none is left:", *shown]))
     if not skip_bad:
-        advice = "Repair or remove them, or set data.skip_bad=true to leave them out."
+        them = plural(len(problems), "it", "them")
+        advice = f"Repair or remove {them}, or set data.skip_bad=true to leave {them} out."
         if any(NOT_DECODED in problem.reason for problem in problems):
             advice += f" Of other formats, {CONVERT}."
         raise UserError("\n".join([f"data: {count} cannot be used:", *shown, advice]))

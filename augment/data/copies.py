@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from augment.data.dataset import Dataset, ImageRef, Split
 from augment.data.images import name_of
-from augment.support.text import amount
+from augment.support.text import amount, plural
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +33,8 @@ def warn_of_copies(dataset: Dataset) -> None:
     scored = [image for group, image, _ in val if group in learned]
     found = []
     if scored:
-        found.append(
-            f"{len(scored):,} of {len(dataset.val):,} val images are copies of train images, as {name_of(scored[0])}"
-        )
+        are = plural(len(scored), "is a copy of a train image", "are copies of train images")
+        found.append(f"{len(scored):,} of {amount(len(dataset.val), 'val image')} {are}, as {name_of(scored[0])}")
     if clashing := [images for images in targets.values() if len(images) > 1]:
         (one, first), (other, second), *_ = clashing[0].items()
         shown = [

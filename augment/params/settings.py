@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from augment.params.param import Param
 from augment.support.errors import UserError, suggest, unknown_key
+from augment.support.text import plural
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -104,4 +105,4 @@ def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector:
 def _listed(kinds: list[str]) -> str:
     """Return which sections have a key, at most three of them."""
     shown = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
-    return f"{shown} {'has' if len(kinds) == 1 else 'have'} it"
+    return f"{shown} {plural(len(kinds), 'has', 'have')} it"

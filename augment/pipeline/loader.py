@@ -19,6 +19,7 @@ from augment.pipeline.state import check_state, digest_of
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
+from augment.support.text import amount
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class Loader:
         self._options: dict[str, Any] = {"threads": threads, "half": half, "raw": raw}
         if len(split) < self._shard.world_size:
             raise UserError(
-                f"data: {len(split)} images in {plan.split} for {self._shard.world_size} ranks. "
+                f"data: {amount(len(split), 'image')} in {plan.split} for {amount(self._shard.world_size, 'rank')}. "
                 "Allowed: at least one image a rank."
             )
         kind = torch.float32 if isinstance(split.targets[0], tuple) else torch.int64

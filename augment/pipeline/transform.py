@@ -26,6 +26,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError
+from augment.support.text import amount
 from augment.support.timing import cores
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ class Transform:
         tensor = tensor.float() if tensor.is_floating_point() else tensor.long()
         if len(tensor) != count or tensor.ndim != (2 if tensor.is_floating_point() else 1):
             raise UserError(
-                f"targets: {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} for {count} images. "
-                f"Allowed: ({count},) class indices, or ({count}, K) floats."
+                f"targets: {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} for "
+                f"{amount(count, 'image')}. Allowed: ({count},) class indices, or ({count}, K) floats."
             )
         if mixing and not tensor.is_floating_point() and self._classes is None:
             raise UserError(f"classes: missing, and {mixing} mixes class indices. Allowed: Transform(..., classes=N).")

@@ -27,6 +27,7 @@ from augment.recipe.equivalents import op_like
 from augment.recipe.op import OPS, Op, find_op, load_plugins
 from augment.recipe.views import View, Views, parse_views
 from augment.support.errors import UserError, key_slip
+from augment.support.text import amount
 
 SplitName = Literal["train", "val"]
 
@@ -259,7 +260,7 @@ def _parse_nested(op: Op, given: object, params: Mapping[str, Any], key: str) ->
     most = max(count.values if isinstance(count, Values) else count) if op.nests and count is not None else 0
     if most > len(steps):
         shown = op.params["count_range"].show(count)
-        raise UserError(f"{key}.count_range: {shown} of {len(steps)} steps. Allowed: at most {len(steps)}.")
+        raise UserError(f"{key}.count_range: {shown} of {amount(len(steps), 'step')}. Allowed: at most {len(steps)}.")
     return steps
 
 

@@ -10,14 +10,19 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def amount(count: int, one: str, several: str = "") -> str:
-    """Return a count with its noun: "1 class" or "2,000 classes".
+    """Return a count with its noun: "1 class" or "2,000 classes"; see `plural`."""
+    return f"{count:,} {plural(count, one, several)}"
+
+
+def plural(count: int, one: str, several: str = "") -> str:
+    """Return the form of a word that goes with a count.
 
     Args:
         count: how many.
-        one: the singular.
-        several: the plural; by default the singular with an s.
+        one: the singular of a noun or a verb.
+        several: the plural; by default the singular with s or es.
     """
-    return f"{count:,} {one if count == 1 else several or one + 's'}"
+    return one if count == 1 else several or one + ("es" if one.endswith(("ss", "x", "tch", "sh")) else "s")
 
 
 def percent(share: float) -> str:

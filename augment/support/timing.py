@@ -12,6 +12,7 @@ from typing import Any
 
 from augment.support.console import progress_bar
 from augment.support.energy import gpu_joules
+from augment.support.text import amount
 
 _CONTENDED = 0.2  # CPU cores used by other programs
 _TICKS = os.sysconf("SC_CLK_TCK")  # per second, the unit of /proc
@@ -209,7 +210,7 @@ def contention_warning(results: Sequence[Result]) -> str:
     if not disturbed:
         return ""
     return (
-        f"{len(disturbed)} of {len(timings)} timings shared the CPU with other programs, which used up to "
+        f"{len(disturbed)} of {amount(len(timings), 'timing')} shared the CPU with other programs, which used up to "
         f"{max(disturbed):.1f} cores: repeat the measurement on an idle machine."
     )
 

@@ -8,6 +8,7 @@ from augment.data.dataset import ImageRef
 from augment.data.formats.folder import find_images
 from augment.data.images import name_of
 from augment.support.errors import UserError
+from augment.support.text import amount
 
 
 def find_photos(
@@ -33,5 +34,7 @@ def find_photos(
     chosen = [found[(2 * index + 1) * len(found) // (2 * count)] for index in range(count)]
     if folder is not None and check and (problems := check_files(chosen)):
         first = problems[0]
-        raise UserError(f"--photos {folder}: {len(problems)} cannot be used: {name_of(first.file)} {first.reason}")
+        raise UserError(
+            f"--photos {folder}: {amount(len(problems), 'image')} cannot be used: {name_of(first.file)} {first.reason}"
+        )
     return chosen

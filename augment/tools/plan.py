@@ -55,7 +55,7 @@ def devices(aug: Aug, plan: Plan) -> str:
     always_cpu = [step.key for step in plan.steps if step.op.on_cpu]
     return (
         f"with a GPU: decoding {where}{cache}, everything else on the GPU; without: everything on the CPU; "
-        f"prefetching {amount(aug.prefetch, 'batch', 'batches')}"
+        f"prefetching {amount(aug.prefetch, 'batch')}"
     ) + (f"; always on the CPU: {', '.join(always_cpu)}" if always_cpu else "")
 
 

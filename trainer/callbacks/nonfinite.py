@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from augment.support.files import shown
+from augment.support.text import amount
 from trainer.callbacks.plots import as_fed
 from trainer.callbacks.recorder import NonFiniteLossError
 from trainer.loop.callback import Callback
@@ -88,13 +89,13 @@ class NonFinite(Callback):
         saved = [_save(learner, rank, part) for rank, part in parts if learner.folder]
         limit = learner.settings.skip_nonfinite
         where = f"; {', '.join(saved)}" if learner.folder else ""
-        what = f"{new} training batch{'' if new == 1 else 'es'} with a loss or gradients that are not finite"
+        what = f"{amount(new, 'training batch')} with a loss or gradients that are not finite"
         log.warning("%s skipped by step %d, %d of %d so far%s", what, learner.step + 1, self.skipped, limit, where)
         if self.skipped > limit:
             raise NonFiniteLossError(
-                f"loss or gradients of {self.skipped} training batches are not finite, by step {learner.step + 1} of "
-                f"{learner.total_steps} (epoch {learner.epoch + 1}){where}. Allowed: fit.skip_nonfinite={limit}. "
-                "A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help."
+                f"loss or gradients of {amount(self.skipped, 'training batch')} are not finite, by step "
+                f"{learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}){where}. "
+                f"Allowed: fit.skip_nonfinite={limit}. A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help."
             )
 
 

@@ -14,6 +14,7 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from augment.drawing.style import BLUE, arrange
+from augment.support.text import amount
 from trainer.figures.curves import column, draw_series, draw_splits
 from trainer.figures.style import LOCK, SPLITS, frame, set_epochs
 from trainer.optim.schedule import Schedule
@@ -123,7 +124,7 @@ def _schedule(record: Record, title: str, schedule: Schedule, epochs: int) -> Ch
     # The turning point, highest or lowest; an end where there is none.
     ends = (values[0], values[-1])
     peak = int(values.argmax() if values.max() > max(ends) else values.argmin())
-    steps = "" if before is None else f"{before[-1]:,} training batches. "
+    steps = "" if before is None else f"{amount(int(before[-1]), 'training batch')}. "
     course = f"from {values[0]:.3g} over {values[peak]:.3g} to {values[-1]:.3g}"
     if len(set(values.tolist())) == 1:
         course = f"{values[0]:.3g} throughout"

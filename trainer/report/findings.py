@@ -6,6 +6,7 @@ from statistics import median
 
 import numpy as np
 
+from augment.support.text import amount, plural
 from trainer.figures.curves import column
 from trainer.report.record import Record
 from trainer.run.summary import RUNNING
@@ -25,7 +26,7 @@ def findings(record: Record) -> list[Finding]:
 def _end(record: Record) -> Iterator[Finding]:
     done, ending = len(record.rows), record.ending
     of = f" of {record.epochs}" if record.epochs else ""
-    epochs = f"{done}{of} epoch{'s' if (record.epochs or done) != 1 else ''}"
+    epochs = f"{done}{of} {plural(record.epochs or done, 'epoch')}"
     if ending.status == "failed":
         yield Finding(f"The run failed after {epochs}: {ending.error or 'the reason was not recorded'}", warning=True)
     elif ending.status == "interrupted":
@@ -59,9 +60,9 @@ def _few_batches(record: Record) -> Iterator[Finding]:
     left = (1 - _MOMENTUM) ** (record.normed or 0)
     if record.normed and left >= 0.01 and not pretrained:
         yield Finding(
-            f"The best epoch comes after {record.normed} training batches, when the running statistics of batch norm, "
-            f"which validation uses, still have {percent(left)} of their initial values in them, so training looks "
-            "better. More epochs or smaller batches help.",
+            f"The best epoch comes after {amount(record.normed, 'training batch')}, when the running statistics of "
+            f"batch norm, which validation uses, still have {percent(left)} of their initial values in them, so "
+            "training looks better. More epochs or smaller batches help.",
             warning=True,
         )
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from augment.support.errors import UserError
+from augment.support.text import amount
 from trainer.callbacks.freeze import keep_statistics
 from trainer.models.registry import check_model
 from trainer.optim.optimizers import has_momentum, make_optimizer
@@ -81,7 +82,7 @@ def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, f
             continue
         why = f"a single image, on which the model's batch norm cannot train at {side} px"
         if ranks > 1:
-            what = "every batch" if batch_size == ranks else f"the last batch of {samples:,} samples"
+            what = "every batch" if batch_size == ranks else f"the last batch of {amount(samples, 'sample')}"
             raise UserError(
                 f"{key}={batch_size}: of {what}, one of {ranks} processes (fit.gpus) gets {why}. Allowed: a batch size "
                 "that leaves each at least two; or fit.drop_last=true, which leaves out an epoch's last few samples."

@@ -9,6 +9,7 @@ from pathlib import Path
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
 from augment.support.own_code import OwnCodeError, describe_own
+from augment.support.text import amount
 from trainer.run.config import Config
 
 # Write errors that do not name the file.
@@ -114,9 +115,9 @@ def too_large(error: BaseException, config: Config, *, training: bool = True) ->
         lower.append("aug.cache=off")
     if training or not on_host:
         lower.append("a smaller model" if training else "fit.device=cpu")
+    batches = " and ".join(f"batches of {amount(n, 'image')} at {size} px" for n, size in fed)
     return UserError(
-        f"out of memory on {where} with {config.model_name}, "
-        f"{' and '.join(f'batches of {n} images at {size} px' for n, size in fed)}, fit.precision={fit.precision}: "
+        f"out of memory on {where} with {config.model_name}, {batches}, fit.precision={fit.precision}: "
         f"{_reason(error)} Allowed: {', '.join(lower)}, or {other}."
     )
 

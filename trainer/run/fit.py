@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from augment.params import Count, Flag, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
 from augment.support.process import launched, local_rank
+from augment.support.text import amount
 from trainer.loop.settings import LoopSettings
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.optim.settings import ScheduleSettings
@@ -103,6 +104,6 @@ def check_ranks(fit: Fit, size: int) -> None:
         if batch_size % ranks:
             near = max(batch_size // ranks, 1) * ranks
             raise UserError(
-                f"{key}: {batch_size} images cannot be shared evenly by {ranks} processes (fit.gpus). Allowed: "
-                f"multiples of {ranks}, such as {near}."
+                f"{key}: {amount(batch_size, 'image')} cannot be shared evenly by {ranks} processes (fit.gpus). "
+                f"Allowed: multiples of {ranks}, such as {near}."
             )

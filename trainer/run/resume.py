@@ -47,7 +47,7 @@ def check_resume(config: Config) -> None:
         raise UserError(f"fit.resume={run}: that run has finished its {finished}. Allowed: a larger fit.epochs.")
     if state.position[1] and state.ranks != (ranks := current().size):  # each rank has sums of its own
         raise UserError(
-            f"fit.gpus: {ranks}, but {amount(state.ranks, 'process', 'processes')} trained the unfinished epoch of the "
+            f"fit.gpus: {ranks}, but {amount(state.ranks, 'process')} trained the unfinished epoch of the "
             f"run to resume. Allowed: {state.ranks}; after the end of an epoch, any number."
         )
     dataset = config.dataset

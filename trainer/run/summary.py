@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.support.errors import describe_error
 from augment.support.files import json_line, shown, write_atomically, write_json
+from augment.support.text import plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.early_stopping import reason_of
 from trainer.callbacks.interrupt import status_of
@@ -100,7 +101,7 @@ class Summary:
         first = "" if self.first_step is None else f" ({self.first_step:.1f} s to the first step)"
         took = f"{self.seconds:.0f} s{first}, in {shown(self.folder)}"
         fewer = f" of {self.planned}" if self.planned > self.epochs else ""
-        epochs = f"{self.epochs}{fewer} epoch{'' if (self.planned or self.epochs) == 1 else 's'}"
+        epochs = f"{self.epochs}{fewer} {plural(self.planned or self.epochs, 'epoch')}"
         resumable = self.status == "interrupted" and (self.folder / LAST).is_file()
         on = f"; fit.resume={shown(self.folder)} continues it" if resumable else ""
         return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"

@@ -16,7 +16,7 @@ from augment.cli.parser import table_console
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown, write_atomically
 from augment.support.signals import StopSignals
-from augment.support.text import amount
+from augment.support.text import amount, plural
 from augment.support.yaml_files import read_yaml
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
@@ -184,7 +184,7 @@ def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:
     if failed := statuses.count(FAILED):
         again = f"python -m trainer sweep retry {shown(folder)}"
         console.print(
-            f"{amount(failed, 'job')} failed; {again} runs {'it' if failed == 1 else 'them'} again",
+            f"{amount(failed, 'job')} failed; {again} runs {plural(failed, 'it', 'them')} again",
             highlight=False,
             soft_wrap=True,
         )

@@ -57,7 +57,7 @@ def _more(found: Difference, metric: Metric, detect: float) -> str:
     if found.needed >= MANY:
         return f"; more than {MANY:,} {unit}s would be needed to detect {of}"
     about = round(more, 1 - math.floor(math.log10(more)))  # the spread is not known any better
-    return f"; about {about:,} more {unit}{'' if about == 1 else 's'}{each} would be needed to detect {of}"
+    return f"; about {amount(about, f'more {unit}')}{each} would be needed to detect {of}"
 
 
 def _too_few(other: Replicates, baseline: Replicates) -> str:

@@ -117,7 +117,7 @@ class Worker:
         self.console.rule(Text(title), align="left")
         try:
             if attempts > _ATTEMPTS:
-                raise UserError(f"{amount(attempts - 1, 'process', 'processes')} in a row died while running it")
+                raise UserError(f"{amount(attempts - 1, 'process')} in a row died while running it")
             config = self._config(job, resumed)
             summary = (self.run or run_job)(
                 config,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import Target
+from augment.support.text import amount
 from trainer.tasks.display import (
     SHARE,
     TRAIN_LOSS,
@@ -208,7 +209,8 @@ class Classify(Task[ClassSamples]):
             "interval": [low, high],
         }
         sentence = (
-            f"val_accuracy {scores['val_accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f}, {sum(total)} images), "
+            f"val_accuracy {scores['val_accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f}, "
+            f"{amount(sum(total), 'image')}), "
             f"{''.join(f'{key} {value:.4f}, ' for key, value in top.items())}"
             f"balanced accuracy {scores['balanced_accuracy']:.4f}, val_loss {scores['val_loss']:.4f}, "
             f"calibration error {scores['calibration_error']:.4f}"
@@ -238,13 +240,13 @@ class Classify(Task[ClassSamples]):
             ("class", "accuracy and 95 % interval", "right of n"),
             bars,
         )
-        alt = f"Confusion matrix of {len(names)} classes, rows true, columns predicted"
+        alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
         whole: Block = matrix if len(names) <= _TABLE else FigureImage("Confusion matrix", alt)
         if not pairs:
             return Section((scores, matrix)) if whole is matrix else Section((scores,), (whole,))
         rows = [(true, predicted, str(times), percent(share)) for true, predicted, times, share in pairs]
         head = ("true", "mistaken for", "times", "of the class")
-        return Section((scores, Table(f"The {len(pairs)} most confused pairs", head, rows, left=2)), (whole,))
+        return Section((scores, Table(f"The {amount(len(pairs), 'most confused pair')}", head, rows, left=2)), (whole,))
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield whether the model only guesses, and the worst class."""

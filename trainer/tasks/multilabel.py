@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from augment.support.text import amount
+from augment.support.text import amount, plural
 from trainer.tasks.display import (
     SHARE,
     TRAIN_LOSS,
@@ -130,7 +130,8 @@ class Multilabel(Task[OutputSamples]):
             yield Finding(f"Worst label: {name}, average precision {percent(worst.average_precision)} ({images}).")
         absent = len(names) - len(labels)
         if labels and absent:
-            yield Finding(f"{absent} of {len(names)} labels are on no validation image and do not count.", warning=True)
+            verbs = plural(absent, "is on no validation image and does", "are on no validation image and do")
+            yield Finding(f"{absent} of {amount(len(names), 'label')} {verbs} not count.", warning=True)
 
     def mistakes(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the images with a label that the model is wrong about, the most confident first."""

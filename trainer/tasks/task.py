@@ -137,7 +137,7 @@ class Task(ABC, Generic[S]):
         head = next(iter(per_class.values()), {})
         rows = [(name, *map(_cell, scores.values())) for name, scores in per_class.items()]
         images = len(samples.index)
-        sentence = f"{', '.join(f'{key} {value:.4f}' for key, value in values.items())} ({images} images)"
+        sentence = f"{', '.join(f'{key} {value:.4f}' for key, value in values.items())} ({amount(images, 'image')})"
         table = Table("", (self.unit, *head), rows)
         return Evaluation(images, values, per_class, table, sentence, self.figure(samples, names))
 

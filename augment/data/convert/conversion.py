@@ -31,6 +31,7 @@ from augment.data.images import file_name, name_of, open_image, read_encoded, to
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
 from augment.support.files import write_atomically
+from augment.support.text import amount
 
 _SEED = 0  # of the order of train
 _PROBED = 64  # images, by which the size of all is estimated
@@ -252,7 +253,7 @@ def _finish(task: _Task) -> Done:
     except (LookupError, ValueError) as error:
         raise UserError(f"{out / shard.name}: differs when read back: {first_line(error)}.") from None
     if found != wanted:
-        raise UserError(f"{out / shard.name}: differs when read back: {found[0]:,} of {wanted[0]:,} images.")
+        raise UserError(f"{out / shard.name}: differs when read back: {found[0]:,} of {amount(wanted[0], 'image')}.")
     size = sum((out / name).stat().st_size for name in files)
     return Done(shard.name, tuple(files), found[0], size, found[1])
 

@@ -18,6 +18,7 @@ from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
 from augment.data.images import name_of, read_encoded, to_rgb
 from augment.data.sources.notices import check_remaining
 from augment.support.errors import UserError
+from augment.support.text import amount
 
 # Not all that Pillow opens: for EPS, for one, it starts another program.
 _FORMATS = (
@@ -109,7 +110,8 @@ def _describe(images: list[ImageRef]) -> str:
     if not images:
         return ""
     kinds = Counter(Path(name_of(image)).suffix.lower() or "without an ending" for image in images).most_common()
-    return f"{len(images):,} images become JPEG: {', '.join(f'{count:,} {ending}' for ending, count in kinds)}"
+    become = amount(len(images), "image becomes", "images become")
+    return f"{become} JPEG: {', '.join(f'{count:,} {ending}' for ending, count in kinds)}"
 
 
 @cache

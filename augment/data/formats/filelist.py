@@ -14,7 +14,7 @@ from typing import Any
 from augment.data.formats.folder import EXTENSIONS
 from augment.support.errors import UserError, suggest
 from augment.support.files import near_file, require_file
-from augment.support.text import from_table_cell
+from augment.support.text import amount, from_table_cell
 
 # Endings of CSV lists, which have a header, and their separators; all other lists are lines of words.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -160,8 +160,8 @@ def _read_csv(
             continue
         if len(row) != len(header):
             raise UserError(
-                f"{key}: line {reader.line_num} of {file}: {len(row)} cells, but the header has {len(header)}; "
-                "a cell with a comma in it is put in double quotes."
+                f"{key}: line {reader.line_num} of {file}: {amount(len(row), 'cell')}, but the header has "
+                f"{len(header)}; a cell with a comma in it is put in double quotes."
             )
         cells = [from_table_cell(row[i].strip()) for i in columns]
         words = cells if targets else [word.strip() for word in cells[0].split(LABELS_SEPARATOR)]

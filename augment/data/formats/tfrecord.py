@@ -13,6 +13,7 @@ from augment.data.formats.index import Advance, Index
 from augment.data.formats.protobuf import BYTES, FIXED32, VARINT, field, read_fields, read_varint, signed, varint
 from augment.data.formats.spans import RecordFile, mapped, masked_crc
 from augment.support.errors import UserError, suggest
+from augment.support.text import amount
 
 IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
 
@@ -92,9 +93,9 @@ def _require_listed(file: RecordFile, count: int) -> None:
             continue  # none, or of another kind: nothing here depends on it
         if (len(lines), offset + length) != (count, file.size):
             raise UserError(
-                f"has {count:,} records and {file.size:,} bytes, but its index {listing.name} lists {len(lines):,} and "
-                f"{offset + length:,}: the file is cut short, or the index is that of another. It is "
-                "optional: remove it to use all records."
+                f"has {amount(count, 'record')} and {file.size:,} bytes, but its index {listing.name} lists "
+                f"{len(lines):,} and {offset + length:,}: the file is cut short, or the index is that of another. It "
+                "is optional: remove it to use all records."
             )
 
 

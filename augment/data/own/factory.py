@@ -16,6 +16,7 @@ from typing import Any
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.own_code import describe_raised
+from augment.support.text import amount
 
 _LISTED = 20  # names that fit into a message
 
@@ -72,7 +73,7 @@ class SequenceFactory:
                     "with __len__ and __getitem__."
                 )
             items: list[object] = []
-            with progress_bar() as progress, errors_of(self.what, lambda: f"after {len(items)} items: "):
+            with progress_bar() as progress, errors_of(self.what, lambda: f"after {amount(len(items), 'item')}: "):
                 bar = progress.add_task(f"Reading {self.name}", total=None)
                 for item in found:
                     items.append(item)

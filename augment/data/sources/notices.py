@@ -18,7 +18,7 @@ from augment.data.faults import CONVERT
 from augment.data.formats.shards import find_shards
 from augment.support.errors import UserError
 from augment.support.files import digest
-from augment.support.text import list_some
+from augment.support.text import amount, list_some, plural
 
 logger = logging.getLogger(__name__)
 
@@ -76,12 +76,13 @@ def check_remaining(before: Dataset, after: Dataset) -> None:
     """
     if after.task == "regress":
         return
+    noun = "class" if after.task == "classify" else "label"
     for name, whole, rest in (("train", before.train, after.train), ("val", before.val, after.val)):
         missing = sorted(_present(whole) - _present(rest)) if len(rest) < len(whole) else []
         if missing:
             logger.warning(
-                "data.skip_bad=true: %d of %d %s have no image left in %s: %s.",
-                len(missing), len(after.classes), "classes" if after.task == "classify" else "labels", name,
+                "data.skip_bad=true: %d of %s %s no image left in %s: %s.",
+                len(missing), amount(len(after.classes), noun), plural(len(missing), "has", "have"), name,
                 list_some([after.classes[index] for index in missing]),
             )  # fmt: skip
     if after.task == "classify" and len(after.val) and not _present(after.train) & _present(after.val):
@@ -101,8 +102,9 @@ def warn_of_missing(dataset: Dataset) -> None:
     missing = sorted(_present(dataset.train) - _present(dataset.val))
     if missing:
         logger.warning(
-            "%d of %d classes have too few images for one in val: %s",
-            len(missing), len(dataset.classes), list_some([dataset.classes[index] for index in missing]),
+            "%d of %s %s too few images for one in val: %s",
+            len(missing), amount(len(dataset.classes), "class"), plural(len(missing), "has", "have"),
+            list_some([dataset.classes[index] for index in missing]),
         )  # fmt: skip
 
 
@@ -120,27 +122,9 @@ def describe_foreign(dataset: Dataset) -> str:
         return ""
     endings = Counter(file.suffix.lower() for file in files).most_common()
     kinds = ", ".join(f"{count:,} {ending}" for ending, count in endings)
-    return (
-        f"{len(files):,} of {len(files) + sum(map(len, splits)):,} images are left out, because DALI does not decode "
-        f"their formats: {kinds}, as {files[0]}; {CONVERT}"
-    )
-
-
-def warn_of_overlap(train: Iterable[ImageRef], val: Iterable[ImageRef], what: str = "files") -> None:
-    """Warn of leakage: items of val that are in train, too.
-
-    Args:
-        train: training images, or their files or folders, with links resolved.
-        val: the same for validation images.
-        what: the noun for them.
-    """
-    learned, scored = set(train), list(dict.fromkeys(val))
-    both = [path for path in scored if path in learned]
-    if both:
-        logger.warning(
-            "data.val: %d of %d %s are in train too, as %s: the model is validated on what it learns",
-            len(both), len(scored), what, both[0],
-        )  # fmt: skip
+    part = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
+    are, formats = plural(len(files), "is", "are"), plural(len(files), "its format", "their formats")
+    return f"{part} {are} left out, because DALI does not decode {formats}: {kinds}, as {files[0]}; {CONVERT}"
 
 
 def warn_of_unused_names(source: object, dataset: Dataset) -> None:

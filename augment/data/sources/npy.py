@@ -1,5 +1,6 @@
 """The source `numpy`: decoded images of one size in .npy files, mapped into memory."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,13 +14,15 @@ from augment.data.dataset import Dataset
 from augment.data.formats.detection import describe_content
 from augment.data.formats.spans import RecordFile
 from augment.data.images import as_ppm
-from augment.data.sources.notices import check_images, warn_of_overlap
+from augment.data.sources.notices import check_images
 from augment.data.sources.registry import LabeledSource, source
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import LabeledSplit, Labels
 from augment.params import Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.files import near_file, require_file
+
+logger = logging.getLogger(__name__)
 
 
 @source("numpy")
@@ -47,7 +50,8 @@ class Arrays(LabeledSource):
         """Map the arrays."""
         options, given = self.target_options(), self.given()
         learned, *scored = (Path(file).expanduser().resolve() for file in given.values())
-        warn_of_overlap([learned], scored)
+        if learned in scored:
+            logger.warning("data.val: %s is data.train, too: the model is validated on what it learns", learned)
         targets = {"data.train": self.train_targets, "data.val": self.val_targets}
         return make_dataset([self._split(key, file, targets[key]) for key, file in given.items()], options)
 

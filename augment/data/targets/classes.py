@@ -12,7 +12,7 @@ from augment.data.dataset import Target, Task
 from augment.data.targets.labels import LabeledSplit, Labels, mixed
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import require_file
-from augment.support.text import list_some
+from augment.support.text import amount, list_some, plural
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,9 @@ def check_classes(
         if absent:
             hint = _AT_ONE if which == "train" and offset == 0 and absent == [0] and names[0] == "0" else ""
             missing = list_some([names[index] for index in absent])
-            logger.warning("%d of %d classes have no image in %s: %s.%s", len(absent), len(names), which, missing, hint)
+            have = plural(len(absent), "has", "have")
+            of = amount(len(names), "class")
+            logger.warning("%d of %s %s no image in %s: %s.%s", len(absent), of, have, which, missing, hint)
 
 
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
@@ -157,7 +159,11 @@ def _by_number(
         what = f", which is no number of a class. Allowed without data.classes: below {_MAX_CLASSES[task] + offset:,}."
         raise splits[0].label_error(found[0] == count - 1, what)
     allowed = f"{offset} to {count - 1 + offset}" if count else f"whole numbers from {offset}"
-    why = f"{count:,} classes have names" if given else f"the highest in train is {count - 1 + offset}"
+    why = (
+        amount(count, "class has a name", "classes have names")
+        if given
+        else f"the highest in train is {count - 1 + offset}"
+    )
     for split, indices in zip(splits, found, strict=True):
         wrong = (indices < 0) | (indices >= count)
         if wrong.any():

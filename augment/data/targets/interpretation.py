@@ -15,7 +15,7 @@ from augment.data.dataset import NO_VAL, Dataset, Split, Target, Task
 from augment.data.targets.classes import find_classes
 from augment.data.targets.labels import LabeledSplit, Labels
 from augment.support.errors import UserError
-from augment.support.text import list_some
+from augment.support.text import amount, list_some, plural
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +74,9 @@ def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: 
         fractions = int(np.count_nonzero(values != np.floor(values)))
         if fractions < len(values) / 2:
             logger.warning(
-                "the labels are floats, so all are numbers to predict, but only %d of %d have a fraction; "
-                "data.task=classify if they are classes, data.task=regress if not", fractions, len(values),
+                "the labels are floats, so all are numbers to predict, but only %d of %d %s a fraction; "
+                "data.task=classify if they are classes, data.task=regress if not",
+                fractions, len(values), plural(fractions, "has", "have"),
             )  # fmt: skip
     return numbers or bool(options.names) or options.task == "regress"
 
@@ -86,7 +87,8 @@ def _from_labels(splits: Sequence[LabeledSplit], options: TargetOptions) -> Data
         several = sum(int(np.count_nonzero(split.labels.counts > 1)) for split in splits)
         task = "multilabel" if several else "classify"
         if several:
-            logger.info("%d images have several labels: any number of labels is learned, not one class", several)
+            have = amount(several, "image has", "images have")
+            logger.info("%s several labels: any number of labels is learned, not one class", have)
     try:
         names, targets = find_classes(splits, task, options.classes, options.offset)
     except UserError as error:
@@ -145,7 +147,7 @@ def _rows_of(split: LabeledSplit) -> NDArray[Any]:
         index = int(np.argmax(odd))
         count, first = int(labels.counts[index]), f", but {labels.counts[0]} for {split.name(0)}" if index else ""
         raise UserError(
-            f"{split.key}: {split.name(index)} has {count or 'no'} number{'s' * (count > 1)}{first}. "
+            f"{split.key}: {split.name(index)} has {amount(count, 'number') if count else 'no number'}{first}. "
             "Allowed: as many each."
         )
     values = labels.values
@@ -163,10 +165,9 @@ def _infer_task(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions) 
     floats = any(values.dtype.kind == "f" for values in rows)
     flags = all(bool(np.isin(values, (0, 1)).all()) for values in rows)
     if options.names and flags:
-        verb = "is" if width == 1 else "are"
         raise UserError(
-            f"data.targets: {list_some(options.names)} {verb} 0 and 1, which may mean labels or numbers. "
-            "Allowed: data.multilabel=true or data.task=regress."
+            f"data.targets: {list_some(options.names)} {plural(width, 'is', 'are')} 0 and 1, which may mean labels or "
+            "numbers. Allowed: data.multilabel=true or data.task=regress."
         )
     if options.names:
         return "regress"
@@ -198,7 +199,7 @@ def _column_names(
     """Return the names of the columns that were given, if any were."""
     key, given = ("data.targets", names) if names else ("data.classes", classes or ())
     if given and len(given) != width:
-        raise UserError(f"{key}: {len(given)} names. Allowed: {width}, one for each number of an image.")
+        raise UserError(f"{key}: {amount(len(given), 'name')}. Allowed: {width}, one for each number of an image.")
     if given:
         return given
     return split.names if split.names and len(split.names) == width > 1 else None

@@ -13,7 +13,7 @@ from augment.data.formats.filelist import Lines
 from augment.data.targets.interpretation import TargetOptions, make_dataset
 from augment.data.targets.labels import Label, LabeledSplit, Labels, pack
 from augment.support.errors import UserError
-from augment.support.text import list_some
+from augment.support.text import amount, list_some, plural
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +72,9 @@ def _are_numbers(lists: Sequence[Lines]) -> bool:
     fractions = [word for word in words if not _is_whole(word)]
     if len(fractions) < len(words) / 2:
         logger.warning(
-            "%d of %d labels have a fraction, as %s, so all are numbers to predict; data.task=classify if they are "
-            "classes, data.task=regress if not", len(fractions), len(words), fractions[0],
+            "%d of %s %s a fraction, as %s, so all are numbers to predict; data.task=classify if they are classes, "
+            "data.task=regress if not",
+            len(fractions), amount(len(words), "label"), plural(len(fractions), "has", "have"), fractions[0],
         )  # fmt: skip
     return True
 

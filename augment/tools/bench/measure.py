@@ -92,7 +92,7 @@ def make_report(
         further: further arguments of the report.
     """
     photos, machine = settings["photos"], settings["hardware"]
-    images = f"{photos['count']:,} images of {photos['mean_bytes'] / 1000:.0f} kB"
+    images = f"{amount(photos['count'], 'image')} of {photos['mean_bytes'] / 1000:.0f} kB"
     rounds = f"{amount(settings['rounds'], 'round')} of {settings['seconds']:g} s"
     where = machine["gpu"] or f"{machine['cores']} CPU cores"
     title = f"{subject} at {settings['size']} px on {where}: {images}, batch {settings['batch_size']}, {rounds}"

@@ -52,7 +52,7 @@ def _contenders(names: Sequence[str], dataset: Dataset, folder: Path) -> list[Co
     forms: list[tuple[str, str, str, Mapping[str, Any]]] = [(name, name, name, {}) for name in names]
     if "own" in names:
         workers = min(_PROCESSES, cores())
-        title = f"own, {amount(workers, 'process', 'processes')}"
+        title = f"own, {amount(workers, 'process')}"
         forms.append(("own_workers", title, "own", {"workers": workers}))
     contenders = []
     with progress_bar() as progress:

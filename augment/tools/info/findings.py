@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from augment.data.faults import CONVERT, NOT_DECODED
 from augment.data.sources.notices import describe_foreign
-from augment.support.text import amount, list_some, percent
+from augment.support.text import amount, list_some, percent, plural
 from augment.tools.info.summary import GRAY, NOUNS, SPLITS, Info
 
 IMBALANCE = 5.0  # train images of the largest class / those of the smallest
@@ -72,10 +72,11 @@ def _unreadable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
     bad = len(info.scan.faults)
     if not bad:
         return
+    they, them = plural(bad, "it is", "they are"), plural(bad, "it", "them")
     remedy = {
-        None: "Repair or remove them.",
-        False: "Training refuses to start until they are repaired or removed; data.skip_bad=true skips them.",
-        True: "Training skips them (data.skip_bad=true).",
+        None: f"Repair or remove {them}.",
+        False: f"Training refuses to start until {they} repaired or removed; data.skip_bad=true skips {them}.",
+        True: f"Training skips {them} (data.skip_bad=true).",
     }[skip_bad]
     other = any(NOT_DECODED in reason for reason in info.scan.faults.values())
     remedy += f" Of other formats, {CONVERT}." if other else ""
@@ -84,15 +85,14 @@ def _unreadable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
 
 def _leakage(info: Info) -> Iterator[Finding]:
     total = len(info.data.val)
-    why = "This inflates the scores on val; remove them from one of the splits."
+    why = "This inflates the scores on val; remove such images from one of the splits."
     looks = (
         f"judging by their looks: re-encoded, resized, or almost the same scene. {why} Images that are naturally alike "
         "(scans, icons, video frames) count, too: see the pairs in the figure."
     )
     for kind, counted, how in (("leak", info.exact, f"byte for byte. {why}"), ("near_leak", info.near, looks)):
         if counted.leaked:
-            share = percent(counted.leaked / total)
-            yield Finding(kind, f"{counted.leaked:,} of {total:,} val images ({share}) are also in train, {how}")
+            yield Finding(kind, f"{_part(counted.leaked, total, 'is', 'are', noun='val image')} also in train, {how}")
 
 
 def _contradictions(info: Info) -> Iterator[Finding]:
@@ -116,16 +116,16 @@ def _labeled(info: Info, index: int) -> str:
 
 
 def _duplicates(info: Info) -> Iterator[Finding]:
-    for kind, counted, how in (
-        ("duplicates", info.exact, "are byte-for-byte copies of others in it."),
-        ("near_duplicates", info.near, "look the same as others in it: copies, or naturally alike."),
+    for kind, counted, forms, why in (
+        ("duplicates", info.exact, ("is a byte-for-byte copy of another", "are byte-for-byte copies of others"), "."),
+        ("near_duplicates", info.near, ("looks like another one", "look like others"), ": copies, or naturally alike."),
     ):
         for split, count, total in (
             ("train", counted.train, len(info.data.train)),
             ("val", counted.val, len(info.data.val)),
         ):
             if count and count >= DUPLICATE_SHARE * total:
-                yield Finding(kind, f"{count:,} of {total:,} {split} images ({percent(count / total)}) {how}")
+                yield Finding(kind, f"{_part(count, total, *forms, noun=f'{split} image')} in it{why}")
 
 
 # --- targets and splits ---
@@ -133,22 +133,21 @@ def _duplicates(info: Info) -> Iterator[Finding]:
 
 def _classes(info: Info) -> Iterator[Finding]:
     names, (train, val) = info.data.classes, info.counts.T
-    labels = info.data.task == "multilabel"
-    one, several = NOUNS[info.data.task]
+    labels, noun = info.data.task == "multilabel", NOUNS[info.data.task]
     if len(names) == 1 and not labels:
         yield Finding("one_class", "There is only one class: there is nothing to classify.")
     has = ("has", "have")
     everywhere = labels & (train == len(info.data.train))
-    for kind, which, (singular, plural), what in (
+    for kind, which, verbs, what in (
         ("missing_in_train", train == 0, has, "no image in train and cannot be learned"),
         ("missing_in_val", (val == 0) & bool(len(info.data.val)), has, "no image in val and cannot be scored"),
         ("tiny", (train > 0) & (train < FEW), has, f"fewer than {FEW} images in train, too few to learn from"),
-        ("everywhere", everywhere, ("is", "are"), "on every train image, so there is nothing to learn about them"),
+        ("everywhere", everywhere, ("is", "are"), "on every train image, so there is nothing to learn"),
     ):
         if which.any():
             chosen = np.flatnonzero(which).tolist()
             listed = list_some((names[i] + (f" ({train[i]})" if kind == "tiny" else "") for i in chosen), most=3)
-            yield Finding(kind, f"{amount(len(chosen), f'{one} {singular}', f'{several} {plural}')} {what}: {listed}.")
+            yield Finding(kind, f"{amount(len(chosen), noun)} {plural(len(chosen), *verbs)} {what}: {listed}.")
     present = np.flatnonzero(train)
     if not labels and len(present):
         most, least = present[np.argmax(train[present])], present[np.argmin(train[present])]
@@ -201,8 +200,8 @@ def _sizes(info: Info, convert: str) -> Iterator[Finding]:
     if small.sum() >= SMALL_SHARE * info.good.sum():
         yield Finding(
             "small",
-            f"{_count(small)} have a short side below aug.size={info.size}: they are enlarged, which costs time and "
-            "adds no detail.",
+            f"{_count(small, 'has', 'have')} a short side below aug.size={info.size}: enlarging costs time and adds no "
+            "detail.",
         )
     median = info.quantiles(info.short_side)["median"]
     if median > LARGE * info.size:
@@ -218,8 +217,8 @@ def _sizes(info: Info, convert: str) -> Iterator[Finding]:
         index = int(np.argmax(lengths))
         yield Finding(
             "aspect",
-            f"{_count(long)} are more than {LONG:g} times as long as wide, so that a square crop shows little of them; "
-            f"the longest is {info.short_name(index)}, {info.shape(index)}.",
+            f"{_count(long, 'is', 'are')} more than {LONG:g} times as long as wide, so that a square crop shows only a "
+            f"small part; the longest is {info.short_name(index)}, {info.shape(index)}.",
         )
 
 
@@ -229,25 +228,28 @@ def _modes(info: Info) -> Iterator[Finding]:
     is_mixed = GRAY_SHARE * info.good.sum() <= gray.sum() < info.good.sum()
     blank = list_some((info.short_name(index) for index in np.flatnonzero(facts["blank"]).tolist()), most=3)
     alpha, cmyk, deep = (np.char.find(info.modes, part) >= 0 for part in ("alpha", "CMYK", "16 bit"))
-    for kind, which, what in (
+    are, have = ("is", "are"), ("has", "have")
+    for kind, which, verbs, what in (
         (
             "alpha",
             alpha,
-            "are partly transparent. Alpha is dropped, which reveals hidden colors; composite the images onto a "
+            are,
+            "partly transparent. Alpha is dropped, which reveals hidden colors; composite the images onto a "
             "background first.",
         ),
-        ("cmyk", cmyk, "are in CMYK. They are converted to RGB without their color profile, so colors may be off."),
-        ("deep", deep, "have 16 bits per channel, of which the upper 8 are used."),
-        ("gray", gray & (bool(giveaway) | is_mixed), f"are gray{giveaway or ', the others in color'}."),
+        ("cmyk", cmyk, are, "in CMYK, which is converted to RGB without a color profile, so colors may be off."),
+        ("deep", deep, have, "16 bits per channel, of which the upper 8 are used."),
+        ("gray", gray & (bool(giveaway) | is_mixed), are, f"gray{giveaway or ', the others in color'}."),
         (
             "exif",
             facts["orientation"] > 1,
-            "have an EXIF orientation. They are used upright here; programs that ignore EXIF see them rotated.",
+            have,
+            "an EXIF orientation, which is applied here; programs that ignore EXIF show rotated images.",
         ),
-        ("blank", facts["blank"], f"have a single color: {blank}."),
+        ("blank", facts["blank"], have, f"a single color: {blank}."),
     ):
         if which.any():
-            yield Finding(kind, f"{_count(which)} {what}")
+            yield Finding(kind, f"{_count(which, *verbs)} {what}")
 
 
 def _giveaway(info: Info, which: NDArray[np.bool_]) -> str:
@@ -266,6 +268,11 @@ def _giveaway(info: Info, which: NDArray[np.bool_]) -> str:
     return f", {than}: that alone may give the class away"
 
 
-def _count(which: NDArray[np.bool_]) -> str:
-    """Return how many images are selected by `which`, (N,), and their share."""
-    return f"{int(which.sum()):,} of {len(which):,} images ({percent(float(which.mean()))})"
+def _count(which: NDArray[np.bool_], one: str, several: str) -> str:
+    """Return how many images are selected by `which`, (N,), and a verb; see `_part`."""
+    return _part(int(which.sum()), len(which), one, several)
+
+
+def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:
+    """Return a part with its share and the form of a verb that goes with it: "3 of 20 images (15%) are"."""
+    return f"{count:,} of {amount(total, noun)} ({percent(count / total)}) {plural(count, one, several)}"

@@ -17,7 +17,7 @@ from augment.tools.info.duplicates import Copies, Tally, tally
 from augment.tools.info.scan import Scan
 
 SPLITS: tuple[SplitName, ...] = ("train", "val")
-NOUNS = {"classify": ("class", "classes"), "multilabel": ("label", "labels"), "regress": ("number", "numbers")}
+NOUNS = {"classify": "class", "multilabel": "label", "regress": "number"}
 QUANTILES = {"min": 0.0, "1%": 0.01, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "max": 1.0}
 
 # Readable names of Pillow's modes; a trailing A stands for transparency.

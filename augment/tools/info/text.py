@@ -41,9 +41,9 @@ def headline(info: Info) -> str:
     """Return the number of images and classes in one line."""
     data = info.data
     train, val = len(data.train), len(data.val)
-    kinds = amount(len(data.classes), *NOUNS[data.task])
+    kinds = amount(len(data.classes), NOUNS[data.task])
     parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
-    return f"{info.source}: {train + val:,} images, {parts}; {kinds}"
+    return f"{info.source}: {amount(train + val, 'image')}, {parts}; {kinds}"
 
 
 def _table(info: Info) -> list[str]:

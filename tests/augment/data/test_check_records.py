@@ -42,7 +42,7 @@ def test_another_image_of_the_same_record_is_checked(jpeg: bytes, tmp_path: Path
         write_features(tmp_path / f"{name}.tfrecord", jpeg)
     given = {"source": "tfrecord", "train": "train.tfrecord", "val": "val.tfrecord"}
     assert len(parse_data(given).load().train) == 1
-    with pytest.raises(UserError, match="1 of 1 train images cannot be used"):
+    with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
         parse_data(given | {"image": "thumbnail"}).load()
 
 
@@ -56,7 +56,7 @@ def test_other_records_of_the_same_file_are_checked(jpeg: bytes, tmp_path: Path)
     listing.write_text(first)
     assert len(parse_data(given).load().train) == 1
     listing.write_text(second)
-    with pytest.raises(UserError, match="1 of 1 train images cannot be used"):
+    with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
         parse_data(given).load()
 
 
@@ -67,5 +67,5 @@ def test_a_changed_file_is_checked_again(jpeg: bytes, tmp_path: Path) -> None:
     assert len(parse_data(given).load().train) == 1
     write_records(tmp_path / "train.rec", [(bytes(len(jpeg)), 0)])  # at the same place, as long
     os.utime(tmp_path / "train.rec", ns=(1, 1))
-    with pytest.raises(UserError, match="1 of 1 train images cannot be used"):
+    with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
         parse_data(given).load()

@@ -31,6 +31,7 @@ from augment.data.dataset import Split
 from augment.pipeline.build import Shard
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError
+from augment.support.text import amount
 
 # --- exact epochs ---
 
@@ -45,7 +46,7 @@ def test_every_sample_once_an_epoch_over_all_ranks(
 ) -> None:
     data, plan = first(grays, samples), plan_of({}, split)
     if samples < world_size:
-        with pytest.raises(UserError, match=f"^data: {samples} images in {split} for {world_size} ranks"):
+        with pytest.raises(UserError, match=f"^data: {amount(samples, 'image')} in {split} for {world_size} ranks"):
             make(data, device, plan=plan, batch_size=batch_size, shard=Shard(0, world_size))
         return
     loaders = [
@@ -236,7 +237,7 @@ def test_more_ranks_than_samples(grays: Split, device: torch.device) -> None:
     with pytest.raises(UserError) as caught:
         make(first(grays, 2), device, shard=Shard(2, 3))
     assert str(caught.value) == ("data: 2 images in train for 3 ranks. Allowed: at least one image a rank.")
-    with pytest.raises(UserError, match=r"^data: 0 images in val for 1 ranks"):
+    with pytest.raises(UserError, match=r"^data: 0 images in val for 1 rank"):
         make(Split((), ()), device, plan=plan_of({}, "val"))
 
 

@@ -7,6 +7,7 @@ from augment.support.text import (
     from_table_cell,
     list_some,
     percent,
+    plural,
     printable,
     short_number,
     table_cell,
@@ -28,6 +29,12 @@ def test_amount() -> None:
     assert amount(1, "class", "classes") == "1 class"
     assert amount(2000, "class", "classes") == "2,000 classes"
     assert amount(0, "image") == "0 images"
+
+
+def test_plural() -> None:
+    words = {"image": "images", "class": "classes", "batch": "batches", "box": "boxes", "epoch": "epochs"}
+    assert {one: plural(2, one) for one in words} == words
+    assert [plural(count, "has", "have") for count in (0, 1, 2)] == ["have", "has", "have"]
 
 
 def test_percent_has_two_digits() -> None:

@@ -121,7 +121,7 @@ def test_gray_images_can_give_a_class_away():
 
 
 @pytest.mark.parametrize(
-    ("skip_bad", "remedy"), [(None, "Repair"), (False, "data.skip_bad=true skips them"), (True, "(data.skip_bad=true)")]
+    ("skip_bad", "remedy"), [(None, "Repair"), (False, "data.skip_bad=true skips it"), (True, "(data.skip_bad=true)")]
 )
 def test_the_remedy_for_bad_files_depends_on_the_source(skip_bad: bool | None, remedy: str):
     (finding,) = find_problems(unreadable(), skip_bad=skip_bad)

@@ -18,6 +18,7 @@ from augment.support.errors import UserError
 from augment.support.files import write_json
 from augment.support.memory import keep_freed_memory
 from augment.support.secrets import as_written
+from augment.support.text import amount
 from trainer.callbacks.progress import PassBar
 from trainer.loop.callback import Callback, CancelFit, CancelValidate
 from trainer.optim.schedule import exp
@@ -156,7 +157,7 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
     with writing(f"--out {out}"):
         write_json(out.with_suffix(".json"), values | {"config": as_written(config.resolved)})
         plot_rates(curve.lrs, curve.losses, curve.smoothed, rates, out)
-    console.print(f"{len(curve.lrs)} steps, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
+    console.print(f"{amount(len(curve.lrs), 'step')}, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
     if not rates:
         console.print("no suggestion: the loss does not fall. More --steps, or another --from and --to, may show more.")
     else:

@@ -176,7 +176,7 @@ def test_no_such_list(tmp_path: Path) -> None:
 
 def test_a_class_without_images_is_reported(lists: Path, caplog: pytest.LogCaptureFixture) -> None:
     load(lists, "a.png cat\nb.png dog\n", "c.png dog\n")
-    assert [r.getMessage() for r in caplog.records] == ["1 of 2 classes have no image in val: cat."]
+    assert [r.getMessage() for r in caplog.records] == ["1 of 2 classes has no image in val: cat."]
     caplog.clear()
     load(lists, "a.png 1.5\nb.png 0\n", "c.png 0.0\n")
     assert not caplog.records

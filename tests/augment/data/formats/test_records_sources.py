@@ -187,9 +187,7 @@ def test_labels_that_begin_at_one(image_files: Split, tmp_path: Path, caplog: py
     assert not [record for record in caplog.records if record.name == "augment.data.targets.classes"]
     with caplog.at_level(logging.WARNING):
         assert load("tfrecord", path).train.targets == tuple(target + 1 for target in image_files.targets)
-    assert (
-        "1 of 4 classes have no image in train: 0. Do labels begin at 1? Then set data.label_offset=1." in caplog.text
-    )
+    assert "1 of 4 classes has no image in train: 0. Do labels begin at 1? Then set data.label_offset=1." in caplog.text
 
 
 def test_classes_by_name(image_files: Split, tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_labels_of_val_must_match_those_of_train(jpeg: bytes, tmp_path: Path, ca
         load(shard("t", "0", "1", "2"), classes=str(tmp_path / "classes.txt"))
     with caplog.at_level(logging.WARNING):
         assert load(shard("t", "cat", "dog"), shard("v", "dog")).val.targets == (1,)
-    assert "1 of 2 classes have no image in val: cat." in caplog.text
+    assert "1 of 2 classes has no image in val: cat." in caplog.text
 
 
 def test_numbers_from_an_offset(jpeg: bytes, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_every_job_of_a_sweep_has_them_once_in_its_log_and_its_report(
     assert main([*own, *small, "-m", "seed=0,1"]) == 0
     jobs = sorted(tmp_path.glob("outputs/*/*-sweep/*/report.html"))
     assert len(jobs) == 2
-    missing = "1 of 2 classes have no image in val: b."
+    missing = "1 of 2 classes has no image in val: b."
     for job in (report.parent for report in jobs):
         log = (job / "trainer.log").read_text()
         assert log.count("all 4 items are read once, to determine them") == 1

@@ -67,7 +67,7 @@ def test_unambiguous_arrays(values: Any, options: Any, task: Task, names: Any, t
         (FLAGS, {"task": "classify"}, r"x\[0\] has the target \[1, 0, 1\].*one 1, and 0 otherwise"),
         ([[1.5, np.nan], [0, 1]], {}, r"x\[0\] has the target \[1.5, nan\]. Allowed: finite numbers"),
         ([1.5, 1e39], {}, r"x\[1\] has the target 1e\+39. Allowed: finite"),
-        ([[1.5, 2]], {"names": ("a",)}, "^data.targets: 1 names. Allowed: 2"),
+        ([[1.5, 2]], {"names": ("a",)}, "^data.targets: 1 name. Allowed: 2"),
         (FLAGS, {"classes": ("a", "b")}, "^data.classes: 2 names. Allowed: 3"),
         ([0, 1], {"names": ("a",), "task": "classify"}, "^data.targets: names numbers, but data.task=classify"),
         ([], {}, "^data.train: holds no images"),
@@ -89,4 +89,4 @@ def test_both_splits_must_have_the_same_form() -> None:
 def test_labels_without_images_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         understand([[1, 0, 1], [0, 0, 1]])
-    assert "1 of 3 classes have no image in train: 1." in caplog.text
+    assert "1 of 3 classes has no image in train: 1." in caplog.text
