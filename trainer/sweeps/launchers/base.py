@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from augment.support.errors import UserError
 from trainer.run.config import Config
 from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.work import Worker
@@ -62,17 +61,3 @@ class Launcher:
         Raises:
             UserError: one cannot.
         """
-
-
-def import_extra(module: str, launcher: str) -> Any:
-    """Import the package that a launcher needs, which an extra of the launcher's name installs.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        return __import__(module)
-    except ImportError as error:
-        raise UserError(
-            f"hydra/launcher={launcher}: needs the package {module}. Allowed: pip install 'dali-trainer[{launcher}]'."
-        ) from error

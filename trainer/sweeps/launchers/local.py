@@ -35,10 +35,14 @@ class Local(LocalSettings, Launcher):
 
     name = "local"
 
+    def __post_init__(self) -> None:
+        if not all(name.isdecimal() for name in self._gpus):
+            raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
+
     @property
     def at_a_time(self) -> int:
         """Number of jobs that run at a time."""
-        return self.n_jobs or len(self._gpus()) or 1
+        return self.n_jobs or len(self._gpus) or 1
 
     def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
         """Run the jobs."""
@@ -50,7 +54,7 @@ class Local(LocalSettings, Launcher):
 
     def pool(self, folder: Path, worker: Worker, count: int) -> AbstractContextManager[Launcher]:
         """Start the worker processes, if there will be any."""
-        gpus, own = self._gpus(), _visible_gpus()
+        gpus, own = self._gpus, _visible_gpus()
         at_a_time = min(self.at_a_time, count)
         if at_a_time == 0 or (at_a_time == 1 and not gpus):
             return nullcontext(self)
@@ -63,7 +67,7 @@ class Local(LocalSettings, Launcher):
 
     def check(self, configs: Iterable[Config]) -> None:
         """Check that the GPUs are there, and that no job names its own by a number if each worker sees a single one."""
-        devices, gpus = {config.fit.device for config in configs}, self._gpus()
+        devices, gpus = {config.fit.device for config in configs}, self._gpus
         # With fit.device=auto, jobs would train on the CPU in their place.
         if gpus and devices != {"cpu"}:
             if (own := _visible_gpus()) is None:
@@ -82,11 +86,9 @@ class Local(LocalSettings, Launcher):
                     "given. Allowed: fit.device=cuda, or no hydra.launcher.gpus."
                 )
 
+    @property
     def _gpus(self) -> list[str]:
-        names = [name.strip() for name in (self.gpus or "").split(",") if name.strip()]
-        if not all(name.isdecimal() for name in names):
-            raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
-        return names
+        return [name.strip() for name in (self.gpus or "").split(",") if name.strip()]
 
 
 def _visible_gpus() -> list[str] | None:

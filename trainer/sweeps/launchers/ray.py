@@ -1,46 +1,44 @@
 """The Ray launcher: workers on this machine, or on a Ray cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from augment.support.errors import UserError
+from rich.console import Console
+
 from trainer.run.sweeping import RaySettings
-from trainer.sweeps.launchers.base import Launcher, import_extra
-from trainer.sweeps.ledger import Job, unfinished
-from trainer.sweeps.processes import Command, watch
-from trainer.sweeps.work import Worker
+from trainer.sweeps.launchers.cluster import Cluster
+from trainer.sweeps.processes import Command
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ray(RaySettings, Launcher):
-    """Workers that Ray starts, on this machine or on a cluster that shares the folder."""
+class Ray(RaySettings, Cluster):
+    """Workers that Ray starts, on this machine or on a cluster; Ctrl-C ends them."""
 
     name = "ray"
 
-    @property
-    def at_a_time(self) -> int:
-        """Number of jobs that run at a time."""
-        return self.n_jobs
-
-    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
-        """Start the workers and follow them; Ctrl-C ends them."""
-        ray = import_extra("ray", self.name)
+    @contextmanager
+    def started(self, command: Command, count: int, folder: Path, console: Console) -> Iterator[Callable[[], bool]]:
+        """Start the workers as tasks, and cancel them at the end of the context."""
+        ray = self.import_package("ray")
         begun = not ray.is_initialized()
         if begun:
             ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         try:
             run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(Command.__call__)
-            command = Command.of(jobs[0].folder.parent, worker, jobs)
-            left = [run.remote(command) for _ in range(min(self.n_jobs, len(jobs)))]
+            tasks = [run.remote(command) for _ in range(count)]
+
+            def ended() -> bool:
+                done, left = ray.wait(tasks, num_returns=count, timeout=0)
+                ray.get(done)  # raises what a task raised
+                return not left
+
             try:
-                for _ in watch(jobs, worker.console, worker.signals):
-                    done, left = ray.wait(left, num_returns=len(left), timeout=0) if left else ([], [])
-                    ray.get(done)
-                    if not left and unfinished(jobs):
-                        raise UserError("hydra/launcher=ray: the workers ended before the jobs did.")
+                yield ended
             finally:
-                for one in left:
-                    ray.cancel(one, recursive=True)
+                for task in tasks:
+                    ray.cancel(task, recursive=True)
         finally:
             if begun:
                 ray.shutdown()

@@ -25,6 +25,4 @@ def parse_launcher(given: Mapping[str, Any]) -> Launcher:
     rest = {str(name): value for name, value in given.items() if name not in ("kind", "_target_")}
     if isinstance(gpus := rest.get("gpus"), list | int):
         rest["gpus"] = ",".join(map(str, gpus if isinstance(gpus, list) else [gpus]))
-    launcher = parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")
-    assert launcher.at_a_time  # checks gpus
-    return launcher
+    return parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")

@@ -18,6 +18,7 @@ from trainer.sweeps.ledger import Job
         ({"_target_": "hydra_plugins.joblib"}, "hydra/launcher: 'plugin' cannot run the jobs of a sweep."),
         ({"kind": "local", "n_job": 2}, "hydra.launcher.n_job: unknown key. Did you mean 'n_jobs'?"),
         ({"kind": "local", "n_jobs": 0}, "hydra.launcher.n_jobs: 0 is not allowed."),
+        ({"kind": "local", "gpus": "0,one"}, "hydra.launcher.gpus: '0,one' is not allowed. Allowed: numbers"),
         ({"kind": "slurm", "cluster": "slrm"}, "hydra.launcher"),
     ],
 )
