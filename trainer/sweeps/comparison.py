@@ -16,7 +16,7 @@ from trainer.sweeps.groups import (
     score_keys,
     settings_of,
 )  # fmt: skip
-from trainer.sweeps.runs import FINISHED, Run
+from trainer.sweeps.runs import FINISHED, Run, section_of
 from trainer.sweeps.show import Table
 from trainer.sweeps.verdict import Difference, compare
 from trainer.sweeps.words import left_out, p_value, signed, verdict
@@ -276,12 +276,12 @@ def _notes(groups: Sequence[Group]) -> list[str]:
     early = [group.name for group in groups if group.runs[0].stopped]
     if early:
         notes.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
-    revisions = {str(git.get("revision"))[:10] for group in groups for run in group.runs if (git := _git(run))}
+    revisions = {
+        str(git.get("revision"))[:10]
+        for group in groups
+        for run in group.runs
+        if (git := section_of(run.environment, "git"))
+    }
     if len(revisions) > 1:
         notes.append(f"The runs come from {len(revisions)} revisions of the code: {list_some(sorted(revisions))}.")
     return notes
-
-
-def _git(run: Run) -> dict[str, Any]:
-    git = run.environment.get("git")
-    return git if isinstance(git, dict) else {}

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import Any
 
+from augment.support.text import list_some
 from trainer.run.config import identity
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Run
+from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Run, section_of
 from trainer.sweeps.verdict import Key, Metric, Replicates, resolution_of
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 
@@ -86,7 +86,7 @@ def make_group(name: str, runs: Sequence[Run], key: str) -> Group:
     if metric.share and len(set(scores.values())) == 1:
         values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.best))
         metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))
-    section = _section(runs[0].config, "data")
+    section = section_of(runs[0].config, "data")
     is_cut = section.get("folds") or section.get("val_fraction")  # val from train
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     data = {str(name): value for name, value in section.items() if name not in unused}
@@ -163,16 +163,12 @@ def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
         # Leave out what most groups have.
         shared = Counter(token for one in tokens for token in one)
         tokens = [[token for token in one if shared[token] <= len(tokens) / 2] for one in tokens]
-    names = [" ".join(one[:_SETTINGS]) + _further(len(one) - _SETTINGS) for one in tokens]
+    names = [list_some(one, _SETTINGS, " ") for one in tokens]
     # What is still alike differs in the order of steps or in what was cut.
     return [
         name if name and names.count(name) == 1 else f"{name} ({runs[0].folder})" if name else str(runs[0].folder)
         for name, runs in zip(names, groups, strict=True)
     ]
-
-
-def _further(count: int) -> str:
-    return f" and {count} more" if count > 0 else ""
 
 
 def settings_of(run: Run) -> Settings:
@@ -189,7 +185,7 @@ def value_of(run: Run, key: str) -> str:
     """Return the value of a setting as text, of the configuration or, without one, of the overrides; "" if unknown."""
     if run.config:
         section, _, name = key.rpartition(".")
-        value = (_section(run.config, section) if section else run.config).get(name)
+        value = (section_of(run.config, section) if section else run.config).get(name)
         return "" if value is None else str(value)
     return next((o.partition("=")[2] for o in run.overrides if o.startswith(f"{key}=")), "")
 
@@ -284,8 +280,3 @@ def _flat(value: object, key: str) -> dict[str, str]:
             for path, text in _flat(inner, f"{key}.{name}".lstrip(".")).items()
         }
     return {key: value if isinstance(value, str) else json.dumps(value, default=str, separators=(",", ":"))}
-
-
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = config.get(name)
-    return section if isinstance(section, Mapping) else {}

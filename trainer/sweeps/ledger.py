@@ -91,7 +91,7 @@ def job_id(config: Config) -> str:
     return sha256(json.dumps(identity(config), sort_keys=True, default=str).encode()).hexdigest()[:10]
 
 
-def plan(
+def plan_jobs(
     folder: Path,
     configs: Iterable[tuple[Config, Sequence[str]]],
     fixed: Sequence[str] = (),

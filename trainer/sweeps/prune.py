@@ -1,6 +1,7 @@
 """The callback that reports the epochs of a trial to its study, and ends the trial if it is far behind others."""
 
 import logging
+import math
 from dataclasses import dataclass, field
 
 from trainer.callbacks.recorder import Recorder
@@ -30,10 +31,10 @@ class Prune(Callback):
         """Report the epoch; end the fit if the trial is pruned."""
         metric, done = self.search.metrics[0], learner.epoch + 1
         value = learner.find(Recorder).rows[-1].get(metric)
-        if value is None or value != value or done >= learner.epochs:
+        if value is None or math.isnan(value) or done >= learner.epochs:
             return
         try:
-            behind = self._is_behind(done, value)
+            behind = self._report(done, value)
         except Exception as error:  # a database that is away ends no trial
             log.warning("the epoch was not reported to the study: %s", error)
             return
@@ -41,7 +42,8 @@ class Prune(Callback):
             self.reason = f"{PRUNED} after {done} of {learner.epochs} epochs, behind other trials"
             raise CancelFit
 
-    def _is_behind(self, done: int, value: float) -> bool:
+    def _report(self, done: int, value: float) -> bool:
+        """Report the score of an epoch, which counts from 1, to the study; return whether to end the trial."""
         study, storage = self.search.study(), self.search.storage()
         number = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(STUDY), self.number)
         trial = storage.get_trial(number)

@@ -152,12 +152,10 @@ def read_run(folder: Path) -> Run:
     order = job.get("order")
     if not isinstance(order, int):
         order = int(folder.name) if folder.name.isdecimal() and len(folder.name) < 10 else 0
-    labels = config.get("run")
-    name = labels.get("name") if isinstance(labels, Mapping) else None
     score = _score([*rows, _numbers(summary.get("last"))], summary)
     return Run(
         folder=folder,
-        name=str(summary.get("name") or name or folder.name or folder.resolve().name),
+        name=str(summary.get("name") or section_of(config, "run").get("name") or folder.name or folder.resolve().name),
         status=_status(folder, summary, began=bool(summary or rows or config or SUMMARY_FILE in notes)),
         overrides=tuple(str(override).lstrip("+") for override in given),
         config=config,
@@ -170,6 +168,12 @@ def read_run(folder: Path) -> Run:
         order=order,
         notes=notes,
     )
+
+
+def section_of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a mapping within plain values; an empty one if there is none of that name."""
+    section = values.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def _folders(path: Path) -> Iterator[Path]:

@@ -1,12 +1,13 @@
 """Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from optuna.distributions import FloatDistribution
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
@@ -23,7 +24,7 @@ from trainer.run.summary import read_summary
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.launchers.base import Launcher
-from trainer.sweeps.ledger import Job, plan, read_ledger, unfinished
+from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.prune import Prune
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, RUNNING, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
@@ -127,31 +128,23 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     _enqueue(plan)
     _run_trials(plan, launcher, worker)
     study = plan.search.study()
-    trials = counted(study)
-    lines = [f"{amount(len(trials), 'trial')}, {_count(trials)}."]
+    trials, finalists = counted(study), plan.search.settings.finalists
+    lines, compared = [f"{amount(len(trials), 'trial')}, {_count(trials)}."], None
     if len(study.directions) > 1:
-        lines += ["Trials that no other one beats in every score:"]
-        for trial in study.best_trials:
-            scores = ", ".join(f"{m} {v:.4g}" for m, v in zip(plan.search.metrics, trial.values, strict=True))
-            with_ = " ".join(override.lstrip("+") for override in overrides_of(trial.params, plan.space))
-            lines.append(f"{scores} with {with_}")
-        return _report(plan, worker.console, lines, None)
-    if not (best := best_trials(study, max(1, plan.search.settings.finalists))):
+        lines += _front(plan, study)
+    elif best := best_trials(study, max(1, finalists)):
+        lines += _best(plan, study, best[0])
+        if finalists:
+            known = {job.id: job for job in read_ledger(plan.search.folder)}
+            candidates = [known[name].overrides for trial in best if (name := job_of(trial)) in known]
+            winner, compared = _finals(plan, candidates, launcher, worker)
+            varied = _joined(override for override in winner if override not in plan.fixed)
+            lines.append(f"Winner of {amount(len(candidates), 'finalist')}: {varied}")
+    else:
         print_lines(worker.console, [*lines, "No trial finished."])
         return 1
-    top = " ".join(override.lstrip("+") for override in overrides_of(best[0].params, plan.space))
-    lines.append(f"Best of the search: {plan.search.metrics[0]} {best[0].value:.4f} with {top}.")
-    lines.append("That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.")
-    if shares := importances(study):
-        text = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
-        lines.append(f"Importance for scores in the best tenth (PED-ANOVA): {text}.")
-    if not plan.search.settings.finalists:
-        return _report(plan, worker.console, lines, None)
-    known = {job.id: job for job in read_ledger(plan.search.folder)}
-    finalists = [known[name].overrides for trial in best if (name := job_of(trial)) in known]
-    winner, compared = _finals(plan, finalists, launcher, worker)
-    lines.append(f"Winner of {amount(len(finalists), 'finalist')}: {' '.join(_shown(plan, winner))}")
-    return _report(plan, worker.console, lines, compared)
+    _report(plan, worker.console, lines, compared)
+    return 0
 
 
 def retry(plan: Plan, jobs: Sequence[Job]) -> None:
@@ -208,28 +201,28 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
         launcher.run_until_one_ends(jobs, worker)
 
 
-def _next(plan_: Plan, worker: Worker) -> Job | None:
+def _next(plan: Plan, worker: Worker) -> Job | None:
     """Return the job of a new trial; None if there are enough."""
     while True:
-        with plan_.search.locked() as study:
-            if len(counted(study)) >= plan_.search.settings.n_trials:
+        with plan.search.locked() as study:
+            if len(counted(study)) >= plan.search.settings.n_trials:
                 return None
-            if plan_.search.settings.sampler == "grid" and not study.get_trials(
+            if plan.search.settings.sampler == "grid" and not study.get_trials(
                 deepcopy=False, states=[TrialState.WAITING]
             ):
                 return None
-            trial = ask(plan_.search, study)
-            chosen = suggest_from(trial, plan_.space)
-        overrides = [*plan_.fixed, *overrides_of(chosen, plan_.space)]
+            trial = ask(plan.search, study)
+            chosen = suggest_from(trial, plan.space)
+        overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
         try:
-            (config,) = check_jobs([overrides], config_name=plan_.config_name)
+            (config,) = check_jobs([overrides], config_name=plan.config_name)
         except UserError as error:
             text = f"trial {trial.number} is not possible: {describe_error(error)}"
             worker.console.print(text, style="red", markup=False, soft_wrap=True)
             set_job(trial, "none")  # it counts
             study.tell(trial, state=TrialState.FAIL)
             continue
-        (job,) = plan(plan_.search.folder, [(config, overrides)], plan_.fixed, trial=trial.number)
+        (job,) = plan_jobs(plan.search.folder, [(config, overrides)], plan.fixed, trial=trial.number)
         set_job(trial, job.id)
         worker.configs[job.id] = config
         return job
@@ -270,13 +263,13 @@ def _tell(plan: Plan) -> None:
 
 
 def _finals(
-    plan_: Plan, finalists: Sequence[Sequence[str]], launcher: Launcher, worker: Worker
+    plan: Plan, finalists: Sequence[Sequence[str]], launcher: Launcher, worker: Worker
 ) -> tuple[Sequence[str], Comparison | None]:
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
-    settings, metric = plan_.search.settings, plan_.search.metrics[0]
-    first = plan_.base.seed + 1
+    settings, metric = plan.search.settings, plan.search.metrics[0]
+    first = plan.base.seed + 1
     seeds = range(first, first + settings.seeds)
-    _, *jobs = _run_seeds("finalists", plan_, [plan_.fixed, *finalists], seeds, launcher, worker)
+    _, *jobs = _run_seeds("finalists", plan, [plan.fixed, *finalists], seeds, launcher, worker)
     chosen, _ = compare_runs([read_run(job.folder) for group in jobs for job in group], key=metric)
     winner = finalists[0]
     if chosen is not None:
@@ -284,20 +277,20 @@ def _finals(
         best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
-    pair = _run_seeds("confirmation", plan_, [plan_.fixed, winner], fresh, launcher, worker)
+    pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
     runs = [read_run(job.folder) for group in pair for job in group]
     return winner, compare_runs(runs, baseline=pair[0][0].id, key=metric)[0]
 
 
 def _run_seeds(
-    part: str, plan_: Plan, configurations: Sequence[Sequence[str]], seeds: range, launcher: Launcher, worker: Worker
+    part: str, plan: Plan, configurations: Sequence[Sequence[str]], seeds: range, launcher: Launcher, worker: Worker
 ) -> list[list[Job]]:
     """Announce a part of the search, and run configurations with several seeds; return the jobs of each."""
     jobs = []
     for overrides in configurations:
         given = [[*overrides, f"++seed={seed}"] for seed in seeds]
-        configs = check_jobs(given, config_name=plan_.config_name)
-        jobs.append(plan(plan_.search.folder, zip(configs, given, strict=True), plan_.fixed))
+        configs = check_jobs(given, config_name=plan.config_name)
+        jobs.append(plan_jobs(plan.search.folder, zip(configs, given, strict=True), plan.fixed))
         worker.configs.update(zip((job.id for job in jobs[-1]), configs, strict=True))
     distinct = list({job.id: job for group in jobs for job in group}.values())
     if unfinished(distinct):
@@ -312,11 +305,33 @@ def _count(trials: Sequence[FrozenTrial]) -> str:
     return ", ".join(f"{states.count(state)} {word}" for state, word in words.items())
 
 
-def _shown(plan: Plan, overrides: Sequence[str]) -> list[str]:
-    return [override.lstrip("+") for override in overrides if override not in plan.fixed]
+def _front(plan: Plan, study: Study) -> list[str]:
+    """Describe the trials that no other one beats in every score."""
+    lines = ["Trials that no other one beats in every score:"]
+    for trial in study.best_trials:
+        scores = ", ".join(f"{m} {v:.4g}" for m, v in zip(plan.search.metrics, trial.values, strict=True))
+        lines.append(f"{scores} with {_joined(overrides_of(trial.params, plan.space))}")
+    return lines
 
 
-def _report(plan: Plan, console: Console, lines: Sequence[str], compared: Comparison | None) -> int:
+def _best(plan: Plan, study: Study, best: FrozenTrial) -> list[str]:
+    """Describe the best trial of a search for a single score, and which settings mattered."""
+    top = _joined(overrides_of(best.params, plan.space))
+    lines = [
+        f"Best of the search: {plan.search.metrics[0]} {best.value:.4f} with {top}.",
+        "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.",
+    ]
+    if shares := importances(study):
+        text = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
+        lines.append(f"Importance for scores in the best tenth (PED-ANOVA): {text}.")
+    return lines
+
+
+def _joined(overrides: Iterable[str]) -> str:
+    return " ".join(override.lstrip("+") for override in overrides)
+
+
+def _report(plan: Plan, console: Console, lines: Sequence[str], compared: Comparison | None) -> None:
     """Print what was found, and write it into the folder."""
     folder = plan.search.folder
     verdict = [] if compared is None else compared.lines()
@@ -329,4 +344,3 @@ def _report(plan: Plan, console: Console, lines: Sequence[str], compared: Compar
     write_atomically(folder / REPORT_FILE, text)
     write_json(folder / VALUES_FILE, {"lines": [*lines, *verdict], "comparison": compared and compared.plain()})
     print_lines(console, [str(folder / REPORT_FILE)])
-    return 0

@@ -21,9 +21,9 @@ from augment.support.yaml_files import read_yaml
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.ledger import SWEEP_FILE, Job, job_id, plan, read_ledger, unfinished
+from trainer.sweeps.ledger import SWEEP_FILE, Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED
-from trainer.sweeps.table import print_table
+from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 
 _HYDRA = re.compile(r"hydra\b")
@@ -84,7 +84,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
         signals.check()
         signals.hold()  # from here on there are folders, whose runs handle them
         with _writing(folder):
-            jobs = plan(folder, zip(configs, overrides, strict=True), request.fixed)
+            jobs = plan_jobs(folder, zip(configs, overrides, strict=True), request.fixed)
             write_request(folder, request)
         worker.configs.update((job_id(config), config) for config in configs)
         return run(folder, jobs, pool, worker)
@@ -104,7 +104,7 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
             launcher.run(jobs, worker)
             launcher.dismiss()
         finally:
-            print_table(folder, table_console())
+            report_sweep(folder, table_console())
     return _ended(folder, jobs, console)
 
 

@@ -86,7 +86,11 @@ class Search:
         return study
 
     def storage(self) -> BaseStorage:
-        """Return the storage of the study."""
+        """Return the storage of the study.
+
+        Raises:
+            UserError: hydra.sweeper.storage is no URL.
+        """
         url = self.settings.storage
         if url is None:
             return JournalStorage(JournalFileBackend(str(self.folder / JOURNAL_FILE)))

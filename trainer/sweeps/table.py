@@ -15,8 +15,7 @@ from augment.support.text import amount
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
 from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys
 from trainer.sweeps.runs import FINISHED, Run, find_runs
-from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines
-from trainer.sweeps.show import print_table as show
+from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.words import left_out
 from trainer.tasks.registry import DEFAULT, task_named
 
@@ -27,8 +26,8 @@ _REPEATED = tuple(f"{key}=" for key in REPEATED)
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job of a sweep, as read from its folder.
+class JobRow:
+    """What the table shows of a job.
 
     Attributes:
         name: name of its folder.
@@ -51,14 +50,14 @@ class Job:
     score: str = task_named(DEFAULT).monitor
 
 
-def read_jobs(folder: Path) -> list[Job]:
+def read_jobs(folder: Path) -> list[JobRow]:
     """Read the jobs of a sweep's folder, best score of the last epoch first, those without a score last."""
     return _jobs(find_runs([folder]))
 
 
-def _jobs(runs: Sequence[Run]) -> list[Job]:
+def _jobs(runs: Sequence[Run]) -> list[JobRow]:
     jobs = [
-        Job(
+        JobRow(
             run.folder.name,
             run.overrides,
             run.status,
@@ -78,7 +77,7 @@ def _value(row: Mapping[str, float], key: str) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def print_table(folder: Path, console: Console) -> bool:
+def report_sweep(folder: Path, console: Console) -> bool:
     """Print the tables of a sweep and write them into its folder; return whether all its jobs finished."""
     runs = find_runs([folder])
     jobs, varied = _jobs(runs), _varied(runs)
@@ -90,7 +89,7 @@ def print_table(folder: Path, console: Console) -> bool:
     compared = compare_groups(groups, [left_out(left)] if left else []) if means else None
     tables = [_job_table(jobs, varied), *([_mean_table(means, varied)] if means else [])]
     for table in tables:
-        show(console, table)
+        print_table(console, table)
     lines = _advice(runs, varied) if compared is None else compared.lines() if len(groups) > 1 else compared.notes
     print_lines(console, lines)
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
@@ -103,7 +102,7 @@ def print_table(folder: Path, console: Console) -> bool:
     return all(job.status == FINISHED for job in jobs)
 
 
-def _job_table(jobs: Sequence[Job], varied: set[str]) -> Table:
+def _job_table(jobs: Sequence[JobRow], varied: set[str]) -> Table:
     key = one_of({job.score for job in jobs if job.last is not None} or {task_named(DEFAULT).monitor})
     rows = [["job", "what it varies", f"last {key}", f"best {key}", "seconds", "status"]]
     for job in jobs:
@@ -127,7 +126,7 @@ def _varied(runs: Sequence[Run]) -> set[str]:
     return {override for run in runs for override in run.overrides} - everywhere
 
 
-def _kept(job: Job | Run, varied: set[str]) -> list[str]:
+def _kept(job: JobRow | Run, varied: set[str]) -> list[str]:
     return [override for override in job.overrides if override in varied]
 
 

@@ -4,6 +4,7 @@ Functions of numbers; `trainer.sweeps.groups` collects the scores of runs, `trai
 """
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -261,13 +262,8 @@ def needed(seen: Difference, detect: float, level: float) -> int | None:
     """
     if not seen.spread or not detect > 0:
         return None
-    low, high = 1, 2
-    while high < MANY and _power(seen, high, detect, level) < POWER:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _power(seen, middle, detect, level) >= POWER else (middle, high)
-    return min(high, MANY)
+    counts = range(2, MANY)
+    return counts.start + bisect_left(counts, POWER, key=lambda count: _power(seen, count, detect, level))
 
 
 def _power(seen: Difference, count: int, detect: float, level: float) -> float:

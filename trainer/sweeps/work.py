@@ -133,8 +133,8 @@ class Worker:
             failure = f"job {job.id} failed: {describe_error(error)}"
             self.console.print(failure, style="red", markup=False, soft_wrap=True)
             ending = read_summary(job.folder)
-            if ending is None or ending.status != "failed":  # it failed before the run began
-                Summary("failed", job.folder, 0, {}, {}, 0.0, describe_error(error)).write()
+            if ending is None or ending.status != FAILED:  # it failed before the run began
+                Summary(FAILED, job.folder, 0, {}, {}, 0.0, describe_error(error)).write()
             return
         self.console.print(str(summary), highlight=False, soft_wrap=True, markup=False)
         if self.signals.asked or summary.status == INTERRUPTED:

@@ -10,7 +10,7 @@ from augment.support.errors import UserError
 from trainer.run.config import Config, parse_config
 from trainer.run.summary import Summary
 from trainer.sweeps.lease import claim
-from trainer.sweeps.ledger import Job, job_id, plan, read_ledger, unfinished
+from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
 
 
 def config(**sections: Any) -> Config:
@@ -42,23 +42,23 @@ def test_a_job_is_told_by_what_changes_its_result() -> None:
 
 def test_planning_again_extends_a_sweep(tmp_path: Path) -> None:
     one, two, three = config(), config(seed=1), config(seed=2)
-    first = plan(tmp_path, [(one, ["a=1", "seed=0"]), (two, ["a=1", "seed=1"])], ["a=1"])
+    first = plan_jobs(tmp_path, [(one, ["a=1", "seed=0"]), (two, ["a=1", "seed=1"])], ["a=1"])
     assert [(job.order, job.varied) for job in first] == [(0, ("seed=0",)), (1, ("seed=1",))]
-    more = plan(tmp_path, [(three, ["a=1", "seed=2"]), (two, ["a=1", "seed=1"]), (three, [])], ["a=1"])
+    more = plan_jobs(tmp_path, [(three, ["a=1", "seed=2"]), (two, ["a=1", "seed=1"]), (three, [])], ["a=1"])
     assert [(job.id, job.order) for job in more] == [(job_id(three), 2), (job_id(two), 1)]
     assert read_ledger(tmp_path) == [*first, more[0]]
 
 
 def test_the_command_decides_what_a_job_is(tmp_path: Path) -> None:
     """Whoever can write to the folder must not choose the overrides that a trusted command runs."""
-    (job,) = plan(tmp_path, [(config(), ["seed=0"])])
+    (job,) = plan_jobs(tmp_path, [(config(), ["seed=0"])])
     file = job.folder / "job.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"overrides": ["plugins=[evil]"]}))
-    assert plan(tmp_path, [(config(), ["seed=0"])]) == [job] == read_ledger(tmp_path)
+    assert plan_jobs(tmp_path, [(config(), ["seed=0"])]) == [job] == read_ledger(tmp_path)
 
 
 def test_statuses(tmp_path: Path) -> None:
-    (job,) = plan(tmp_path, [(config(), ["seed=0"])])
+    (job,) = plan_jobs(tmp_path, [(config(), ["seed=0"])])
     assert job.status() == "planned"
     lease = claim(job.folder)
     assert lease is not None
@@ -75,7 +75,7 @@ def test_statuses(tmp_path: Path) -> None:
 
 
 def test_only_a_failed_job_is_retried(tmp_path: Path) -> None:
-    (job,) = plan(tmp_path, [(config(), ["seed=0"])])
+    (job,) = plan_jobs(tmp_path, [(config(), ["seed=0"])])
     job.retry()
     assert job.status() == "planned"
     for status, then in (("finished", "finished"), ("failed", "interrupted")):

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from trainer.run.summary import Summary
-from trainer.sweeps.table import Job, print_table, read_jobs
+from trainer.sweeps.table import JobRow, read_jobs, report_sweep
 
 BETTER = 0.0625  # by how much the best epoch of a job is better than its last one
 
@@ -33,7 +33,7 @@ def write_job(folder: Path, name: str, overrides: list[str], accuracy: float | N
 def printed(folder: Path) -> tuple[list[str], bool]:
     """Return the lines of the table, stripped of rulers and of double spaces, and whether all finished."""
     console = Console(file=StringIO(), width=200)
-    finished = print_table(folder, console)
+    finished = report_sweep(folder, console)
     assert isinstance(console.file, StringIO)
     rows = [line.strip("│┃ ") for line in console.file.getvalue().splitlines()]
     rows = [row.replace("│", "|").replace("┃", "|") for row in rows if row and row[0] not in "┏┡└"]
@@ -42,7 +42,7 @@ def printed(folder: Path) -> tuple[list[str], bool]:
 
 def test_jobs_are_read(tmp_path: Path) -> None:
     write_job(tmp_path, "0", ["+aug=imagenette", "++seed=3"], 0.5, seconds=12.5)
-    assert read_jobs(tmp_path) == [Job("0", ("aug=imagenette", "seed=3"), "finished", 0.5, 0.5625, 12.5, "")]
+    assert read_jobs(tmp_path) == [JobRow("0", ("aug=imagenette", "seed=3"), "finished", 0.5, 0.5625, 12.5, "")]
 
 
 def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> None:

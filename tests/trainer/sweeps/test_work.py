@@ -12,7 +12,7 @@ from trainer.run.config import load_config
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.sweeps.lease import claim
-from trainer.sweeps.ledger import Job, plan
+from trainer.sweeps.ledger import Job, plan_jobs
 
 __all__ = ["unchecked"]
 
@@ -20,7 +20,7 @@ __all__ = ["unchecked"]
 @pytest.fixture
 def jobs(tmp_path: Path, unchecked: None) -> list[Job]:
     overrides = [[f"++seed={seed}"] for seed in range(4)]
-    return plan(tmp_path, zip(check_jobs(overrides), overrides, strict=True))
+    return plan_jobs(tmp_path, zip(check_jobs(overrides), overrides, strict=True))
 
 
 def test_each_job_runs_once_in_order(jobs: list[Job]) -> None:

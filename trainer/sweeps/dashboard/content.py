@@ -3,7 +3,7 @@
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from trainer.sweeps.dashboard.importance import importance
 from trainer.sweeps.dashboard.links import href
 from trainer.sweeps.dashboard.previews import Previews
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, clip, groups
-from trainer.sweeps.runs import FINISHED, Run
+from trainer.sweeps.runs import FINISHED, Run, section_of
 from trainer.tasks.registry import known_tasks, smaller_is_better
 
 REPORT = "report.html"
@@ -166,20 +166,19 @@ def _curve(run: Run, key: str, points: int, epochs: dict[tuple[int, ...], int]) 
 
 def _environment(run: Run) -> tuple[tuple[str, str], ...]:
     """Return git revision, versions and devices as texts."""
-    git, packages, gpus = (run.environment.get(key) for key in ("git", "packages", "gpus"))
     facts: dict[str, object] = {}
-    if isinstance(git, Mapping):
+    if git := section_of(run.environment, "git"):
         changed = " with uncommitted changes" if git.get("modified") else ""
         facts["git revision"] = f"{str(git.get('revision'))[:12]}{changed}"
     facts["Python"] = run.environment.get("python")
-    facts |= packages if isinstance(packages, Mapping) else {}
+    facts |= section_of(run.environment, "packages")
+    gpus = run.environment.get("gpus")
     facts["GPU"] = ", ".join(map(str, gpus)) if isinstance(gpus, list) and gpus else None
     return tuple((clip(str(k), KEY), clip(str(v), VALUE)) for k, v in list(facts.items())[:40] if v is not None)
 
 
 def _tags(run: Run) -> list[str]:
-    labels = run.config.get("run")
-    tags = labels.get("tags") if isinstance(labels, Mapping) else None
+    tags = section_of(run.config, "run").get("tags")
     return [clip(str(tag), KEY) for tag in tags[:20]] if isinstance(tags, list) else []
 
 

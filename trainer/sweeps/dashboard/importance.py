@@ -76,6 +76,8 @@ def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float]
     import optuna  # takes a while
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
+    from trainer.sweeps.study import importances
+
     optuna.logging.disable_default_handler()
     distributions: dict[str, BaseDistribution] = {}
     columns: dict[str, list[Any]] = {}
@@ -96,7 +98,4 @@ def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float]
     for i, score in enumerate(scores):
         params = {key: column[i] for key, column in columns.items()}
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
-    try:
-        return optuna.importance.get_param_importances(study, evaluator=optuna.importance.PedAnovaImportanceEvaluator())
-    except (RuntimeError, ValueError):  # it finds no difference at all
-        return {}
+    return importances(study)

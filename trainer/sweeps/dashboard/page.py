@@ -1,6 +1,5 @@
 """The page of the dashboard: its data, rendered into one file that needs nothing else."""
 
-import json
 from base64 import b64encode
 from collections.abc import Mapping
 from functools import cache
@@ -9,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from augment.support.text import as_bytes
 
 _HERE = Path(__file__).parent
-
-# Characters that end a script or begin markup in HTML; in JSON they occur in texts only.
-_ESCAPED = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&'"})
 
 
 def render(data: Mapping[str, Any], version: str = "") -> str:
@@ -33,20 +30,20 @@ def render(data: Mapping[str, Any], version: str = "") -> str:
         title=data["title"],
         version=version,
         policy=f"{policy}; connect-src 'self'" if version else policy,
-        data=Markup(embedded_json(data)),
+        data=embedded_json(data),
         echarts=Markup(echarts),
         script=Markup(script),
         style=Markup(style),
     )
 
 
-def embedded_json(values: object) -> str:
+def embedded_json(values: object) -> Markup:
     """Return plain values as JSON that is safe within a script element: ASCII without <, >, & and quotes of HTML.
 
     Raises:
         ValueError: a number is not finite.
     """
-    return json.dumps(values, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
+    return htmlsafe_json_dumps(values, allow_nan=False, separators=(",", ":"))
 
 
 @cache

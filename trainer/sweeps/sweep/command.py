@@ -23,7 +23,7 @@ from trainer.sweeps.ledger import SWEEP_FILE, Job, read_ledger
 from trainer.sweeps.processes import LED, WITH_PARENT, Orders
 from trainer.sweeps.runs import JOB_FILE
 from trainer.sweeps.start import Request, is_search, read_request, run, search
-from trainer.sweeps.table import print_table
+from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import Worker
 
 _EXAMPLES = """\
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request = read_request(folder)
         jobs = _chosen(folder, options.job)
         if action == "show":
-            return 0 if print_table(folder, table_console()) else 1
+            return 0 if report_sweep(folder, table_console()) else 1
         for token in overrides:
             if not key_of(parse(token)).startswith(_OWN):
                 raise UserError(
