@@ -11,7 +11,6 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
-from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import table_console
 from augment.params import parse_settings
 from augment.support.errors import UserError, describe_error
@@ -93,9 +92,7 @@ class Plan:
         """
         given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
         settings = parse_settings(SearchSettings, given, "hydra.sweeper")
-        named = {key_of(parse(token)) for token in (*fixed, *swept)}
-        params = {key: value for key, value in (sweeper.get("params") or {}).items() if key not in named}
-        space = parse_space([*normalize([f"{key}={value}" for key, value in params.items()]), *swept])
+        space = parse_space(swept)
         if not space:
             raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
         (base,) = check_jobs([fixed], config_name=config_name)

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from augment.cli.compose import compose_hydra, split_sweep
-from augment.cli.overrides import key_of, parse
+from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import table_console
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown, write_atomically
@@ -64,6 +64,12 @@ class Request:
         parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in ("launcher", "sweeper")}
         return {"folder": Path(composed.sweep.dir), **parts}
 
+    def params(self, sweeper: Mapping[str, Any]) -> list[str]:
+        """Return what `hydra.sweeper.params` of a configuration varies, but for keys that the command line names."""
+        named = {key_of(parse(token)) for token in (*self.fixed, *self.swept)}
+        params = sweeper.get("params") or {}
+        return normalize([f"{key}={value}" for key, value in params.items() if str(key) not in named])
+
 
 def sweep(request: Request, signals: StopSignals) -> int:
     """Check all jobs, then run those of them that have not ended; return the exit code.
@@ -76,7 +82,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
     folder, launcher = section["folder"], parse_launcher(section["launcher"])
     if is_search(section["sweeper"]):
         return search(request, section["sweeper"], folder, launcher, signals)
-    overrides = split_sweep([*_params(section["sweeper"], request), *request.fixed, *request.swept])
+    overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     worker = Worker(Console(), signals, request.config_name)
     with launcher.pool(folder, worker, len(overrides)) as pool:
         configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
@@ -134,7 +140,8 @@ def search(
     with launcher.pool(folder, worker, launcher.at_a_time) as pool:
         from trainer.sweeps import search as searching  # Optuna takes a while to import
 
-        planned = searching.Plan.of(sweeper, request.fixed, request.swept, folder, request.config_name)
+        swept = [*request.params(sweeper), *request.swept]
+        planned = searching.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
         launcher.check([planned.base])
         signals.check()
         signals.hold()
@@ -222,10 +229,3 @@ def _of_hydra(token: str, *, sweeps: bool) -> str:
         return token
     key, _, value = bare.partition("=")
     return f"++{key}='{value}'" if sweeps else f"++{bare}"
-
-
-def _params(sweeper: Mapping[str, Any], request: Request) -> list[str]:
-    """Return what `hydra.sweeper.params` of a configuration varies, unless the command line names the same key."""
-    named = {key_of(parse(token)) for token in (*request.fixed, *request.swept)}
-    params = sweeper.get("params") or {}
-    return [f"++{key}={value}" for key, value in params.items() if str(key) not in named]

@@ -139,4 +139,5 @@ def _watch(request: Request, sweeper: Mapping[str, Any], folder: Path) -> Callab
         return lambda job: ()
     from trainer.sweeps.search import Plan, watch_trials  # Optuna takes a while to import
 
-    return watch_trials(Plan.of(sweeper, request.fixed, request.swept, folder, request.config_name, check=False))
+    swept = [*request.params(sweeper), *request.swept]
+    return watch_trials(Plan.of(sweeper, request.fixed, swept, folder, request.config_name, check=False))
