@@ -138,9 +138,8 @@ def test_commands_are_valid(command: tuple[str, ...], monkeypatch: pytest.Monkey
         section = request.section() if "-m" in arguments else {"sweeper": {"_target_": "basic_sweeper"}}
         assert "-m" not in arguments or parse_launcher(section["launcher"]).at_a_time >= 1
         if is_search(section["sweeper"]):
-            plan = Plan.of(
-                section["sweeper"], request.fixed, request.swept, Path("outputs/search"), "config", check=False
-            )
+            swept = [*request.params(section["sweeper"]), *request.swept]
+            plan = Plan.of(section["sweeper"], request.fixed, swept, Path("outputs/search"), "config", check=False)
             assert plan.search.sampler(0)
             return
         tokens = [*request.fixed, *request.swept]
