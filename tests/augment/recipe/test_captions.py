@@ -1,0 +1,61 @@
+"""Captions of steps: the ends of their ranges, and the values that were drawn."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.params import Range, Values
+from augment.recipe.captions import drawn_step, pin, pinned_values, value_at
+from augment.recipe.steps import parse_steps
+
+
+def step(name: str, **params: object) -> Any:
+    (parsed,) = parse_steps({name: params}, "test")
+    return parsed
+
+
+@pytest.mark.parametrize(
+    ("given", "whole", "expected"),
+    [
+        ((-7.0, 7.0), False, (-7, 0, 7)),
+        ((0.5, 2.0), False, (0.5, 1.25, 2)),
+        ((0.0, 3.0), True, (0, 2, 3)),
+        (Values((30.0, -30.0, 0.0, 30.0)), False, (-30, 0, 30)),
+        (Values((8.0,)), True, (8, 8, 8)),
+    ],
+)
+def test_levels_of_a_range(given: Any, whole: bool, expected: tuple[float, ...]) -> None:
+    param = Range(doc="", whole=whole)
+    assert tuple(value_at(param, given, level) for level in ("low", "middle", "high")) == expected
+
+
+def test_pinned_steps_keep_everything_but_p() -> None:
+    pinned = pin(step("rotate", p=0.2, angle_range=[-9, 5], border="wrap"), "high")
+    assert (pinned.p, pinned.params["angle_range"], pinned.params["border"]) == (1, (5, 5), "wrap")
+
+
+def test_pinned_values_have_units_and_names_if_there_are_several() -> None:
+    assert pinned_values(step("rotate"), "low") == ["-7 deg"]
+    assert pinned_values(step("affine"), "high") == ["translate 0.1", "scale 1.1", "shear 5 deg"]
+    assert pinned_values(step("shear"), "low") == ["x -10 deg"]  # y_range is [0, 0]
+    assert pinned_values(step("flip"), "low") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "drawn", "expected"),
+    [
+        ("rotate", {}, {"angle": -5.2349}, "rotate -5.2 deg"),
+        ("rotate", {}, {"angle": -0.0004}, "rotate 0 deg"),
+        ("brightness", {}, {"factor": 1.1234}, "brightness 1.12"),
+        ("warp", {}, {"u": 0.03339, "v": -0.0801}, "warp (u 0.033, v -0.08)"),
+        ("shear", {}, {"x": 4.44, "y": 0.0}, "shear x 4.4 deg"),
+        ("erase", {"area_range": [0.001, 0.9]}, {"area": 0.00231, "aspect": 2}, "erase (area 0.0023, aspect 2)"),
+        ("rotate", {"angle_range": {"values": [-44.7123, 90]}}, {"angle": -44.7123}, "rotate -45 deg"),
+        ("flip", {}, {}, "flip"),
+    ],
+)
+def test_drawn_values_are_rounded_to_suit_their_range(
+    name: str, params: dict[str, object], drawn: dict[str, float], expected: str
+) -> None:
+    assert drawn_step(step(name, **params), {n: np.array([v]) for n, v in drawn.items()}, 0) == expected

@@ -1,0 +1,83 @@
+"""The layout of previews: captions wrap, and nothing overlaps."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.drawing.text import shorten, text_width, wrap
+from augment.tools.preview.sheet import GAP, TEXT, Block, Sheet, SheetRow, TextLines, Tile, lay_out, line_height
+
+
+@pytest.mark.parametrize(
+    ("phrases", "lines"),
+    [
+        (["rotate -5.2 deg", "flip"], ["rotate -5.2 deg,", "flip"]),
+        (["flip", "invert", "hue"], ["flip, invert, hue"]),
+        (["warp (u 0.05, v -0.08)"], ["warp (u 0.05,", "v -0.08)"]),
+        (["low: magnitude -0.1"], ["low:", "magnitude -0.1"]),
+        (["a word and another word"], ["a word and", "another word"]),
+        ([], []),
+    ],
+)
+def test_captions_wrap_between_phrases_and_not_next_to_a_number(phrases: list[str], lines: list[str]) -> None:
+    assert wrap(phrases, text_width("low: magnitude -0", TEXT), TEXT) == lines
+
+
+def test_words_that_are_too_long_are_shortened() -> None:
+    assert wrap(["x" * 99], 50, TEXT) == [shorten("x" * 99, 50, TEXT)]
+    (bold,) = wrap(["x" * 99], 50, TEXT, bold=True)
+    assert text_width(bold, TEXT, bold=True) <= 50
+
+
+def tile(side: int, *caption: str) -> Tile:
+    return Tile(np.zeros((side, side, 3), np.uint8), caption)
+
+
+LONG = ("affine (translate_x -0.008, translate_y -0.025, scale 0.902, shear_x -0.9 deg)", "color_jitter 7", "x" * 40)
+
+
+def laid_out_boxes(sheet: Sheet) -> list[tuple[float, float, float, float]]:
+    """Return left, top, right and bottom of every image and text."""
+    layout = lay_out(sheet)
+    boxes: list[tuple[float, float, float, float]] = []
+    boxes += [(x, y, x + image.shape[1], y + image.shape[0]) for x, y, image in layout.images]
+    for text in layout.texts:
+        width = max(text_width(line, text.points, bold=text.bold) for line in text.lines)
+        left = text.x - width / 2 if text.centered else text.x
+        boxes.append((left, text.y, left + width, text.y + text.height))
+    assert all(0 <= box[0] < box[2] <= layout.width and 0 <= box[1] < box[3] <= layout.height for box in boxes)
+    return boxes
+
+
+@pytest.mark.parametrize("names", ["before", "above", "nowhere"])
+@pytest.mark.parametrize("panels", [1, 3])
+def test_nothing_overlaps(names: Any, panels: int) -> None:
+    rows = tuple(SheetRow((tile(16, *LONG[:n]), tile(16, "b")), f"step {n}", ("p 1", LONG[0])) for n in range(4))
+    sheet = Sheet(tuple(Block(b, LONG[0], rows, panels, names) for b in ("one", "two")), 128, "A title " * 30, "a text")
+    boxes = laid_out_boxes(sheet)
+    for i, (left, top, right, bottom) in enumerate(boxes):
+        for other in boxes[i + 1 :]:
+            apart = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+            assert apart, (boxes[i], other)
+
+
+def test_images_are_aligned_on_a_grid() -> None:
+    rows = tuple(SheetRow((tile(16, "a"), tile(16, *LONG)), str(n), ("one", "two") * n) for n in range(4))
+    layout = lay_out(Sheet((Block("b", "", rows, 2, "above"),), title="t"))
+    assert layout.side == 128  # eight times as large
+    lefts = sorted({left for left, _, _ in layout.images})
+    tops = sorted({top for _, top, _ in layout.images})
+    assert (len(lefts), len(tops)) == (4, 2)
+    assert lefts[1] - lefts[0] == lefts[3] - lefts[2] == 128 + GAP
+
+
+def test_small_images_are_enlarged_by_integer_factors_and_large_ones_reduced() -> None:
+    sheet = Sheet((Block("b", "", (SheetRow((tile(100, "a"),)),)),), 192)
+    assert lay_out(sheet).images[0][2].shape == (200, 200, 3)
+    sheet = Sheet((Block("b", "", (SheetRow((tile(1000, "a"),)),)),))
+    assert lay_out(sheet).images[0][2].shape == (512, 512, 3)
+
+
+def test_text_height_is_proportional_to_lines() -> None:
+    assert TextLines(0, 0, ("one", "two"), TEXT).height == 2 * line_height(TEXT)

@@ -1,0 +1,137 @@
+"""Every command of the README and docs/ is valid, and the first one of each tool runs."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documented import QUICK, commands, photos_folder
+
+import trainer
+from augment.cli.compose import compose, compose_recipe, split_sweep
+from augment.cli.overrides import normalize
+from augment.cli.parser import Parser
+from augment.cli.tools import find_tools
+from trainer.cli.main import main as train
+from trainer.run.config import parse_config
+from trainer.sweeps.launchers.registry import parse_launcher
+from trainer.sweeps.search import Plan
+from trainer.sweeps.start import Request, is_search
+
+__all__ = ["photos_folder"]
+
+BRIEF, SMALL = ["--rounds", "1", "--seconds", "0.01"], ["--batch-size", "4", "--threads", "1"]
+# How the first line of each tool is made short.
+SHORTENED: dict[tuple[str, str], list[str]] = {
+    ("augment", "bench"): ["data=folder", "data.root=DIR", *BRIEF, "--rows", "fused", *SMALL],
+    ("augment", "preview"): ["data=folder", "data.root=DIR", "aug.size=32"],
+    ("trainer", "dashboard"): ["RUN_FOLDER"],
+    ("trainer", "bench"): [*BRIEF, *QUICK, "data=folder", "data.root=DIR"],
+    ("trainer", "find_lr"): [*QUICK, "data=folder", "data.root=DIR"],
+}
+
+
+class Parsed(BaseException):
+    """Raised where a tool has parsed its command line."""
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_commands_are_valid(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    package, *arguments = command
+    tools = find_tools(package)
+    if arguments == ["--help"]:
+        return
+    if package == "trainer" and arguments[0] not in tools:
+        tokens = [token for token in arguments if token != "-m" and not token.startswith("fit.resume")]
+        request = Request.of(normalize(tokens))
+        section = request.section() if "-m" in arguments else {"sweeper": {"_target_": "basic_sweeper"}}
+        assert "-m" not in arguments or parse_launcher(section["launcher"]).at_a_time >= 1
+        if is_search(section["sweeper"]):
+            swept = [*request.params(section["sweeper"]), *request.swept]
+            plan = Plan.of(section["sweeper"], request.fixed, swept, Path("outputs/search"), "config", check=False)
+            assert plan.search.sampler(0)
+            return
+        tokens = [*request.fixed, *request.swept]
+        assert ("-m" in arguments) == (len(split_sweep(normalize(tokens))) > 1)
+        # The first value of each key that is swept stands for the others.
+        first = split_sweep(normalize(tokens))[0]
+        if not any("plugins" in token for token in tokens):
+            assert parse_config(compose(first)).fit.epochs >= 1
+        return
+    split = Parser.split
+
+    def parse(self: Parser, given: list[str]) -> Any:
+        raise Parsed(split(self, given)[1])
+
+    monkeypatch.setattr(Parser, "split", parse)
+    with pytest.raises(Parsed) as parsed:
+        tools[arguments[0]].run(arguments[1:])
+    overrides = [token for token in parsed.value.args[0] if "=" in token]
+    assert compose_recipe(overrides).aug.size >= 1
+
+
+def test_every_tool_is_shown() -> None:
+    shown = {command[:2] for command in commands()}
+    for package in ("augment", "trainer"):
+        assert {(package, tool) for tool in find_tools(package)} - {("trainer", "reference")} <= shown
+
+
+def tool_lines() -> list[tuple[str, ...]]:
+    """Return the first line of each tool."""
+    first: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for command in commands():
+        if command[1] in find_tools(command[0]):
+            first.setdefault((*command[:2], "--sources" * ("--sources" in command)), command)
+    return list(first.values())
+
+
+@pytest.fixture(scope="module")
+def run_folder(photos_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on these photos."""
+    folder = tmp_path_factory.mktemp("outputs") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder.parent)
+        trainer.train("data=folder", f"data.root={photos_folder}", *QUICK, folder=folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_settling")
+@pytest.mark.parametrize("command", tool_lines(), ids=" ".join)
+def test_the_first_line_of_each_tool_runs(
+    command: tuple[str, ...],
+    photos_folder: Path,
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    (tmp_path / "photos").symlink_to(photos_folder / "val" / "cat")
+    package, tool, *arguments = command
+    if "--sources" in arguments:
+        arguments += [*BRIEF, *SMALL, "--only", "filelist"]
+    else:
+        arguments += SHORTENED.get((package, tool), [])
+    known = {"DIR": str(photos_folder), "RUN_FOLDER": str(run), "OUT": str(tmp_path / "out")}
+    arguments = [re.sub(r"\b(DIR|RUN_FOLDER|OUT)\b", lambda m: known[m.group()], token) for token in arguments]
+    arguments = [str(run) if token.split("/")[0] == "outputs" else token for token in arguments]
+    if (package, tool) == ("trainer", "sweep"):
+        (tmp_path / "sweep.yaml").write_text("command: []\n")
+        (run / "job.json").write_text('{"order": 0, "overrides": []}')
+        arguments = [str(tmp_path) if token == str(run) else token for token in arguments]
+    if (package, tool) == ("augment", "convert"):
+        arguments = [token for token in arguments if token not in ("--size", "256")]
+    assert find_tools(package)[tool].run(arguments) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_main_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photos_folder: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (command,) = [c for c in commands() if c == ("trainer", "+aug=imagenette", "data=folder", "data.root=DIR")]
+    arguments = [token.replace("DIR", str(photos_folder)) for token in command[1:]]
+    assert train([*arguments, *QUICK]) == 0
+    assert list(tmp_path.glob("outputs/*/*/report.html"))

@@ -1,0 +1,233 @@
+"""The examples in Python and YAML of the README and docs/ do what the text says."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from documented import QUICK, blocks, commands, photos_folder
+from fakes import make_learner
+from omegaconf import OmegaConf
+from PIL import Image
+
+import augment
+import augment.data.sources.registry
+import augment.recipe.op
+import trainer
+import trainer.callbacks.registry
+import trainer.models.registry
+import trainer.tasks.registry
+from augment.cli.compose import compose, compose_recipe
+from augment.pipeline.build import build_pipeline
+from augment.recipe.plan import build_plan
+from augment.recipe.sampler import Sampler
+from augment.recipe.steps import parse_aug
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.registry import known_callbacks
+from trainer.cli.main import main as train
+from trainer.loop.callback import RunDescription
+from trainer.run.config import identity, parse_config
+from trainer.tasks.registry import known_tasks
+from trainer.tools.reference import help_text
+
+__all__ = ["photos_folder"]
+
+
+def module_name(code: str) -> str:
+    """Return the file that a block says it is, as "# my_ops.py"; empty if it says nothing."""
+    first = code.splitlines()[0]
+    return first.split()[1].rstrip(",") if first.startswith("# ") and ".py" in first else ""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The modules that the pages show, importable; what they register is removed again."""
+    files = {name: code for _, code in blocks("python") if (name := module_name(code))}
+    for name, code in files.items():
+        (tmp_path / name).write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    known_tasks(), known_callbacks()
+    registries: list[dict[str, Any]] = [
+        augment.recipe.op._OPS,
+        augment.data.sources.registry._SOURCES,
+        trainer.callbacks.registry._CALLBACKS,
+        trainer.models.registry._MODELS,
+        trainer.tasks.registry._TASKS,
+    ]
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, names in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(names)
+    for name in files:
+        sys.modules.pop(Path(name).stem, None)
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_tracker_of_your_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    server = SimpleNamespace(send_message=lambda mail, from_addr: sent.append(mail))
+    monkeypatch.setattr("smtplib.SMTP", lambda host: nullcontext(server))
+    config = parse_config(compose(["plugins=[my_trackers]", "callbacks.mail.to=me@example.org"]))
+    make_learner(Recorder(), config.callbacks[-1](), run=RunDescription(name="a\nb")).fit()
+    ((subject, text),) = ((mail["Subject"], mail.get_content()) for mail in sent)
+    assert subject == "a b finished"
+    assert re.fullmatch(r"best/epoch: [01]\nbest/val_accuracy: [\d.]+\n", text)
+    assert identity(config)["callbacks"] == identity(parse_config(compose([])))["callbacks"]
+
+
+@pytest.mark.usefixtures("modules")
+def test_an_op_of_your_own() -> None:
+    aug = parse_aug({"plugins": ["my_ops"], "train": {"fade": {"amount_range": [0.25, 0.25]}, "brightness": {}}})
+    plan = build_plan(aug, "train")
+    assert len(plan.stages) == 1
+    draws = Sampler(plan, seed=0).draw(0, 0, 3)
+    matrix = augment.recipe.op.OPS["fade"].function(draws["fade"]["amount"])
+    assert matrix.shape == (3, 3, 4)
+    # A quarter of (100, 0, 0) turns into its gray, 29.9.
+    np.testing.assert_allclose(matrix[0] @ [100, 0, 0, 1], [82.475, 7.475, 7.475])
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_callback_of_your_own() -> None:
+    import my_callbacks
+
+    (make,) = trainer.callbacks.registry.parse_callbacks({"stop_early": {"patience": 5}})
+    callback = make()
+    assert isinstance(callback, my_callbacks.StopEarly)
+    assert callback.patience == 5
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_model_of_your_own() -> None:
+    (command,) = [command for command in commands() if "plugins=[my_models]" in command]
+    network = parse_config(compose(list(command[1:]))).model.build(10, 32)
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert [parameter.shape[0] for parameter in network.parameters()] == [64, 64, 64, 64, 10, 10]
+    assert "model.kind=tiny  Two convolutions." in help_text([]).splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("modules")
+def test_a_source_and_a_task_of_your_own(
+    photos_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in photos_folder.glob("*/*/*.jpg"):
+        target = tmp_path / "DIR" / file.parts[-3] / f"{file.parts[-2]}_{file.name}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(file)
+    (command,) = [command for command in commands() if "plugins=[my_sources,my_tasks]" in command]
+    assert train([*command[1:], *QUICK]) == 0
+    assert "by_name_focal: 8 + 4 images, 2 classes" in capsys.readouterr().out
+    (row,) = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/*/*/metrics.jsonl")]
+    assert row["train_loss"] < row["val_loss"]  # the focal loss is below the cross entropy, which validation has
+
+
+def test_policies_as_shown() -> None:
+    (code,) = [code for _, code in blocks("yaml") if "one_of:" in code]
+    plan = build_plan(parse_aug(OmegaConf.to_container(OmegaConf.create(code))), "train")
+    assert {leaf.op.name for step in plan.tree for leaf in step.leaves()} >= {"gaussian_blur", "shear", "cutmix"}
+
+
+def test_views_as_shown() -> None:
+    (code,) = [code for _, code in blocks("yaml") if "views:" in code]
+    plan = build_plan(parse_aug(OmegaConf.to_container(OmegaConf.create(code))), "train")
+    assert [own.size for own in plan.per_view] == [224, 224] + [96] * 6
+    byol = build_plan(compose_recipe(["+aug=byol"]).aug, "train")
+    assert [own.tree for own in plan.per_view[:2]] == [own.tree for own in byol.per_view]
+
+
+def test_stages_as_shown() -> None:
+    (code,) = [code for _, code in blocks("yaml") if "stages:" in code]
+    given = OmegaConf.to_container(OmegaConf.create(code))
+    assert isinstance(given, dict)
+    config = parse_config(compose([]) | {"fit": given["fit"]})
+    assert [(stage.size, stage.epochs) for stage in config.fit.full_stages(128)] == [(96, 12), (128, 8)]
+
+
+def test_an_agent_of_wandb_runs_the_sweep_as_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from wandb import wandb_agent
+
+    (code,) = [code for _, code in blocks("yaml") if "# sweep.yaml" in code]
+    sweep = yaml.safe_load(code)
+    drawn = {
+        name: {"value": given.get("value", given.get("values", [given.get("min")])[-1])}
+        for name, given in sweep["parameters"].items()
+    }
+    started: list[list[str]] = []
+    monkeypatch.setattr(wandb_agent, "AgentProcess", lambda command, **others: started.append(command))
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):
+        monkeypatch.setenv(name, "")  # which the agent sets
+    monkeypatch.chdir(tmp_path)
+    agent = object.__new__(wandb_agent.Agent)
+    vars(agent).update(_sweep_command=sweep["command"], _function=None, _in_jupyter=False, _run_processes={})
+    vars(agent).update(_forward_signals=False)
+    with suppress(AttributeError):  # of the process that is none
+        agent._command_run({"run_id": "abc", "program": sweep["program"], "args": drawn})
+    (command,) = started
+    assert command[:4] == ["/usr/bin/env", "python", "-m", "trainer"]
+    config = parse_config(compose(command[4:]))
+    (rotate,) = [step for step in config.aug.train if step.key == "rotate"]
+    assert (config.fit.lr, rotate.p) == (0.001, 0.2)
+    assert config.resolved["aug"]["train"]["rotate"]["angle_range"] == [-7, 7]
+    assert list(config.resolved["callbacks"])[-1] == "wandb"
+
+
+def test_functions_as_ops(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = [code for _, code in blocks("python") if "@numpy_op" in code]
+    monkeypatch.setattr(augment.recipe.op, "_OPS", dict(augment.recipe.op._OPS))
+    monkeypatch.setattr(augment.recipe.op, "OPS", augment.recipe.op._OPS)
+    exec(compile(code, "docs", "exec"), {"__name__": "mine"})
+    for steps, expected in (
+        ({"roll": {"rows_range": [3, 3]}}, lambda image: np.roll(image, 3, axis=0)),
+        ({"mirror_odd": {}}, lambda image: np.stack([row[::-1] if y % 2 else row for y, row in enumerate(image)])),
+    ):
+        plan = build_plan(parse_aug({"size": 64, "val": steps}), "val")
+        pipeline = build_pipeline(plan, photos, batch_size=len(photos), seed=0, raw=True)
+        images = np.array(pipeline.run()[0].as_tensor())
+        for image, photo in zip(images, photos, strict=True):
+            np.testing.assert_array_equal(image, expected(np.asarray(Image.open(photo))))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("sample_drawn")
+def test_the_python_examples_run(photos_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block after the other, page by page, with names that a reader has."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text("size: 16\ntrain: {flip: {p: 0.5}}\n")
+    jpeg = next((photos_folder / "train" / "cat").iterdir()).read_bytes()
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(2))
+    names: dict[str, Any] = {
+        "pytest": pytest,
+        "model": model,
+        "criterion": torch.nn.functional.cross_entropy,
+        "optimizer": torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]),
+        "epochs": 1,
+        "targets": torch.tensor([0, 1]),
+        "torch": torch,
+        "photos": np.zeros((2, 40, 50, 3), np.uint8),
+        "first": np.zeros((40, 50, 3), np.uint8),
+        "second": np.zeros((30, 20, 3), np.uint8),
+        "jpeg_bytes": jpeg,
+        "png_bytes": jpeg,
+    }
+    for page in ("README.md", "docs/python.md"):
+        known: dict[str, Any] = {"__name__": "examples", **names}
+        for _, code in (block for block in blocks("python") if block[0] == page):
+            code = code.replace('"DIR"', repr(str(photos_folder))).replace('device="cuda"', 'device="cpu"')
+            code = code.replace("import lightning\n", "lightning = pytest.importorskip('lightning')\n")
+            code = code.replace('"fit.epochs=2"', ", ".join(map(repr, QUICK)))
+            code = code.replace("aug.size=96", "aug.size=16").replace('"size": 96', '"size": 16')
+            known["targets"] = names["targets"]  # loops use the name, too
+            exec(compile(code, page, "exec"), known)
+        assert len(known["recipe"].aug.steps("train")) >= 1

@@ -1,0 +1,66 @@
+"""The figure of a batch: each pixel and each label."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from figures import LONG, assert_apart, assert_whole, draw, extents, figure_of, image_files, read_png
+from numpy.typing import NDArray
+
+from trainer.figures.batch import plot_batch
+
+
+@pytest.mark.parametrize(("size", "factor"), [(1, 128), (32, 4), (64, 2), (100, 2), (128, 1), (224, 1)])
+def test_batch_shows_each_pixel(tmp_path: Path, size: int, factor: int) -> None:
+    images = image_files(3, size, size)
+    plot_batch(images, ["a", "b", "c"], tmp_path / "batch.png")
+    pixels = read_png(tmp_path / "batch.png")
+    side = size * factor
+    assert pixels.shape[1] == max(3 * side + 2 * 12, 320) + 2 * 16
+    for index, image in enumerate(images):
+        x = 16 + index * (side + 12)
+        np.testing.assert_array_equal(pixels[16 : 16 + side, x : x + side], image.repeat(factor, 0).repeat(factor, 1))
+
+
+@pytest.mark.parametrize("shape", [(1, 224, 224), (2, 32, 32), (32, 128, 128), (5, 600, 300), (3, 20, 90)])
+@pytest.mark.parametrize("label", ["church", "English springer .62 / cassette player .38", LONG])
+def test_batch_labels_are_whole_and_free(shape: tuple[int, int, int], label: str) -> None:
+    figure = figure_of(plot_batch, image_files(*shape), [label] * shape[0], title=LONG * 2)
+    assert_whole(draw(figure))
+    boxes = extents(figure.texts)
+    assert len(boxes) == shape[0] + 1
+    assert_apart(boxes)
+    canvas = np.flipud(np.asarray(figure.images[0].get_array()))
+    for box in boxes:
+        behind = canvas[int(box.y0) : math.ceil(box.y1), int(box.x0) : math.ceil(box.x1)]
+        assert (behind == 255).all()
+
+
+def test_batch_shows_at_most_32_images() -> None:
+    figure = figure_of(plot_batch, image_files(40, 8, 8), [str(index) for index in range(40)])
+    assert [text.get_text() for text in figure.texts] == [str(index) for index in range(32)]
+
+
+def test_batch_title_is_drawn() -> None:
+    figure = figure_of(plot_batch, image_files(1, 8, 8), ["cat"], title="train, epoch 1")
+    assert [text.get_text() for text in figure.texts] == ["cat", "train, epoch 1"]
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        np.zeros((2, 3, 8, 8), dtype=np.uint8),
+        np.zeros((2, 8, 8, 3), dtype=np.float32),
+        np.zeros((0, 8, 8, 3), dtype=np.uint8),
+        np.zeros((8, 8, 3), dtype=np.uint8),
+    ],
+)
+def test_batch_refuses_other_arrays(tmp_path: Path, images: NDArray[np.uint8]) -> None:
+    with pytest.raises(ValueError, match="images must be"):
+        plot_batch(images, ["cat"] * len(images), tmp_path / "batch.png")
+
+
+def test_batch_needs_a_label_for_each_image(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="each of 2 images, not 1"):
+        plot_batch(image_files(2, 8, 8), ["cat"], tmp_path / "batch.png")

@@ -1,0 +1,77 @@
+"""The confusion matrix: counts, names, and how large it grows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from figures import LONG, assert_apart, assert_whole, confusion, draw, extents, figure_of
+
+from trainer.figures.outputs import plot_confusion
+
+
+@pytest.mark.parametrize("size", [1, 2, 10, 20, 60, 100, 300])
+def test_confusion_is_whole_with_its_names_apart(size: int) -> None:
+    figure = figure_of(plot_confusion, confusion(size), [LONG if size % 4 == 0 else "cat"] * size)
+    assert_whole(draw(figure))
+    axes = figure.axes[0]
+    assert_apart([*extents(axes.get_yticklabels()), axes.yaxis.label.get_window_extent()])
+    for label in axes.get_xticklabels():
+        assert label.get_window_extent().y0 > axes.xaxis.label.get_window_extent().y1
+        assert label.get_window_extent().y1 < axes.bbox.y0
+
+
+def test_confusion_is_normalized_by_row_and_keeps_a_class_without_samples() -> None:
+    counts = np.array([[3, 1, 0], [0, 0, 0], [5, 0, 15]])
+    axes = figure_of(plot_confusion, counts, ["a", "b", "c"]).axes[0]
+    assert np.asarray(axes.images[0].get_array()).tolist() == [[0.75, 0.25, 0], [0, 0, 0], [0.25, 0, 0.75]]
+    assert axes.images[0].get_clim() == (0, 1)
+    assert axes.get_title("left") == "Accuracy 75.00% (18 of 24)"
+
+
+def test_confusion_writes_each_count_into_its_cell() -> None:
+    counts = np.array([[97, 3], [0, 123_456]])
+    axes = figure_of(plot_confusion, counts, ["cat", "dog"]).axes[0]
+    written = {text.get_position(): text.get_text() for text in axes.texts}
+    assert written == {(0, 0): "97", (1, 0): "3", (0, 1): "0", (1, 1): "0.12M"}
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["cat", "dog"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog"]
+
+
+@pytest.mark.long
+def test_counts_fit_their_cells() -> None:
+    counts = np.resize([9, 99_999, 123_456, 12_345_678], (20, 20))
+    axes = figure_of(plot_confusion, counts, ["x"] * 20).axes[0]
+    assert max(box.width for box in extents(axes.texts)) < axes.bbox.width / 20
+
+
+def test_confusion_of_many_classes_has_no_counts_then_no_names() -> None:
+    few, many, most = (figure_of(plot_confusion, confusion(size), ["cat"] * size).axes[0] for size in (20, 100, 300))
+    assert len(few.texts) == 400
+    assert not many.texts
+    assert {label.get_text() for label in many.get_xticklabels()} == {"cat"}
+    assert "cat" not in {label.get_text() for label in most.get_xticklabels()}
+
+
+def test_confusion_grows_within_limits() -> None:
+    sizes = (2, 20, 100, 1000, 3000)
+    widths = [figure_of(plot_confusion, np.eye(size, dtype=int), ["x"] * size).bbox.width for size in sizes]
+    assert widths == sorted(widths)
+    assert widths[0] > 300
+    assert widths[-1] < 3000
+
+
+def test_confusion_shortens_names_that_would_dwarf_it() -> None:
+    axes = figure_of(plot_confusion, confusion(2), ["x" * 500, "y"]).axes[0]
+    assert axes.get_yticklabels()[0].get_text().count("…") == 1
+    assert axes.bbox.x0 < 400
+
+
+def test_confusion_of_nothing() -> None:
+    axes = figure_of(plot_confusion, np.zeros((2, 2), dtype=int), ["cat", "dog"]).axes[0]
+    assert axes.get_title("left") == "No samples"
+
+
+@pytest.mark.parametrize(("shape", "size"), [((2, 3), 2), ((3, 3), 2), ((0, 0), 0), ((4,), 2)])
+def test_confusion_refuses_other_shapes(tmp_path: Path, shape: tuple[int, ...], size: int) -> None:
+    with pytest.raises(ValueError, match="counts must be"):
+        plot_confusion(np.zeros(shape, dtype=int), ["cat"] * size, tmp_path / "confusion.png")
