@@ -56,6 +56,17 @@ def unknown_key(
     return UserError(f"{f'{key}.{text}'.lstrip('.')}: unknown key.{end}")
 
 
+def missing_package(key: str, package: str | None, extra: str) -> UserError:
+    """Return the error about a package that is not installed.
+
+    Args:
+        key: what needs it.
+        package: its name.
+        extra: the extra of this project that installs it.
+    """
+    return UserError(f"{key}: needs the package {package}. Allowed: pip install 'dali-trainer[{extra}]'.")
+
+
 def key_slip(name: object, value: object) -> str:
     """Return a hint at a slip of YAML if a key looks as if it came from one; otherwise an empty string."""
     if pair := re.fullmatch(r"(\w+)\s*[=:]\s*(\S.*)", str(name)):

@@ -74,6 +74,11 @@ def printable(text: str) -> str:
     return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "?" for c in text)
 
 
+def clip(text: str, most: int) -> str:
+    """Return a text, shortened if it is longer than a number of characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def list_some(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:
     """Return the first names, and how many more there are: "a, b, c and 5 more"."""
     listed = list(names)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from augment.data.images import portable_name
 from augment.support.background import CallQueue
-from augment.support.errors import UserError, first_line
+from augment.support.errors import first_line, missing_package
 from augment.support.text import as_bytes, printable
 from trainer.callbacks.checkpoint import best_model, best_of
 from trainer.callbacks.interrupt import status_of
@@ -135,9 +135,7 @@ class Tracker(Callback):
     def check(self, model: nn.Module) -> None:
         """Check that the package is installed."""
         if not _is_installed(self.package):
-            raise UserError(
-                f"{self._key}: needs the package {self.package}. Allowed: pip install 'dali-trainer[{self.package}]'."
-            )
+            raise missing_package(self._key, self.package, self.package)
 
     def before_fit(self, learner: Learner) -> None:
         """Start the thread, and in it the tracking."""

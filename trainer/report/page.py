@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from augment.data.images import file_name, name_of
 from augment.support.files import no_link, write_atomically
 from augment.support.secrets import as_written
-from augment.support.text import duration
+from augment.support.text import amount, duration
 from trainer.callbacks.plots import BATCH
 from trainer.figures.outputs import plot_outputs
 from trainer.loop.checkpoint import LAST
@@ -135,7 +135,14 @@ def _headline(record: Record) -> dict[str, Any]:
     shown = None if score is None or not isfinite(score) else _shown(record, score)
     name = f"validation {record.task.score_title.lower()}"
     label = f"best {name}" if _monitor(record) == key else f"{name} of the best epoch"
-    return {"score": shown, "interval": interval, "total": total, "tiles": tiles, "label": label, "name": name}
+    return {
+        "score": shown,
+        "interval": interval,
+        "images": amount(total, "image"),
+        "tiles": tiles,
+        "label": label,
+        "name": name,
+    }
 
 
 def _shown(record: Record, score: float) -> str:

@@ -64,17 +64,17 @@ class Comparison:
     def lines(self) -> list[str]:
         """Return the verdicts and the notes."""
         if len(self.rows) == 1:
-            told = ["One configuration: nothing to compare it with."]
+            lines = ["One configuration: nothing to compare it with."]
             if len(self.baseline.replicates.samples) == 1:
-                told.append("One seed says nothing about chance; run seed=1,2,3,4 as well.")
+                lines.append("One seed says nothing about chance; run seed=1,2,3,4 as well.")
         else:
-            told = [f"Compared with {self.baseline.called}, {self.why}:"]
+            lines = [f"Compared with {self.baseline.called}, {self.why}:"]
             same: dict[str, list[str]] = {}
             for row in self.rows:
                 if row.group is not self.baseline:
                     same.setdefault(row.verdict, []).append(row.group.called)
-            told += [f"{list_some(names, separator='; ')}: {text}." for text, names in same.items()]
-        return [*told, *self.notes]
+            lines += [f"{list_some(names, separator='; ')}: {text}." for text, names in same.items()]
+        return [*lines, *self.notes]
 
     def table(self) -> Table:
         """Return the means and the differences."""
@@ -167,12 +167,12 @@ def compare_groups(
     detect /= 100 if metric.share else 1
     refusals = [_refusal(group, baseline) for group in groups]
     judged = [group for group, refused in zip(groups, refusals, strict=True) if group is not baseline and not refused]
-    found = compare(baseline.replicates, [group.replicates for group in judged], metric, detect)
-    differences = {id(group): one for group, one in zip(judged, found, strict=True)}
+    found = iter(compare(baseline.replicates, [group.replicates for group in judged], metric, detect))
     rows = []
     for group, refused in zip(groups, refusals, strict=True):
-        one, text = differences.get(id(group)), refused
-        if id(group) in differences:
+        one, text = None, refused
+        if group is not baseline and not refused:
+            one = next(found)
             text = verdict(one, group.replicates, baseline.replicates, metric, detect)
         rows.append(Judged(group, one, text))
     rows.sort(key=lambda row: (row.group.metric.key != metric.key, *rank(row.group.metric.key, row.group.mean)))

@@ -156,8 +156,8 @@ def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
         return [str(groups[0][0].sweep or groups[0][0].folder)]
     tokens = _differing([settings_of(runs[0]) for runs in groups])
     overrides = _differing_overrides(groups)
-    told = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)
-    if told and (sum(map(len, overrides)) < sum(map(len, tokens)) or not all(tokens)):
+    distinct = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)
+    if distinct and (sum(map(len, overrides)) < sum(map(len, tokens)) or not all(tokens)):
         tokens = overrides
     if max(map(len, tokens), default=0) > _SETTINGS:
         # Leave out what most groups have.

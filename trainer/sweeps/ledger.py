@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import read_some, write_json
@@ -124,7 +123,8 @@ def plan_jobs(
         varied = tuple(override for override in overrides if override not in fixed)
         job = Job(folder / name, before.order if before else order, tuple(overrides), varied, trial)
         if job != before:
-            write_json(job.folder / JOB_FILE, _plain(job))
+            plain = {key: value for key, value in vars(job).items() if key != "folder"}
+            write_json(job.folder / JOB_FILE, {"id": job.id, **plain})
         order += before is None
         jobs[name] = job
     return list(jobs.values())
@@ -142,16 +142,6 @@ def read_ledger(folder: Path) -> list[Job]:
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
     """Return the jobs that a sweep still has to work on, or to wait for."""
     return [job for job in jobs if job.status() not in ENDED]
-
-
-def _plain(job: Job) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "order": job.order,
-        "overrides": list(job.overrides),
-        "varied": list(job.varied),
-        "trial": job.trial,
-    }
 
 
 def _read(file: Path) -> Job:

@@ -104,8 +104,7 @@ class Plan:
 
     def _check_space(self) -> None:
         for one in self.space:
-            ends = getattr(one.distribution, "choices", None) or (one.distribution.low, one.distribution.high)  # type: ignore[attr-defined]
-            for value in ends:
+            for value in one.ends:
                 check_jobs([[*self.fixed, one.override(value)]], config_name=self.config_name)
             if isinstance(one.distribution, FloatDistribution):
                 low, high = one.distribution.low, one.distribution.high
@@ -185,6 +184,7 @@ def _enqueue(plan: Plan) -> None:
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
     jobs: list[Job] = []
     while True:
+        _tell(plan)
         jobs = unfinished(jobs)
         known = {job.id for job in jobs}
         jobs += [job for job in _begun(plan) if job.id not in known]
@@ -195,18 +195,17 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
                 return
             worker.signals.check(NO_FURTHER_JOB)
             time.sleep(POLL)
+            continue
         launcher.run_until_one_ends(jobs, worker)
 
 
 def _next(plan: Plan, worker: Worker) -> Job | None:
     """Return the job of a new trial; None if there are enough."""
+    settings = plan.search.settings
     while True:
         with plan.search.locked() as study:
-            if len(counted(study)) >= plan.search.settings.n_trials:
-                return None
-            if plan.search.settings.sampler == "grid" and not study.get_trials(
-                deepcopy=False, states=[TrialState.WAITING]
-            ):
+            waiting = settings.sampler != "grid" or study.get_trials(deepcopy=False, states=[TrialState.WAITING])
+            if not waiting or len(counted(study)) >= settings.n_trials:
                 return None
             trial = ask(plan.search, study)
             chosen = suggest_from(trial, plan.space)
@@ -227,7 +226,6 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
 
 def _begun(plan: Plan, *, others: bool = False) -> list[Job]:
     """Return the jobs of trials that have begun and that nobody works on; with `others`, of all that have begun."""
-    _tell(plan)
     known = {job.id: job for job in read_ledger(plan.search.folder)}
     study = plan.search.study()
     jobs = [

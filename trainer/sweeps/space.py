@@ -47,6 +47,15 @@ class Dimension:
             text = "null" if value is None else str(value)
         return f"{self.plus}{self.key}={text}"
 
+    @property
+    def ends(self) -> Sequence[Value]:
+        """All choices, or both ends of an interval."""
+        values = self.distribution
+        if isinstance(values, CategoricalDistribution):
+            return values.choices
+        assert isinstance(values, FloatDistribution | IntDistribution)
+        return values.low, values.high
+
     def suggest(self, trial: Trial) -> Value:
         """Return the value that a trial draws."""
         values = self.distribution

@@ -45,7 +45,7 @@ class Metric:
 
     @property
     def share(self) -> bool:
-        """Whether scores are in [0, 1], so that differences are told in points."""
+        """Whether scores are in [0, 1], so that differences are given in points."""
         return self.within == (0, 1)
 
 

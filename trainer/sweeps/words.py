@@ -42,8 +42,8 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
     if found.beyond_chance:
         by = size(metric, abs(found.mean), digits)
         return f"{'better' if better else 'worse'} by {by} ({about}, {p}, {counts}{paired})"
-    told = f"{signed(found, metric)}, {about}, {p}, {counts}{paired}"
-    return f"no difference beyond chance ({told}){_more(found, metric, detect)}"
+    details = f"{signed(found, metric)}, {about}, {p}, {counts}{paired}"
+    return f"no difference beyond chance ({details}){_more(found, metric, detect)}"
 
 
 def _more(found: Difference, metric: Metric, detect: float) -> str:

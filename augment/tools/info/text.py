@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from augment.support.text import amount, list_some, short_number
+from augment.support.text import amount, clip, list_some, short_number
 from augment.tools.info.duplicates import Tally
 from augment.tools.info.findings import Finding
 from augment.tools.info.summary import NOUNS, SPLITS, Info
@@ -59,7 +59,9 @@ def _table(info: Info) -> list[str]:
         order, cut = sorted(order), len(order)
     else:
         order, cut = [*order[:_ENDS], *order[-_ENDS:]], _ENDS
-    rows = [(_short(info.data.classes[index]), *(f"{count:,}" for count in info.counts[index])) for index in order]
+    rows = [
+        (clip(info.data.classes[index], _WIDEST), *(f"{count:,}" for count in info.counts[index])) for index in order
+    ]
     lines = _aligned([("", *SPLITS), *rows])
     if cut < len(order):
         lines.insert(1 + cut, f"  ... {len(info.data.classes) - len(order):,} between the largest and the smallest")
@@ -115,10 +117,6 @@ def _named(title: str, things: Sequence[T], say: Callable[[T], str]) -> list[str
         return []
     more = [f"  and {len(things) - _FILES:,} more"] if len(things) > _FILES else []
     return [title, *(f"  {say(thing)}" for thing in things[:_FILES]), *more, ""]
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from augment.support.text import clip
 from trainer.sweeps.groups import REPEATED, name_groups, same_configuration
 from trainer.sweeps.runs import Run
 
@@ -80,11 +81,6 @@ def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
             found |= {run.folder: len(names) for run in group}
             names.append(clip(name, VALUE))
     return names, [found[run.folder] for run in runs]
-
-
-def clip(text: str, most: int) -> str:
-    """Return a text, shortened if it is longer than a number of characters."""
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _flatten(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Value]]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 
-from augment.support.errors import UserError
+from augment.support.errors import UserError, missing_package
 from augment.support.files import shown
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import Job, unfinished
@@ -69,7 +69,4 @@ class Cluster(Launcher):
         try:
             return import_module(package)
         except ImportError as error:
-            raise UserError(
-                f"hydra/launcher={self.name}: needs the package {package}. "
-                f"Allowed: pip install 'dali-trainer[{self.name}]'."
-            ) from error
+            raise missing_package(f"hydra/launcher={self.name}", package, self.name) from error

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from augment.pipeline.serving.torch_crops import Crop
 from augment.recipe.plan import Plan
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError, first_line, missing_package
 from trainer.run.trained import Trained
 from trainer.tasks.tta import average
 
@@ -122,9 +122,7 @@ def require_onnx() -> None:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"--to: needs the package {error.name}. Allowed: pip install 'dali-trainer[export]'."
-        ) from error
+        raise missing_package("--to", error.name, "export") from error
 
 
 @contextmanager
