@@ -184,8 +184,8 @@ def _enqueue(plan: Plan) -> None:
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
     jobs: list[Job] = []
     while True:
-        _tell(plan)
         jobs = unfinished(jobs)
+        _tell(plan)
         known = {job.id for job in jobs}
         jobs += [job for job in _begun(plan) if job.id not in known]
         while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
