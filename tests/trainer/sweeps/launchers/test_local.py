@@ -21,6 +21,21 @@ from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.processes import Command
 
 
+def run_side_by_side(jobs: list[Job]) -> None:
+    """Keep jobs from ending before each has begun, so that no process takes two of them."""
+
+    def release() -> None:
+        deadline = time.monotonic() + 8
+        while time.monotonic() < deadline and not all((job.folder / "where.json").exists() for job in jobs):
+            time.sleep(0.02)
+        for job in jobs:
+            (job.folder / "hold").unlink()
+
+    for job in jobs:
+        (job.folder / "hold").touch()
+    Thread(target=release, daemon=True).start()
+
+
 @pytest.mark.parametrize(("seen", "given"), [(None, {"3", "1"}), ("7,6, GPU-5,4", {"4", "6"})], ids=["all", "some"])
 def test_two_jobs_at_a_time_take_turns_on_gpus(
     seen: str | None, given: set[str], jobs: list[Job], monkeypatch: pytest.MonkeyPatch
@@ -30,6 +45,7 @@ def test_two_jobs_at_a_time_take_turns_on_gpus(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    run_side_by_side(jobs[:2])
     Local(n_jobs=2, gpus="3,1").run(jobs, FakeRuns().worker())
     assert not unfinished(jobs)
     ran = where(jobs)
@@ -48,6 +64,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_job_resumed(jobs: list[Job]
 def test_workers_live_until_the_end_of_a_sweep(jobs: list[Job], tmp_path: Path) -> None:
     """So a search, whose jobs come one after another, imports PyTorch once in each."""
     worker = FakeRuns().worker()
+    run_side_by_side(jobs[:2])
     with Local(n_jobs=2).pool(tmp_path, worker, 2) as pool:
         assert pool.at_a_time == 2
         pool.run(jobs[:2], worker)
@@ -55,7 +72,7 @@ def test_workers_live_until_the_end_of_a_sweep(jobs: list[Job], tmp_path: Path) 
     assert not unfinished(jobs)
     ran = [process for process, _ in where(jobs)]
     assert len({*ran[:2]}) == 2
-    assert {*ran[:2]} == {*ran[2:]}
+    assert {*ran[2:]} <= {*ran[:2]}
 
 
 def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) -> None:
