@@ -171,7 +171,7 @@ def make_loader(
         UserError: an unknown source or setting, a value that is not allowed, or data that cannot be used.
     """
     from augment.cli.compose import with_data
-    from augment.data.sources import load_dataset
+    from augment.data.sources import forget_changed, load_dataset
     from augment.params import Count, parse_params
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
@@ -187,6 +187,7 @@ def make_loader(
     parse_params(numbers, {"world_size": world_size, "batch_size": batch_size, "threads": threads}, "")
     Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
+    forget_changed()
     dataset = load_dataset(with_data(recipe, data, settings).source())
     chosen = dataset.train if split == "train" else dataset.val
     threads = threads or min(16, cores())

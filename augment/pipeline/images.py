@@ -68,7 +68,7 @@ def read_images(given: Any, device: torch.device) -> Images:
         raise UserError(f"images: none are given. Allowed: {_ALLOWED}, with at least one image.")
     if all(isinstance(image, bytes | bytearray | memoryview) for image in given):
         return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
-    images = [np.asarray(to_rgb(image)) if isinstance(image, Image.Image) else image for image in given]
+    images = [_pixels(image, number) if isinstance(image, Image.Image) else image for number, image in enumerate(given)]
     kinds = set()
     for number, image in enumerate(images):
         _check(image, 3, f"images[{number}]")
@@ -100,6 +100,13 @@ def _check(image: Any, ndim: int, what: str) -> None:
     if dtype != "uint8" or len(shape) != ndim or shape[-1] != 3 or 0 in shape:
         hint = " Channels come last: images.permute(0, 2, 3, 1)." if len(shape) == 4 and shape[1] == 3 else ""
         raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} Allowed: {_ALLOWED}.")
+
+
+def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:
+    """Return the pixels of a PIL image, (height, width, 3)."""
+    if image.mode == "F":  # of any range: Pillow would take 0..1 for black
+        raise UserError(f"images[{number}]: a PIL image of mode F is not allowed. Allowed: {_ALLOWED}.")
+    return np.asarray(to_rgb(image))
 
 
 def _kind(image: Any, device: torch.device, what: str) -> Literal["cpu", "gpu"]:

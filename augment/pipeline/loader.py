@@ -29,8 +29,9 @@ _SAVED_EVERY = 64  # batches; at most this many are run again when an image turn
 class Loader:
     """Iterates over a split, one epoch per pass.
 
-    A pass that is cut short (break, exception) is over: the next one starts with the next epoch's first batch. A
-    loader that has loaded a state resumes in the middle of the epoch where the state was saved.
+    A pass that is cut short (break, exception) is over: the next one starts with the next epoch's first batch, and the
+    old one's iterator raises an error. A loader that has loaded a state resumes in the middle of the epoch where the
+    state was saved.
 
     Args:
         plan: what is done to the images.
@@ -138,6 +139,8 @@ class Loader:
         self._bad.watch.look()
         batches, epoch = len(self), self.epoch
         for number in range(self.batch, batches):
+            if (self.epoch, self.batch) != (epoch, number):
+                raise UserError("loader: this pass is over, for another one has begun. Allowed: one pass at a time.")
             outputs = self._next()
             if number == batches - 1:
                 # Consume the batch that drop_last leaves out before the last one is handed out, so that a consumer who

@@ -58,7 +58,10 @@ class Mixer:
         given = self._values(images.shape[-1], epoch, start, len(images), images.device)
         for stage, values in zip(stages, given, strict=True):
             applied, step = values.pop("applied", None), stage.steps[0]
-            mixed, share = step.op.function(images, partners, **step.op.fixed(step.params), **values)
+            both = images, partners
+            if not stage.neutral:  # an op of the user's own may write to what it is given, which is needed again
+                both, values = (images.clone(), partners.clone()), {n: value.clone() for n, value in values.items()}
+            mixed, share = step.op.function(*both, **step.op.fixed(step.params), **values)
             if applied is not None:
                 mixed = torch.where(applied[:, None, None, None], mixed, images)
                 share = torch.where(applied, share, 1.0)

@@ -1,7 +1,9 @@
 """A recipe as a function of images in memory, for loops that read their images themselves."""
 
+import os
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from augment.recipe.op import Array
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName
-from augment.support.errors import UserError
+from augment.support.errors import UserError, first_line
 from augment.support.text import amount
 from augment.support.timing import cores
 
@@ -82,6 +84,7 @@ class Transform:
         self._classes = classes
         self._options: dict[str, Any] = {"half": half, "threads": threads or min(16, cores())}
         self._graphs: dict[str, _Graph] = {}
+        self._lock, self._process = Lock(), os.getpid()
         self._graph("cpu", 1)  # to find at once what cannot be drawn
 
     def __call__(self, images: Any, targets: Any = None) -> Any:
@@ -102,14 +105,11 @@ class Transform:
         """
         read = read_images(images, self._device)
         checked = self._check_targets(targets, len(read))
-        graph = self._graph(read.kind, len(read))
-        try:
-            views = graph.run(read, self.position)
-        except RuntimeError:
-            del self._graphs[read.kind]  # a pipeline that failed once cannot be used again
-            check_encoded(read)
-            raise
-        call, self.position = self.position, self.position + 1
+        if self._process != os.getpid():  # forked: the threads of pipelines stay behind, and these cannot be freed
+            self._process, self._lock, self._graphs, self._inherited = os.getpid(), Lock(), {}, self._graphs
+        with self._lock:
+            views = self._run(read)
+            call, self.position = self.position, self.position + 1
         if checked is None:
             return views[0] if len(views) == 1 else tuple(views)
         if self.plan.batch_stages:
@@ -118,6 +118,18 @@ class Transform:
             views, checked = [view for view, _ in mixed], mixed[0][1]
         return Batch(views[0], checked, torch.arange(len(read), device=self._device), tuple(views))
 
+    def _run(self, read: Images) -> list[Tensor]:
+        """Return the views of images."""
+        graph = self._graph(read.kind, len(read))
+        try:
+            return graph.run(read, self.position)
+        except BaseException as error:
+            # A pipeline that failed once cannot be used again, nor one that was fed a part of its inputs.
+            del self._graphs[read.kind]
+            if isinstance(error, RuntimeError):
+                check_encoded(read)
+            raise
+
     def _check_targets(self, targets: Any, count: int) -> Tensor | None:
         """Return targets as a tensor on the device."""
         mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
@@ -125,15 +137,24 @@ class Transform:
             if mixing:
                 raise UserError(f"targets: missing, and {mixing} mixes them. Allowed: transform(images, targets).")
             return None
-        tensor = torch.as_tensor(targets).to(self._device, non_blocking=True)
-        tensor = tensor.float() if tensor.is_floating_point() else tensor.long()
-        if len(tensor) != count or tensor.ndim != (2 if tensor.is_floating_point() else 1):
+        allowed = f"Allowed: ({count},) class indices, or ({count}, K) floats."
+        try:
+            given = torch.as_tensor(targets)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"targets: no tensor can be made of them: {first_line(error)}. {allowed}") from error
+        if given.shape[:1] != (count,) or given.ndim != (2 if given.is_floating_point() else 1):
             raise UserError(
-                f"targets: {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} for "
-                f"{amount(count, 'image')}. Allowed: ({count},) class indices, or ({count}, K) floats."
+                f"targets: {tuple(given.shape)} {str(given.dtype).removeprefix('torch.')} for "
+                f"{amount(count, 'image')}. {allowed}"
             )
+        tensor = given.to(self._device, non_blocking=True)
+        tensor = tensor.float() if tensor.is_floating_point() else tensor.long()
         if mixing and not tensor.is_floating_point() and self._classes is None:
             raise UserError(f"classes: missing, and {mixing} mixes class indices. Allowed: Transform(..., classes=N).")
+        if mixing and not given.is_floating_point() and given.device.type == "cpu":  # a look at a GPU would wait for it
+            beyond = [target for target in given.tolist() if not 0 <= target < (self._classes or 0)]
+            if beyond:
+                raise UserError(f"targets: there is no class {beyond[0]}. Allowed: 0 to {(self._classes or 0) - 1}.")
         return tensor
 
     def _graph(self, kind: str, count: int) -> "_Graph":

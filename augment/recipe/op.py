@@ -284,7 +284,8 @@ def batch(
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: see `local`.
-        neutral: drawn values with which the op changes no bit, and each share is 1.
+        neutral: drawn or prepared values with which the op changes no bit, and each share is 1. An op that has some
+            must not write to what it is given.
         params: the op's parameters by name; p is added.
     """
     return _register("batch", params, uniforms=uniforms, prepare=prepare, neutral=neutral)

@@ -114,7 +114,10 @@ class Stage:
         rows = np.concatenate([np.flatnonzero(applied), skipped])
         position = np.where(applied, np.cumsum(applied) - 1, len(rows) - 1)
         prepared = op.prepare(size=size, **op.values(params, {name: value[rows] for name, value in values.items()}))
-        return {name: value[position] for name, value in prepared.items()}
+        found = {name: value[position] for name, value in prepared.items()}
+        for name in (op.neutral.keys() & found.keys()) - values.keys():
+            found[name][np.logical_not(applied)] = op.neutral[name]
+        return found
 
 
 def parts_of(step: Step) -> int:

@@ -9,6 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from augment.cli.explanation import explain
 from augment.cli.overrides import normalize, refuse_sweeps, refuse_words
 from augment.cli.trust import TRUST_FLAG
+from augment.data.sources import forget_changed
 from augment.support.errors import UserError
 from trainer.cli import ranks
 from trainer.cli.auto import is_auto, resume_auto
@@ -35,6 +36,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     Raises:
         UserError: a mistake in the overrides, found before anything is written, or one that ends the run.
     """
+    forget_changed()
     if ranks.follows():
         ranks.follow(leaves=False)
         ending: Any = None

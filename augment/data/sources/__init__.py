@@ -6,9 +6,18 @@ The modules of this package are found, not listed: one that declares a source is
 from importlib import import_module
 from pkgutil import iter_modules
 
-from augment.data.sources.registry import SOURCES, LeftOut, Source, load_dataset, notices_of, parse_data, source
+from augment.data.sources.registry import (
+    SOURCES,
+    LeftOut,
+    Source,
+    forget_changed,
+    load_dataset,
+    notices_of,
+    parse_data,
+    source,
+)
 
-__all__ = ["SOURCES", "LeftOut", "Source", "load_dataset", "notices_of", "parse_data", "source"]
+__all__ = ["SOURCES", "LeftOut", "Source", "forget_changed", "load_dataset", "notices_of", "parse_data", "source"]
 
 
 def _import_built_in() -> None:

@@ -1,11 +1,14 @@
 """The base classes of sources, and the registry that maps names in the `data` section to sources."""
 
 import logging
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from logging import LogRecord
 from pathlib import Path
+from stat import S_ISDIR
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -217,6 +220,17 @@ def load_dataset(source: Source, left_out: LeftOut | None = None) -> Dataset:
     return _select(source, Path.cwd(), left_out)[0]
 
 
+def forget_changed() -> None:
+    """Forget the datasets if files or folders that their sources name have changed: a notebook lives long.
+
+    Files in a folder that come or go are noticed, those that are overwritten are not: they are read again anyway.
+    """
+    if any(_state(source, folder) != state for (source, folder), state in _STATES.items()):
+        for loaded in (_select, _load):
+            loaded.cache_clear()
+        _STATES.clear()
+
+
 def notices_of(source: Source, left_out: LeftOut | None = None) -> tuple[LogRecord, ...]:
     """Return the log entries of `load_dataset` with the same arguments; load it if necessary."""
     return _load(_whole(source), Path.cwd())[1] + _select(source, Path.cwd(), left_out)[1]
@@ -270,8 +284,29 @@ def _select(source: Source, folder: Path, left_out: LeftOut | None) -> tuple[Dat
     return dataset, tuple(notices)
 
 
+# The files and folders of the sources that were loaded, as they were then.
+_STATES: dict[tuple[Source, Path], list[tuple[str, int, int]]] = {}
+
+
+def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
+    """Return size and time of change of what a source's settings name, and of the folders two levels below."""
+    named = [folder / Path(value).expanduser() for value in vars(source).values() if isinstance(value, str)]
+    found: list[tuple[str, int, int]] = []
+    for _ in range(3):
+        inside = []
+        for path in named:
+            with suppress(OSError, ValueError):  # not a path, or one that is gone
+                stat = os.stat(path)
+                found.append((str(path), 0 if S_ISDIR(stat.st_mode) else stat.st_size, stat.st_mtime_ns))
+                if S_ISDIR(stat.st_mode):
+                    with os.scandir(path) as entries:
+                        inside += [Path(entry.path) for entry in entries if entry.is_dir()]
+        named = sorted(inside)
+    return found
+
+
 @cache
-def _load(source: Source, _: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
+def _load(source: Source, folder: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
     with recorded_notices() as notices:
         if isinstance(source, LabeledSource) and source.val is None and not source.cuts_val:
             raise UserError(VAL_MISSING)
@@ -282,4 +317,5 @@ def _load(source: Source, _: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
         warn_of_foreign(dataset)
         if dataset.task == "classify" and len(dataset.classes) == 1:
             logger.warning("there is only one class, %s: nothing to learn", dataset.classes[0])
+    _STATES[source, folder] = _state(source, folder)
     return dataset, tuple(notices)

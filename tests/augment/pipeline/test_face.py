@@ -1,6 +1,7 @@
 """The public face: `import augment` alone, in the loops that people write."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -194,6 +195,25 @@ def test_loaders_of_ranks_share_an_epoch(recipe: Recipe, folder: Path) -> None:
     loaders = [loader_of(recipe, folder, rank=rank, world_size=3) for rank in range(3)]
     assert [len(loader) for loader in loaders] == [2, 2, 2]
     assert sorted(index for loader in loaders for batch in loader for index in batch.indices.tolist()) == [*range(20)]
+
+
+def test_data_that_have_changed_are_loaded_again(recipe: Recipe, folder: Path, tmp_path: Path) -> None:
+    def files(**options: Any) -> list[Any]:
+        return list(augment.make_loader(recipe, split="train", batch_size=4, device="cpu", **options).split.files)
+
+    root = tmp_path / "images"
+    shutil.copytree(folder, root)
+    before = files(data="folder", root=root)
+    assert files(data="folder", root=root)[0] is before[0]  # not loaded again
+    added = before[0].with_name("added.png")
+    shutil.copy(before[1], added)
+    assert set(files(data="folder", root=root)) == {*before, added}
+
+    arrays = {name: str(tmp_path / f"{name}.npy") for name in ("train", "val", "train_targets", "val_targets")}
+    for count in (4, 6):
+        for name, file in arrays.items():
+            np.save(file, np.arange(count) % 2 if "targets" in name else np.zeros((count, 8, 8, 3), np.uint8))
+        assert len(files(data="numpy", **arrays)) == count
 
 
 def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) -> None:

@@ -139,6 +139,21 @@ def test_only_samples_that_an_op_applies_to_are_prepared() -> None:
     assert (kernels[~applied] == np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])).all()
 
 
+def test_neutral_values_may_be_those_that_are_prepared() -> None:
+    op = OPS["sharpen"]
+    assert op.prepare is not None
+    itself = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])
+    sampler = Sampler(plan_of({"sharpen": {"p": 0.1}}, "train"), SEED)
+    (stage,) = sampler.plan.stages
+    draws = sampler.draw(2, 0, 400)
+    applied, everywhere = stage.applied(draws), stage.values(draws, SIZE)["kernel"]
+    step = replace(stage.steps[0], op=replace(op, neutral={"kernel": itself}))
+    fed = stage_values(replace(stage, positions=((step,),)), draws, SIZE, neutral=True)
+    assert list(fed) == ["kernel"]
+    np.testing.assert_array_equal(fed["kernel"][applied], everywhere[applied])
+    assert (fed["kernel"][~applied] == itself).all()
+
+
 def test_samples_behind_a_mask_are_not_prepared() -> None:
     op, counts = OPS["motion_blur"], []
     assert op.prepare is not None

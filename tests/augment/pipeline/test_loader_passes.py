@@ -18,6 +18,7 @@ from augment.pipeline.build import Shard
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.recipe.steps import SplitName
+from augment.support.errors import UserError
 
 # --- passes that are cut short ---
 
@@ -26,6 +27,18 @@ def fail_in_the_loop(loader: Loader, after: int) -> None:
     for number, _ in enumerate(loader, 1):
         if number == after:
             raise RuntimeError("in the loop")
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_pass_cannot_go_on_after_another_has_begun(split: SplitName, grays: Split, device: torch.device) -> None:
+    loader = make(first(grays, 9), device, plan=plan_of({}, split), batch_size=2)
+    older = iter(loader)
+    take(older, 2)
+    newer = iter(loader)
+    begun = take(newer, 1)
+    with pytest.raises(UserError, match=r"^loader: this pass is over, for another one has begun"):
+        next(older)
+    assert sorted(indices([*begun, *take(newer)])) == list(range(9))
 
 
 def cut(loader: Loader, after: int, how: str) -> Iterator[Batch] | None:

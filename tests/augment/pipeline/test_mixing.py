@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, kstest
 from torch import Tensor
 
+from augment import Range, batch
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
 from augment.pipeline.loader import Loader
@@ -138,6 +139,30 @@ def test_neutral_values_do_what_masks_do(
     for one, other in zip(neutral, batches(), strict=True):
         assert torch.equal(one.images, other.images)
         assert torch.equal(one.targets, other.targets)
+
+
+def test_an_op_may_write_to_what_it_is_given(varied: Split, device: torch.device, clean_registry: None) -> None:
+    share_range = Range(default=(0.2, 0.8), within=(0, 1), doc="of the image")
+
+    @batch(share_range=share_range)
+    def blend(images: Tensor, partners: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+        """Blend."""
+        own = share[:, None, None, None]
+        return images * own + partners * (1 - own), share
+
+    @batch(share_range=share_range)
+    def blend_in_place(images: Tensor, partners: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+        """Blend."""
+        own = share[:, None, None, None].clone()
+        images.mul_(own).add_(partners.mul_(1 - own))
+        return images, share.add_(1).sub_(1)
+
+    made = []
+    for name in ("blend", "blend_in_place"):
+        steps = {"first": {"op": name, "p": 0.5}, "second": {"op": name, "p": 0.5}}
+        made += [list(loader_of(plan_of(steps, views={"count": 2, "crop": "same"}), varied, device))]
+    for one, other in zip(*made, strict=True):
+        torch.testing.assert_close((*other.views, other.targets), (*one.views, one.targets))
 
 
 def test_p_zero_is_no_mixing(varied: Split, device: torch.device) -> None:

@@ -1,8 +1,11 @@
 """A recipe on images in memory: what it takes, what it draws, and that it makes what a loader makes."""
 
 import io
+import multiprocessing
+import multiprocessing.connection
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -130,6 +133,7 @@ def test_half(device: torch.device) -> None:
         (iter(ALIKE), "images: iterator is not allowed."),
         ([ALIKE[0], ALIKE[0][..., 0]], "images[1]: uint8 (30, 40) is not allowed."),
         ([ALIKE[0], b"..."], "images[1]: bytes is not allowed."),
+        ([Image.new("F", (8, 8))], "images[0]: a PIL image of mode F is not allowed."),
     ],
 )  # fmt: skip
 def test_images_that_are_not_allowed(images: Any, message: str) -> None:
@@ -150,6 +154,49 @@ def test_bytes_that_are_no_image_are_named_and_the_next_batch_works(
         with pytest.raises(UserError, match=rf"^images\[2\]: cannot be decoded: {reason}"):
             transform([good[0], good[1], bad])
         assert same(transform(good), expected)
+
+
+def test_windows_of_a_call_that_failed_are_not_used_in_the_next(device: torch.device) -> None:
+    # The first view's window does not depend on the image, and is fed before the second view's fails.
+    crops = {"first": {}, "second": {"steps": {"random_resized_crop": {}}}}
+    recipe = recipe_of({"random_crop": {"scale": 0.5}}, views=crops)
+    one, other = (Transform(recipe, device=device, seed=SEED, threads=1) for _ in range(2))
+    good = [encoded(image) for image in ALIKE]
+    with pytest.raises(UserError, match=r"^images\[0\]: cannot be decoded"):
+        one([b"no image", *good[1:]])
+    for _ in range(2):
+        assert all(map(same, one(good), other(good)))
+
+
+def test_threads_share_a_transform() -> None:
+    transform = transform_of({}, torch.device("cpu"))
+    levels = range(0, 200, 50)
+
+    def work(level: int) -> list[float]:
+        batch = np.full((2, SIZE, SIZE, 3), level, np.uint8)
+        return [float(transform(batch)[0, 0, 0, 0]) for _ in range(20)]
+
+    with ThreadPoolExecutor(len(levels)) as pool:
+        found = list(pool.map(work, levels))
+    assert [len(set(some)) for some in found] == [1] * len(levels)
+    assert sorted({some[0] for some in found}) == [some[0] for some in found]
+    assert transform.position == 20 * len(levels)
+
+
+def test_a_forked_process_can_use_a_transform() -> None:
+    transform = transform_of({"rotate": {}}, torch.device("cpu"))
+    expected = transform(ALIKE)
+    transform.position = 0
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=lambda: queue.put(transform(ALIKE).numpy()), daemon=True)
+    child.start()
+    try:
+        assert multiprocessing.connection.wait([queue._reader, child.sentinel], timeout=20) == [queue._reader]
+        np.testing.assert_array_equal(queue.get(), expected.numpy())
+    finally:
+        child.kill()
+        child.join()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -361,12 +408,21 @@ def test_labels_and_numbers_are_floats() -> None:
         ([0, 1], "targets: (2,) int64 for 6 images. Allowed: (6,) class indices, or (6, K) floats."),
         ([[0]] * 6, "targets: (6, 1) int64 for 6 images."),
         ([0.5] * 6, "targets: (6,) float32 for 6 images."),
+        (3, "targets: () int64 for 6 images."),
+        (["cat"] * 6, "targets: no tensor can be made of them: too many dimensions 'str'. Allowed: (6,) class"),
         ([0] * 6, "classes: missing, and mixup mixes class indices. Allowed: Transform(..., classes=N)."),
     ],
 )
 def test_targets_that_are_not_allowed(targets: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         transform_of({"mixup": {}}, torch.device("cpu"))(ALIKE, targets)
+
+
+@pytest.mark.parametrize("wrong", [CLASSES, -1])
+def test_a_class_that_does_not_exist_is_named(wrong: int) -> None:
+    transform = transform_of({"mixup": {}}, torch.device("cpu"), classes=CLASSES)
+    with pytest.raises(UserError, match=f"^targets: there is no class {wrong}. Allowed: 0 to 3.$"):
+        transform(ALIKE, [0, 1, 2, 3, wrong, 0])
 
 
 def test_a_refused_call_does_not_count() -> None:

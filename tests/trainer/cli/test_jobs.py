@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import trainer
 from augment import UserError
+from augment.data.sources import load_dataset, parse_data
 from trainer import Callback, CancelFit, Learner, Summary, configurable, train
 from trainer.callbacks.recorder import TIMES, read_metrics
 from trainer.cli.main import main
@@ -113,3 +115,15 @@ def test_mistakes_are_errors_of_the_user_before_anything_is_written(
         train(*overrides)
     assert str(caught.value).startswith(message)
     assert not list(tmp_path.iterdir())
+
+
+def test_data_that_have_changed_are_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"train": "x.npy", "val": "x.npy", "train_targets": "y.npy", "val_targets": "y.npy"}
+    np.save("x.npy", np.zeros((4, 8, 8, 3), np.uint8))
+    np.save("y.npy", np.arange(4) % 2)
+    load_dataset(parse_data({"source": "numpy", **given}))
+    np.save("x.npy", np.zeros((4, 8, 8), np.uint8))
+    overrides = [f"data.{name}={file}" for name, file in given.items()]
+    with pytest.raises(UserError, match=r"^data\.train=x\.npy: is \(4, 8, 8\) uint8\."):
+        train("data.source=numpy", "fit.device=cpu", "fit.epochs=1", *overrides)
