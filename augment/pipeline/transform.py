@@ -87,6 +87,10 @@ class Transform:
         self._lock, self._process = Lock(), os.getpid()
         self._graph("cpu", 1)  # to find at once what cannot be drawn
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The process that unpickles it builds pipelines of its own, as a forked one does.
+        return {**vars(self), "_process": 0, "_lock": None, "_graphs": {}, "_inherited": {}}
+
     def __call__(self, images: Any, targets: Any = None) -> Any:
         """Transform a batch.
 

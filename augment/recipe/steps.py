@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -91,8 +92,21 @@ class Step:
         """Whether its drawn values are the same for every sample of a run."""
         return self.params.get("draw") == "once"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The op by its name: what decorators register has none by which pickle finds it.
+        op = self.op.name, self.op.function.__module__
+        return _unpickled, (op, self.key, self.p, dict(self.params), self.steps, self.weight)
+
     def __str__(self) -> str:
         return f"{self.title}  p {self.p:.4g}  {', '.join(self.settings)}".rstrip(" ,")
+
+
+def _unpickled(
+    op: tuple[str, str], key: str, p: float, params: dict[str, Any], steps: tuple[Step, ...], weight: float
+) -> Step:
+    name, module = op
+    import_module(module)  # declares the op in a new process
+    return Step(key, OPS[name], p, MappingProxyType(params), steps, weight)
 
 
 @dataclass(frozen=True)

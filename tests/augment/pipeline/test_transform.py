@@ -3,6 +3,7 @@
 import io
 import multiprocessing
 import multiprocessing.connection
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -166,6 +167,15 @@ def test_windows_of_a_call_that_failed_are_not_used_in_the_next(device: torch.de
         one([b"no image", *good[1:]])
     for _ in range(2):
         assert all(map(same, one(good), other(good)))
+
+
+def test_a_pickled_transform_goes_on() -> None:
+    steps = {"random_resized_crop": {}, "rand_augment": {}, "gaussian_noise": {"p": 0.5}, "mixup": {"p": 0.5}}
+    transform = transform_of(steps, torch.device("cpu"), classes=CLASSES)
+    transform(ALIKE, TARGETS[:6])
+    again = pickle.loads(pickle.dumps(transform))
+    assert again.position == 1
+    assert torch.equal(again(ALIKE, TARGETS[:6]).images, transform(ALIKE, TARGETS[:6]).images)
 
 
 def test_threads_share_a_transform() -> None:

@@ -1,7 +1,9 @@
 """What holds for every op in the registry, so that a new op is tested by its declaration; and plugins."""
 
 import itertools
+import pickle
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import pytest
 import torch
 from op_cases import APPLIED, LEAVES, MATRICES, given, label, plan_with, variants
 
+from augment import load_recipe
 from augment.data.dataset import Split
 from augment.params import Count, Number, Range
 from augment.pipeline.loader import Loader
 from augment.recipe.op import (
+    _OPS,
     OPS,
     Op,
     batch,
@@ -310,6 +314,20 @@ def test_plugin_is_an_op_like_any_other(plugin: str) -> None:
         parse_aug({"plugins": [plugin], "train": {"fog": {"wait_range": [0, 1]}}})
     with pytest.raises(UserError, match=r"^aug\.train\.fg: unknown op 'fg'\. Did you mean 'fog'\?"):
         parse_aug({"plugins": [plugin], "train": {"fg": {}}})
+
+
+def test_a_recipe_is_pickled_with_the_names_of_its_ops(plugin: str) -> None:
+    steps = {"one_of": {"p": 0.5, "steps": {"fog": {}, "lift": {"weight": 2}}}}
+    recipe = load_recipe({"size": SIZE, "plugins": [plugin], "train": steps})
+    pickled = pickle.dumps(recipe)
+    for name in ("fog", "lift"):  # as in a process that has not imported the module
+        _OPS.pop(name)
+    del sys.modules[plugin]
+    again = pickle.loads(pickled)
+    assert [step.op for step in again.aug.train[0].steps] == [OPS["fog"], OPS["lift"]]
+    assert str(build_plan(again.aug, "train")) == str(build_plan(recipe.aug, "train"))
+    with pytest.raises(TypeError):
+        again.aug.train[0].steps[0].params["level"] = 1.0
 
 
 def test_plugin_runs(plugin: str, photos: tuple[Path, ...], device: torch.device) -> None:
