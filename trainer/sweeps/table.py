@@ -116,6 +116,8 @@ def _job_table(jobs: Sequence[JobRow], varied: set[str]) -> Table:
 def _mean_table(means: Sequence[Group], varied: set[str]) -> Table:
     key = one_of({group.metric.key for group in means})
     rows = [["what it varies", *MEANS], *(mean_cells(group, named=key == "score") for group in means)]
+    if not any(group.name for group in means):  # nothing but seeds or folds
+        rows = [cells[1:] for cells in rows]
     over = [name for key, name in REPEATED.items() if any(override.startswith(f"{key}=") for override in varied)]
     return f"last {key} over {' and '.join(over)}", rows
 
