@@ -284,21 +284,24 @@ def _select(source: Source, folder: Path, left_out: LeftOut | None) -> tuple[Dat
     return dataset, tuple(notices)
 
 
+_DEPTH = 2  # the folders of classes, in those of splits
+
 # The files and folders of the sources that were loaded, as they were then.
 _STATES: dict[tuple[Source, Path], list[tuple[str, int, int]]] = {}
 
 
 def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
-    """Return size and time of change of what a source's settings name, and of the folders two levels below."""
-    named = [folder / Path(value).expanduser() for value in vars(source).values() if isinstance(value, str)]
+    """Return size and time of change of what a source's settings name, and of the folders down to `_DEPTH` below."""
+    named = [folder / os.path.expanduser(value) for value in vars(source).values() if isinstance(value, str)]
     found: list[tuple[str, int, int]] = []
-    for _ in range(3):
-        inside = []
+    for below in range(_DEPTH + 1):
+        inside: list[Path] = []
         for path in named:
             with suppress(OSError, ValueError):  # not a path, or one that is gone
                 stat = os.stat(path)
-                found.append((str(path), 0 if S_ISDIR(stat.st_mode) else stat.st_size, stat.st_mtime_ns))
-                if S_ISDIR(stat.st_mode):
+                is_folder = S_ISDIR(stat.st_mode)
+                found.append((str(path), 0 if is_folder else stat.st_size, stat.st_mtime_ns))
+                if is_folder and below < _DEPTH:  # the lowest may hold a million images
                     with os.scandir(path) as entries:
                         inside += [Path(entry.path) for entry in entries if entry.is_dir()]
         named = sorted(inside)
