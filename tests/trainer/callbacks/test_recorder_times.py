@@ -45,31 +45,25 @@ def test_times_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["images_per_second"] for row in learner.find(Recorder).rows] == [1.5, 1.5]
 
 
-def test_times_of_a_resumed_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seconds count both parts, the rate only the second one."""
+@pytest.mark.parametrize(
+    ("stopped", "rate"),
+    [
+        ("after_batch", 1.0),  # that of the second part alone
+        ("after_validate", 1.5),  # nothing is left to train: that of the first part, without validation
+    ],
+)
+def test_times_of_an_epoch_in_two_parts(stopped: str, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds count both parts, but not what is between them."""
     clock = Clock(monkeypatch)
     first = known(Recorder(), on("before_batch", clock.tick))
     saved: list[dict[str, object]] = []
-    first.callbacks += (on("after_batch", lambda learner: saved.append(learner.state())),)
+    first.callbacks += (on(stopped, lambda learner: saved.append(learner.state())),)
     first.fit()
     clock.now += 1000.0
     second = known(Recorder(), on("before_batch", clock.tick), epochs=1)
     second.fit(second.restore(saved[0]))
     (row,) = second.find(Recorder).rows
-    assert (row["seconds"], row["images_per_second"]) == (2.0, 1.0)
-
-
-def test_times_of_an_epoch_that_was_interrupted_in_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left to train: the rate is that of the first part, without the time of validation."""
-    clock = Clock(monkeypatch)
-    first = known(Recorder(), on("before_batch", clock.tick))
-    saved: list[dict[str, object]] = []
-    first.callbacks += (on("after_validate", lambda learner: saved.append(learner.state())),)
-    first.fit()
-    second = known(Recorder(), on("before_batch", clock.tick), epochs=1)
-    second.fit(second.restore(saved[0]))
-    (row,) = second.find(Recorder).rows
-    assert (row["seconds"], row["images_per_second"]) == (2.0, 1.5)
+    assert (row["seconds"], row["images_per_second"]) == (2.0, rate)
 
 
 def test_each_row_has_the_loss_since_the_previous_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

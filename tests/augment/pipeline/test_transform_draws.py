@@ -1,0 +1,199 @@
+"""A recipe on images in memory: what it draws, and that it makes what a loader makes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoded import for_device
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import Pipeline
+from PIL import Image
+from scipy.stats import ks_2samp
+from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, recipe_of, same, transform_of
+
+from augment import Batch, Number, Range, Recipe, Transform, UserError, crop, load_recipe, local
+from augment.data.dataset import Split
+from augment.pipeline.loader import Loader
+from augment.pipeline.windows import COLUMNS, random_windows
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import SplitName
+
+# Everything that draws: windows, places, matrices, a choice of ops, and noise inside of DALI, masked or not.
+RANDOM: dict[str, dict[str, Any]] = {
+    "windows": {"random_resized_crop": {}},
+    "places": {"random_crop": {}},
+    "matrices": {"flip": {"p": 0.5}, "rotate": {"p": 0.5}, "hue": {"p": 0.5}},
+    "policy": {"rand_augment": {}},
+    "gaussian noise": {"gaussian_noise": {"p": 0.5}},
+    "shot noise": {"shot_noise": {"p": 0.5}},
+    "salt and pepper": {"salt_and_pepper": {}},
+    "erase": {"erase": {"fill": "noise", "p": 0.8}},
+}
+EVERY_DRAW = pytest.mark.parametrize("steps", RANDOM.values(), ids=RANDOM.keys())
+
+
+@EVERY_DRAW
+def test_a_call_draws_by_its_number_alone(steps: dict[str, Any], device: torch.device) -> None:
+    transform = transform_of(steps, device)
+    calls = [transform(ALIKE) for _ in range(3)]
+    assert not same(calls[0], calls[1])
+    assert not same(calls[1], calls[2])
+    transform.position = 1
+    assert same(transform(ALIKE), calls[1])
+    other = transform_of(steps, device)
+    other.position = 2
+    assert same(other(ALIKE), calls[2])
+    assert other.position == 3
+
+
+@EVERY_DRAW
+def test_a_sample_draws_by_its_place_in_the_batch_whatever_its_size(
+    steps: dict[str, Any], device: torch.device
+) -> None:
+    transform = transform_of(steps, device)
+    few = transform(ALIKE[:2])
+    for images in (ALIKE, ALIKE[:2]):  # a larger batch than the first one, and a smaller one again
+        transform.position = 0
+        assert same(transform(images)[:2], few)
+
+
+@pytest.mark.parametrize("changed", [{"seed": SEED + 1}, {"split": "val"}, {"rank": 1}])
+def test_seed_split_and_rank_draw_otherwise(changed: dict[str, Any]) -> None:
+    for steps in (RANDOM["windows"], RANDOM["matrices"], RANDOM["gaussian noise"]):
+        ones, others = (transform_of(steps, torch.device("cpu"), **options)(ALIKE) for options in ({}, changed))
+        assert not same(ones, others)
+
+
+def test_the_seed_is_that_of_the_recipe_unless_it_is_given() -> None:
+    recipe = load_recipe({"size": SIZE, "train": RANDOM["matrices"]}, f"seed={SEED}")
+    assert same(Transform(recipe, device="cpu")(ALIKE), transform_of(RANDOM["matrices"], torch.device("cpu"))(ALIKE))
+
+
+@pytest.mark.parametrize("height", [3, 30, 200])
+@pytest.mark.parametrize("width", [2, 40, 300])
+@pytest.mark.parametrize(
+    ("area", "aspect"),
+    [((0.35, 1.0), (3 / 4, 4 / 3)), ((0.1, 0.3), (0.9, 1.1)), ((0.9, 1.0), (2.0, 3.0)), ((0.01, 0.02), (0.01, 100))],
+)
+def test_windows_come_from_the_distribution_of_dali(
+    height: int, width: int, area: tuple[float, float], aspect: tuple[float, float]
+) -> None:
+    count = 4000
+    pipeline = Pipeline(batch_size=count, num_threads=1, device_id=None, prefetch_queue_depth=1)
+    with pipeline:
+        shape = types.Constant(np.array([height, width], np.int64))
+        ranges = {"random_area": list(area), "random_aspect_ratio": list(aspect)}
+        pipeline.set_outputs(*fn.random_crop_generator(shape, **ranges, seed=SEED))
+    start, sides = (np.asarray(output.as_tensor()) for output in pipeline.run())
+    uniform = np.random.default_rng(SEED).random((count, COLUMNS))
+    drawn = random_windows(uniform, np.tile([height, width], (count, 1)), area, aspect)
+    assert (drawn[:, :2] >= 0).all()
+    assert (drawn[:, 2:] <= [height, width]).all()
+    ours = [*drawn[:, :2].T, *(drawn[:, 2:] - drawn[:, :2]).T]
+    for mine, theirs in zip(ours, [*start.T, *sides.T], strict=True):
+        assert ks_2samp(mine, theirs, method="asymp").pvalue > 0.001  # 144 comparisons, of a fixed seed
+    # Area and position belong together: windows of large images have no single side or place.
+    assert ks_2samp(ours[2] * ours[3] + ours[0], sides.prod(axis=1) + start[:, 0], method="asymp").pvalue > 0.001
+
+
+def test_places_of_random_crop_are_uniform() -> None:
+    """A gray level a column: the image of the window tells where it was cut."""
+    ramp = np.repeat(np.arange(40, dtype=np.uint8)[None, :, None], 24, axis=0).repeat(3, axis=2)
+    recipe = recipe_of({"random_crop": {"padding": 0}}, mean=[0, 0, 0], std=[1, 1, 1])
+    images = Transform(recipe, device="cpu", seed=SEED, threads=1)(np.stack([ramp] * 3400))
+    lefts = (images[:, 0, 0, 0] * 255).round().int()
+    counts = np.bincount(lefts, minlength=17)
+    assert len(counts) == 17
+    assert ((counts - 200) ** 2 / 200).sum() < 39.3  # chi-square, 16 degrees of freedom, p = .001
+
+
+def test_an_op_that_sets_its_seed_is_refused(clean_registry: None) -> None:
+    @local(random=True, std_range=Range(default=(1, 2), within=(0, 9), doc="noise"))
+    def seeded_noise(images: Any, dali: Any, std: Any) -> Any:
+        """Add noise."""
+        return dali.fn.noise.gaussian(images, stddev=std, seed=dali.seed)
+
+    message = r"^aug\.train\.seeded_noise: `dali\.seed` .* Allowed: \*\*dali\.random in its place\."
+    with pytest.raises(UserError, match=message):
+        transform_of({"seeded_noise": {}}, torch.device("cpu"))
+
+
+def test_a_crop_that_draws_by_itself_is_refused(clean_registry: None) -> None:
+    @crop(random=True, share=Number(default=0.5, within=(0, 1), doc="of the sides"))
+    def own_crop(source: Any, size: int, share: float) -> Any:
+        """Cut somewhere."""
+        return source.resize(fn.crop(source.decode(), crop=[8, 8], crop_pos_x=fn.random.uniform(range=[0, 1])), size)
+
+    with pytest.raises(UserError, match=r"^aug\.train\.own_crop: draws by itself, which no call can repeat\."):
+        transform_of({"own_crop": {}}, torch.device("cpu"))
+
+
+# --- as a loader makes it ---
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    folder = tmp_path_factory.mktemp("stored")
+    files = tuple(folder / f"{number}.png" for number in range(len(PHOTOS)))
+    for file, photo in zip(files, PHOTOS, strict=True):
+        Image.fromarray(photo).save(file)
+    return Split(files, tuple(TARGETS))
+
+
+def first_batch(recipe: Recipe, split: SplitName, stored: Split, device: torch.device) -> Batch:
+    plan = build_plan(recipe.aug, split)
+    images = Split(for_device(stored.files, device), stored.targets)
+    batches: Iterator[Batch] = iter(
+        Loader(plan, images, batch_size=len(stored), seed=SEED, device=device, classes=CLASSES)
+    )
+    return next(batches)
+
+
+@pytest.mark.parametrize("name", ["imagenette", "finetune", "imagenette_2019", "strong", "none"])
+def test_validation_is_that_of_a_loader(name: str, stored: Split, device: torch.device) -> None:
+    recipe = load_recipe(name, f"aug.size={SIZE}")
+    expected = first_batch(recipe, "val", stored, device)
+    transform = Transform(recipe, "val", device=device, seed=SEED)
+    made = transform(PHOTOS, TARGETS)
+    assert same(made.images, expected.images)
+    assert same(made.targets, expected.targets)
+    assert made.indices.tolist() == list(range(len(PHOTOS)))
+    assert same(transform([file.read_bytes() for file in stored.files]), expected.images)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"center_crop": {}, "flip": {"p": 0.5}, "rotate": {"p": 0.5}, "hue": {"p": 0.5}, "gaussian_blur": {"p": 0.5}},
+        {"letterbox": {}, "rand_augment": {}},
+        {"resize": {"side": "short"}, "contrast": {}, "posterize": {"p": 0.5}, "mixup": {}},
+        {"flip": {"p": 0.5}, "cutmix": {"p": 0.5}},
+    ],
+)
+def test_the_first_call_draws_as_the_first_batch_of_a_loader(
+    steps: dict[str, Any], stored: Split, device: torch.device
+) -> None:
+    """Windows and noise apart, which DALI draws there."""
+    recipe = load_recipe({"size": SIZE, "train": steps})
+    expected = first_batch(recipe, "train", stored, device)
+    order = expected.indices.tolist()
+    transform = Transform(recipe, device=device, seed=SEED, classes=CLASSES)
+    made = transform([PHOTOS[i] for i in order], [TARGETS[i] for i in order])
+    assert same(made.images, expected.images)
+    assert same(made.targets, expected.targets)
+
+
+@pytest.mark.parametrize("crop_of_views", ["own", "same"])
+def test_views(crop_of_views: str, device: torch.device) -> None:
+    views = {"count": 3, "crop": crop_of_views}
+    recipe = recipe_of({"random_resized_crop": {}}, views=views)
+    transform = Transform(recipe, device=device, seed=SEED)
+    first, second, third = transform(ALIKE)
+    assert same(first, second) == same(second, third) == (crop_of_views == "same")
+    transform.position = 0
+    batch = transform(ALIKE, [0] * len(ALIKE))
+    assert [same(one, other) for one, other in zip(batch.views, (first, second, third), strict=True)] == [True] * 3
+    assert same(batch.images, first)
+    assert same(first, Transform(recipe_of({"random_resized_crop": {}}), device=device, seed=SEED)(ALIKE))
