@@ -195,17 +195,19 @@ def follow(config: Config) -> str:
         ending.callback(release_memory)
         loaders = make_loaders(config)
         ending.callback(loaders.close)
-        learner: Learner | None = make_learner(config, loaders, callbacks=_callbacks(config))
-        assert learner is not None
-        try:
-            learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
-            return status_of(learner)
-        except (MemoryError, RuntimeError) as error:
-            if (explained := explain(error, config, Path())) is None:
-                raise
-            raise explained from error
-        finally:
-            learner = None  # so that its memory is released, too
+        return _fit_along(config, loaders)
+
+
+def _fit_along(config: Config, loaders: Loaders) -> str:
+    """Fit in a function of its own: at its end nothing refers to the model, whose memory can be released."""
+    learner = make_learner(config, loaders, callbacks=_callbacks(config))
+    try:
+        learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
+    except (MemoryError, RuntimeError) as error:
+        if (explained := explain(error, config, Path())) is None:
+            raise
+        raise explained from error
+    return status_of(learner)
 
 
 def _callbacks(config: Config) -> tuple[Callback, ...]:

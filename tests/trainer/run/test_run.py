@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
@@ -378,3 +380,27 @@ def test_a_gpu_gets_images_of_half_the_size_for_16_bits(
         assert next(iter(loader)).images.dtype == dtype
         assert isinstance(loader, Loader)
         loader.close()
+
+
+def test_a_rank_frees_its_model_before_it_leaves_the_others(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On GPUs, recorded work that still refers to the other ranks would keep all of them from ending."""
+    monkeypatch.chdir(tmp_path)
+    models: list[ReferenceType[torch.nn.Module]] = []
+    alive: list[bool] = []
+    release = run.release_memory
+
+    def watched(*given: Any, **options: Any) -> Learner:
+        learner = make_learner(*given, **options)
+        models.append(ref(learner.model))
+        return learner
+
+    def released() -> None:
+        release()
+        alive.extend(model() is not None for model in models)
+
+    monkeypatch.setattr(run, "make_learner", watched)
+    monkeypatch.setattr(run, "release_memory", released)
+    assert run.follow(small_config(photos, "fit.epochs=1")) == "finished"
+    assert alive == [False]
