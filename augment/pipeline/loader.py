@@ -140,7 +140,7 @@ class Loader:
         batches, epoch = len(self), self.epoch
         for number in range(self.batch, batches):
             if (self.epoch, self.batch) != (epoch, number):
-                raise UserError("loader: this pass is over, for another one has begun. Allowed: one pass at a time.")
+                raise UserError("loader: this pass is over because another one has begun. Allowed: one pass at a time.")
             outputs = self._next()
             if number == batches - 1:
                 # Consume the batch that drop_last leaves out before the last one is handed out, so that a consumer who

@@ -109,7 +109,7 @@ class Transform:
         """
         read = read_images(images, self._device)
         checked = self._check_targets(targets, len(read))
-        if self._process != os.getpid():  # forked: the threads of pipelines stay behind, and these cannot be freed
+        if self._process != os.getpid():  # in a fork, pipelines have no threads, and to free them would hang
             self._process, self._lock, self._graphs, self._inherited = os.getpid(), Lock(), {}, self._graphs
         with self._lock:
             views = self._run(read)
