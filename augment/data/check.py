@@ -11,7 +11,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import sha1
 from itertools import groupby
@@ -25,6 +24,7 @@ from augment.data.dataset import BadImage, ImageRef, Split
 from augment.data.decoding import Decoder
 from augment.data.faults import CONVERT, NOT_DECODED, find_fault_of_header, strict_pillow
 from augment.data.images import is_decoded, name_of
+from augment.support.background import mapped
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import digest, special_kind, write_atomically
@@ -223,15 +223,16 @@ def _judge_all(files: Sequence[ImageRef]) -> Iterator[tuple[ImageRef, _Verdict]]
     if not files:
         return
     chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
-    decoder, pool = Decoder(), ThreadPoolExecutor(len(os.sched_getaffinity(0)))
-    with strict_pillow(), progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress:
+    decoder, threads = Decoder(), len(os.sched_getaffinity(0))
+    with (
+        strict_pillow(),
+        progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress,
+        mapped(lambda chunk: _judge(chunk, decoder), chunks, threads) as judged,
+    ):
         task = progress.add_task("Checking files", total=len(files))
-        try:
-            for chunk, results in zip(chunks, pool.map(lambda chunk: _judge(chunk, decoder), chunks), strict=True):
-                yield from zip(chunk, results, strict=True)
-                progress.advance(task, len(chunk))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for chunk, results in zip(chunks, judged, strict=True):
+            yield from zip(chunk, results, strict=True)
+            progress.advance(task, len(chunk))
 
 
 def _judge(files: Sequence[ImageRef], decoder: Decoder) -> list[_Verdict]:

@@ -1,9 +1,9 @@
-"""Run work in background threads: a call whose result is needed later, calls in order, and repeated ones."""
+"""Run work in background threads: a call whose result is needed later, calls at once, in order, and repeated ones."""
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from augment.support.errors import UserError, first_line
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 # Of repeated work: seconds between two calls, and the share of one core that it may take.
 _EVERY, _SHARE = 10.0, 0.01
@@ -35,6 +36,50 @@ def prompt_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
+
+
+@contextmanager
+def mapped(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[Iterator[R]]:
+    """Call a function for items in threads, in a context whose end waits for the calls that have begun.
+
+    Ctrl-C is safe: it raises in the main thread, where within an executor's methods it could leave a lock taken for
+    ever. Therefore a thread of its own calls those.
+
+    Args:
+        work: the function.
+        items: its arguments.
+        threads: how many calls run at once, at most.
+
+    Returns:
+        What the calls return, in the order of the items; an error is raised in its turn.
+    """
+    done: SimpleQueue[Future[R] | None] = SimpleQueue()
+    left = False
+
+    def call(item: T) -> R:
+        if left:
+            raise CancelledError
+        return work(item)
+
+    def run() -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                for future in [pool.submit(call, item) for item in items]:
+                    wait([future])
+                    done.put(future)
+            except BaseException as error:  # nobody else would learn of it
+                failed: Future[R] = Future()
+                failed.set_exception(error)
+                done.put(failed)
+        done.put(None)
+
+    thread = Thread(target=run, name="mapped", daemon=True)
+    thread.start()
+    try:
+        yield (future.result() for future in iter(done.get, None))
+    finally:
+        left = True
+        thread.join()
 
 
 class Background(Generic[T]):

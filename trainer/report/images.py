@@ -1,7 +1,6 @@
 """Images in the page: figures of the run, and thumbnails of the samples that the model gets most wrong."""
 
 import base64
-from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from augment.data.dataset import ImageRef
+from augment.support.background import mapped
 from trainer.figures.thumbnail import thumbnail
 from trainer.report.record import Record
 from trainer.tasks.display import WrongSample
@@ -53,8 +53,7 @@ def mistakes(record: Record, count: int) -> tuple[list[Mistake], str]:
         return [], "The validation images are no longer those of this run."
     wrong = list(islice(record.task.mistakes(samples, record.classes), count))
     chosen = [files[index[sample.position]] for sample in wrong]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        uris = pool.map(_thumbnail, chosen)
+    with mapped(_thumbnail, chosen, _THREADS) as uris:
         return [Mistake(*found) for found in zip(chosen, wrong, uris, strict=True)], ""
 
 

@@ -8,7 +8,6 @@ averaged down. The train split is small on purpose: a network without augmentati
 import os
 from collections.abc import Callable, Iterable, Mapping
 from colorsys import hls_to_rgb
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 from augment.data.drawn.things import CLASSES, THINGS, Part, Points, Tone
+from augment.support.background import mapped
 from augment.support.errors import UserError
 from augment.support.files import atomic_path
 
@@ -214,10 +214,6 @@ def _draw_all(folder: Path, images: Mapping[str, tuple[Any, ...]], draw: Callabl
         draw(*images[name]).save(folder / name, quality=JPEG_QUALITY)
 
     # Threads: Pillow and NumPy release the GIL most of the time.
-    pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
-    try:
-        done = pool.map(save, images)
+    with mapped(save, images, min(os.cpu_count() or 1, 8)) as done:
         for _ in track(done, "Drawing the sample set", len(images), console=Console(stderr=True), transient=True):
             pass
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -1,7 +1,6 @@
 """Write the same images in the format of every source."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +19,7 @@ from augment.data.dataset import Dataset, Split
 from augment.data.formats.protobuf import VARINT, field, varint
 from augment.data.images import open_image, read_encoded
 from augment.data.sources import parse_data
+from augment.support.background import mapped
 from augment.support.errors import UserError
 from augment.support.timing import cores
 
@@ -131,8 +131,9 @@ def _write_numpy(split: Split, path: Path) -> None:
         with open_image(split.files[index]) as image:
             pixels[index] = np.asarray(image.convert("RGB"))
 
-    with ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(decode, range(count)))
+    with mapped(decode, range(count), cores()) as decoded:
+        for _ in decoded:
+            pass
     np.save(path.with_suffix(".targets.npy"), np.array(split.targets))
 
 

@@ -6,7 +6,6 @@ hashing, Norouzi, Punjani and Fleet 2012).
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import combinations
@@ -18,6 +17,7 @@ from PIL import Image
 from augment.data.dataset import ImageRef, Target
 from augment.data.faults import DECODER_ERRORS, strict_pillow
 from augment.data.images import is_decoded, read_encoded
+from augment.support.background import mapped
 from augment.support.errors import UserError
 from augment.tools.info.luma import MAX_BITS, MIN_CORRELATION, read_luma
 from augment.tools.info.scan import Scan
@@ -150,9 +150,12 @@ def _differing(bits: NDArray[np.uint64]) -> NDArray[np.int64]:
 def _confirmed(images: Sequence[ImageRef], scan: Scan, pairs: Pairs) -> Pairs:
     """Return the pairs whose gray levels correlate."""
     wanted = np.unique(pairs).tolist()
-    with strict_pillow(), ThreadPoolExecutor(_THREADS) as pool:
-        read = pool.map(lambda index: _luma(images[index], int(scan.facts["orientation"][index])), wanted)
-        lumas = dict(zip(wanted, read, strict=True))
+
+    def read(index: int) -> NDArray[np.uint8] | None:
+        return _luma(images[index], int(scan.facts["orientation"][index]))
+
+    with strict_pillow(), mapped(read, wanted, _THREADS) as found:
+        lumas = dict(zip(wanted, found, strict=True))
     kept = [
         (a, b)
         for a, b in pairs.tolist()

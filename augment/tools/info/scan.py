@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,6 +15,7 @@ from PIL import Image
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
 from augment.data.images import is_decoded, read_encoded
+from augment.support.background import mapped
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.tools.info.luma import BLANK, perceptual_hash, read_luma
@@ -74,19 +74,19 @@ def scan_images(images: Sequence[ImageRef]) -> Scan:
     def scan_chunk(start: int) -> list[tuple[Any, ...] | str]:
         return [_scan_image(image) for image in images[start : start + _CHUNK]]
 
-    pool = ThreadPoolExecutor(max(_THREADS, len(os.sched_getaffinity(0))))
-    with strict_pillow(), progress_bar(quiet=len(images) <= _PROGRESS_FROM) as progress:
+    with (
+        strict_pillow(),
+        progress_bar(quiet=len(images) <= _PROGRESS_FROM) as progress,
+        mapped(scan_chunk, starts, max(_THREADS, len(os.sched_getaffinity(0)))) as scanned,
+    ):
         task = progress.add_task("Scanning images", total=len(images))
-        try:
-            for start, found in zip(starts, pool.map(scan_chunk, starts), strict=True):
-                for index, known in enumerate(found, start):
-                    if isinstance(known, str):
-                        faults[index] = known
-                    else:
-                        facts[index] = known
-                progress.advance(task, len(found))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for start, found in zip(starts, scanned, strict=True):
+            for index, known in enumerate(found, start):
+                if isinstance(known, str):
+                    faults[index] = known
+                else:
+                    facts[index] = known
+            progress.advance(task, len(found))
     return Scan(facts, faults)
 
 

@@ -3,16 +3,71 @@
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from augment.support import background
-from augment.support.background import Background, CallQueue, Refresher, prompt_turns
+from augment.support.background import Background, CallQueue, Refresher, mapped, prompt_turns
 
 
 def fail() -> None:
     raise OSError("no such image")
+
+
+def test_several_calls_run_at_once_and_return_in_order() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def work(item: int) -> int:
+        if item < 2:
+            both.wait()
+        return 10 * item
+
+    with mapped(work, range(4), 2) as results:
+        assert list(results) == [0, 10, 20, 30]
+
+
+def test_an_error_of_a_call_is_raised_in_its_turn() -> None:
+    with mapped(lambda item: 1 // item, (1, 0, 1), 2) as results:
+        assert next(results) == 1
+        with pytest.raises(ZeroDivisionError):
+            next(results)
+
+
+def test_an_error_of_the_items_is_raised() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise OSError("no such image")
+
+    with mapped(str, items(), 2) as results, pytest.raises(OSError, match="no such image"):
+        list(results)
+
+
+def test_whoever_leaves_early_waits_for_what_has_begun_and_for_no_more() -> None:
+    begun, proceed, ended = threading.Event(), threading.Event(), []
+
+    def work(item: int) -> None:
+        begun.set()
+        assert proceed.wait(10)
+        ended.append(item)
+
+    with mapped(work, range(50), 1):
+        assert begun.wait(10)
+        threading.Timer(0.05, proceed.set).start()
+    assert ended == [0]
+    assert not any(thread.name == "mapped" for thread in threading.enumerate())
+
+
+def test_the_main_thread_takes_no_lock_of_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watched(ThreadPoolExecutor):
+        def __getattribute__(self, name: str) -> object:
+            assert threading.current_thread() is not threading.main_thread()
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(background, "ThreadPoolExecutor", Watched)
+    with mapped(str, range(3), 2) as results:
+        assert list(results) == ["0", "1", "2"]
 
 
 def test_it_runs_in_another_thread_that_ends_with_the_work() -> None:
