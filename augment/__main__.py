@@ -2,15 +2,18 @@
 
 import sys
 
-from augment.cli.tools import run_tool
 from augment.support.process import run_and_leave
+from augment.support.signals import StopSignals
 from augment.support.text import keep_names
 
 
 def main() -> int:
     """Run the tool that the command line names; return the exit code."""
-    keep_names()
-    return run_tool(__package__, sys.argv[1:])
+    with StopSignals() as signals:
+        with signals.ending(130):
+            from augment.cli.tools import run_tool
+        keep_names()
+        return run_tool(__package__, sys.argv[1:])
 
 
 if __name__ == "__main__":

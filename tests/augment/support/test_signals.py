@@ -113,6 +113,28 @@ def test_a_signal_in_a_destructor_is_not_lost_and_one_at_the_end_exits_at_once()
     assert (done.returncode, done.stdout, done.stderr) == (7, "not lost\nfarewell", "")
 
 
+IMPORTING = """
+import signal, sys
+
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == "hydra":
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by inheritance where pytest runs in the background
+sys.meta_path.insert(0, Finder)
+from PACKAGE.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("package", ["augment", "trainer"])
+def test_ctrl_c_while_modules_are_imported_exits_at_once(package: str) -> None:
+    code = IMPORTING.replace("PACKAGE", package)
+    done = subprocess.run([sys.executable, "-c", code], env=WITH_US, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 PRINTER = """
 import fcntl, termios, time
 from augment.support.signals import StopSignals
