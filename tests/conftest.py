@@ -4,6 +4,7 @@ import fcntl
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from importlib import import_module
@@ -24,6 +25,10 @@ from augment.recipe.op import _OPS
 # several test processes that share the cores are ten times slower with more.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
+
+# Where pytest runs in the background, it and what it starts would ignore Ctrl-C, which tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What tests share checks too, and is to say what it found as they do.
 pytest.register_assert_rewrite("op_checks", "passes", "pipelines", "rendering")

@@ -121,7 +121,6 @@ class Finder:
         if name == "hydra":
             signal.raise_signal(signal.SIGINT)
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by inheritance where pytest runs in the background
 sys.meta_path.insert(0, Finder)
 from PACKAGE.__main__ import main
 main()

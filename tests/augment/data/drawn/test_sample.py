@@ -150,14 +150,13 @@ def test_an_interrupted_build_leaves_nothing_and_draws_no_further(
 
 def test_ctrl_c_leaves_nothing_and_draws_no_further(tmp_path: Path) -> None:
     code = """
-import signal, sys
+import sys
 from pathlib import Path
 from augment.data.drawn import sample
 
 drawn = []
 draw = sample.draw
 sample.draw = lambda *place: drawn.append(place) or draw(*place)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by inheritance where pytest runs in the background
 try:
     sample.make_sample(Path(sys.argv[1]), train_per_class=200, val_per_class=0)
 except KeyboardInterrupt:
