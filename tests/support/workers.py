@@ -21,7 +21,7 @@ from trainer.sweeps.work import Worker
 
 def run(config, overrides, folder, **_):
     (folder / "where.json").write_text(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     for name, end in {"die": lambda: os.kill(os.getpid(), signal.SIGKILL), "fail": lambda: 1 / 0}.items():
         if (folder / name).exists():
             (folder / name).unlink()

@@ -25,7 +25,7 @@ def run_side_by_side(jobs: list[Job]) -> None:
     """Keep jobs from ending before each has begun, so that no process takes two of them."""
 
     def release() -> None:
-        deadline = time.monotonic() + 8
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not all((job.folder / "where.json").exists() for job in jobs):
             time.sleep(0.02)
         for job in jobs:
