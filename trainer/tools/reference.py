@@ -106,7 +106,7 @@ def op_table() -> str:
 def source_table() -> str:
     """Return the table of sources in Markdown."""
     shared = settings(Source)
-    lines = ["| `data=` | what it reads | needs | may have |", "|---|---|---|---|"]
+    lines = ["| `data=` | what it reads | required | optional |", "|---|---|---|---|"]
     for name, cls in SOURCES.items():
         own = {key: param for key, param in settings(cls).items() if shared.get(key) is not param}
         needed = ", ".join(f"`{key}`" for key, param in own.items() if param.required)
