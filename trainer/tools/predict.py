@@ -44,7 +44,7 @@ _EXAMPLES = """\
   RUN photos/ --tta flip           averaged over each image and its mirror image
   RUN photos/ fit.device=cpu fit.batch_size=256
 
-RUN is the folder of a run. Images that cannot be used, also those that turn bad meanwhile, are reported and skipped;
+RUN is the folder of a run. Images that cannot be used, or that become unreadable meanwhile, are reported and skipped;
 the exit code is then 1, and 2 if none is left."""
 
 

@@ -34,8 +34,11 @@ ROOT = CONF.parent
 _USAGE = """\
 usage: python -m trainer [TOOL] [-m] [--cfg job] [+aug=NAME] [data=NAME] [model=NAME] [key=value ...]
 
-Without the name of a tool it trains. -m trains once for each combination of values that are separated by commas,
-fit.resume=RUN_FOLDER resumes a run, and --cfg job prints the configuration.
+Without the name of a tool, it trains. Each key=value changes one of the settings below.
+
+  -m                       train once for each combination of comma-separated values
+  fit.resume=RUN_FOLDER    resume a run; with --trust, also one that names code of your own
+  --cfg job                print the configuration and exit
 """
 
 
@@ -61,7 +64,9 @@ def help_text(groups: Sequence[str]) -> str:
         "fit.stages.<stage>", settings(StageSettings), head="fit.stages.<stage>: sizes that change over epochs"
     )
     lines += _section("aug", settings(Aug))
-    lines += _section("aug.views", settings(Views), head="aug.views: equal views of each train image")
+    lines += _section(
+        "aug.views", settings(Views), head="aug.views: several views of each train image, by the same steps"
+    )
     lines += _section("aug.views.<view>", settings(View), head="aug.views.<view>: a view with `steps` of its own")
     shared = settings(Source)
     lines += _section("data", shared, head="data: settings of every source")

@@ -114,7 +114,7 @@ def _spans(file: RecordFile, index: Index, keys: Iterable[str] = (), **more: Any
 @source("webdataset")
 @dataclass(frozen=True, kw_only=True)
 class WebDataset(Records):
-    """Tar shards of pairs such as cat_1.jpg and cat_1.cls (number or name of its class) or cat_1.json; read in place."""
+    """Tar shards of pairs such as cat_1.jpg and cat_1.cls (number or name of a class) or cat_1.json, read in place."""
 
     typed: ClassVar[bool] = False  # a .cls file is text
 
