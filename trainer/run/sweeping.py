@@ -31,7 +31,7 @@ class SearchSettings:
         )
     )
     enqueue: Mapping[str, Any] | None = setting(
-        OptionMap(optional=True, doc="configurations to try first, by any names: {mine: {fit.lr: 0.01}}")
+        OptionMap(optional=True, doc="configurations to try first, each under any name: {mine: {fit.lr: 0.01}}")
     )
     prune: bool = setting(
         Flag(default=True, doc="end trials that are behind others after the same number of epochs (successive halving)")
