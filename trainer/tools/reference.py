@@ -51,7 +51,8 @@ def help_text(groups: Sequence[str]) -> str:
     lines = [_USAGE]
     for package in ("trainer", "augment"):
         lines += [f"tools of python -m {package}", list_tools(package)]
-    lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", f"Groups of files in conf/: {', '.join(groups)}"]
+    lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", "", "files in conf/, chosen by GROUP=NAME"]
+    lines += [f"  {group}: {', '.join(config_files(group))}" for group in groups if group != EXPERIMENT]
     lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
     lines += [*_rows(TOP), "", *_section("run", settings(RunLabels), head="run: its name and tags")]
     lines += _section("hydra.sweeper", settings(SearchSettings), head="hydra/sweeper=optuna: a search, with -m")
