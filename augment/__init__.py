@@ -155,16 +155,16 @@ def make_loader(
 
     Args:
         recipe: a recipe from `load_recipe`.
-        data: the name of a source, or of a file of conf/data; None: the data of the recipe's overrides.
+        data: the name of a source, or of a file of conf/data; None: the source that the recipe's overrides choose.
         split: train or val.
         batch_size: samples in a batch; the last one of an epoch may be smaller.
-        device: where batches are made and handed out, "cuda" or "cpu".
+        device: where batches are made and returned, "cuda" or "cpu".
         seed: the seed of the shuffle and the draws; None: that of the recipe.
         rank: the rank of this process among those that share an epoch.
         world_size: number of processes that share an epoch.
         drop_last: leave out the smaller last batch, unless it is the only one.
         half: float16 in place of float32.
-        threads: CPU threads; None: one a core, at most 16.
+        threads: CPU threads; None: one per core, at most 16.
         settings: settings of the source, as `data.*` on the command line: `root=DIR`, `val_fraction=0.2`.
 
     Raises:

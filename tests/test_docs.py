@@ -1,6 +1,7 @@
 """What the README and docs/ say is true: generated parts, links, and names of modules."""
 
 import re
+from itertools import pairwise
 
 import pytest
 from documented import TEXTS
@@ -42,6 +43,15 @@ def test_links_lead_somewhere(page: str) -> None:
         if anchor:
             titles = re.findall(r"^#+ (.*)$", file.read_text(), re.M)
             assert anchor in [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles], target
+
+
+@every_page
+def test_no_line_of_a_paragraph_begins_like_a_list(page: str) -> None:
+    """Markdown would begin a list there, as at "1. If" after "between 0 and"."""
+    lines = prose(TEXTS[page]).splitlines()
+    for above, line in pairwise(lines):
+        if re.match(r"([-+*]|1[.)]) ", line):
+            assert not above.strip() or re.match(r"[-+*] |  |\d+[.)] ", above), line
 
 
 @every_page

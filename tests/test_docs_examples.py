@@ -146,6 +146,17 @@ def test_views_as_shown() -> None:
     assert [own.tree for own in plan.per_view[:2]] == [own.tree for own in byol.per_view]
 
 
+def test_an_experiment_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = [code for _, code in blocks("yaml") if "conf/experiment/mine.yaml" in code]
+    Path("conf/experiment").mkdir(parents=True)
+    Path("conf/experiment/mine.yaml").write_text(code)
+    composed = compose(["+experiment=mine", "seed=1"])
+    assert composed["data"] == {"source": "folder", "root": "photos"}
+    assert (composed["model"]["depth"], composed["fit"]["epochs"]) == (18, 60)
+    assert list(composed["aug"]["train"]) == list(compose(["+aug=strong"])["aug"]["train"])
+
+
 def test_stages_as_shown() -> None:
     (code,) = [code for _, code in blocks("yaml") if "stages:" in code]
     given = OmegaConf.to_container(OmegaConf.create(code))

@@ -4,7 +4,7 @@
 
     summary = train("+aug=imagenette", "fit.epochs=2")
 
-Everything here is imported when it is first asked for; PyTorch and DALI take seconds.
+Names are imported when they are first used, because PyTorch and DALI take seconds to import.
 """
 
 from importlib import import_module

@@ -217,7 +217,7 @@ def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxy
 
 @dataclass(frozen=True)
 class Recipe:
-    """What `augment` uses of a configuration.
+    """The parts of a configuration that `augment` uses.
 
     The sections model, fit, callbacks and run may be given, so that a command line of the trainer works here too; they
     are ignored.

@@ -19,7 +19,7 @@ from augment.support.yaml_files import read_yaml
 CONF = (Path(__file__).parents[1] / "conf").resolve()
 
 CONFIG_DIR_FLAG = "--config-dir"
-CONFIG_DIR_HELP = "also search this folder for config files, as ./conf: its aug/mine.yaml is +aug=mine"
+CONFIG_DIR_HELP = "also search this folder for config files, like ./conf: its aug/mine.yaml is +aug=mine"
 
 _given: list[Path] = []
 
@@ -55,7 +55,7 @@ def config_files(group: str) -> dict[str, Path]:
         for file in sorted((folder / group).glob("*.yaml")):
             other = files.setdefault(file.stem, file)
             if other != file and other.read_bytes() != file.read_bytes():
-                raise UserError(f"{group}={file.stem}: both {other} and {file}. Allowed: one file of a name.")
+                raise UserError(f"{group}={file.stem}: both {other} and {file}. Allowed: one file per name.")
     return files
 
 
@@ -127,7 +127,8 @@ class _UserFiles(FileConfigSource):
         found = super().load_config(config_path)
         if group == "experiment" and found.header["package"] != "_global_":
             raise UserError(
-                f"{file}: its first line is not # @package _global_. Allowed: that line; its keys are of all sections."
+                f"{file}: its first line is not # @package _global_. Allowed: that line, as its keys are of all "
+                "sections."
             )
         assert isinstance(found.config, DictConfig)
         defaults = found.config.get("defaults", [])

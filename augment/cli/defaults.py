@@ -29,7 +29,7 @@ def check_config_file(
         UserError: names the file, what was given, and what is allowed.
     """
     if not isinstance(given, Mapping):
-        raise UserError(f"{file}: holds {given!r}. Allowed: a mapping, as lines of key: value without dashes.")
+        raise UserError(f"{file}: holds {given!r}. Allowed: a mapping, written as lines of key: value without dashes.")
     try:
         OmegaConf.create(dict(given))
     except GrammarParseError as error:
@@ -37,10 +37,12 @@ def check_config_file(
         raise UserError(f"{file}: {key}an interpolation cannot be read. Allowed: ${{KEY}}, closed by a }}.") from error
     for name, section in given.items():
         if isinstance(section, list) and name in groups:
-            raise UserError(f"{file}: {name}: holds a list. Allowed: a mapping, as lines of key: value without dashes.")
+            raise UserError(
+                f"{file}: {name}: holds a list. Allowed: a mapping, written as lines of key: value without dashes."
+            )
     entries = given.get("defaults", [])
     if not isinstance(entries, list):
-        raise UserError(f"{file}: defaults: {entries!r} is not allowed. Allowed: a list, as [NAME, {_SELF}].")
+        raise UserError(f"{file}: defaults: {entries!r} is not allowed. Allowed: a list, such as [NAME, {_SELF}].")
     if entries.count(_SELF) > 1:
         raise UserError(f"{file}: defaults: {_SELF} occurs {entries.count(_SELF)} times. Allowed: once.")
     overrides = False

@@ -33,8 +33,8 @@ def check_experiment(chosen: Mapping[str, object], settled: Collection[str]) -> 
                 path = f"{group}.{key}"
                 if path not in settled and theirs.get(path, value) != value:
                     raise UserError(
-                        f"{group}={name}: has {path}={value}, and the experiment {experiment} sets "
-                        f"{path}={theirs[path]}. Allowed: {path}=... as well, which decides, or {group}={name} "
+                        f"{group}={name}: sets {path}={value}, but the experiment {experiment} sets "
+                        f"{path}={theirs[path]}. Allowed: {path}=... as well, which overrides both; or {group}={name} "
                         "without the experiment."
                     )
 

@@ -75,7 +75,7 @@ def _without_secret(token: str, override: Override) -> str:
         return token
     if not isinstance(value, str):
         raise UserError(
-            f"{key}: has a secret in it, which would be written down. Allowed: an override for each secret, "
+            f"{key}: contains a secret, which would be written to files. Allowed: an override for each secret, "
             f"such as {key}.token=..., with one value."
         )
     return f"{token.partition('=')[0]}={hide(key, value)}"
@@ -104,8 +104,8 @@ def parse(token: str) -> Override:
         return OverridesParser.create().parse_override(_readable(token))
     except HydraException as error:
         raise UserError(
-            f"{masked(token)}: cannot be read{_reason(token, first_line(error))}. Allowed: key=value. A value with "
-            "any of = , : [ ] { } ( ) in it is put in quotes, and these in quotes of the shell: 'data.root=\"a, b\"'."
+            f"{masked(token)}: cannot be read{_reason(token, first_line(error))}. Allowed: key=value. Put a value "
+            "with any of = , : [ ] { } ( ) in double quotes, and all of it in single quotes: 'data.root=\"a, b\"'."
         ) from error
 
 
@@ -137,9 +137,9 @@ def refuse_words(tokens: Iterable[str]) -> None:
     """
     for token in tokens:
         if not isinstance(token, str):
-            raise UserError(f'{token!r} is no override. Allowed: text, as "aug.size=160".')
+            raise UserError(f'{token!r} is not an override. Allowed: text, such as "aug.size=160".')
         if not _is_override(token) or token.startswith("-"):
-            raise UserError(f"'{token}' is no override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
+            raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
 
 
 def refuse_sweeps(tokens: Sequence[str]) -> None:

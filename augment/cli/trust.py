@@ -25,7 +25,7 @@ class UntrustedError(UserError):
 
 def add_trust_flag(parser: Parser) -> None:
     """Add the flag that lets a run folder decide everything."""
-    doc = "let the run folder name code to import, downloads, and environment variables; for your own runs"
+    doc = "let the run folder name code to import, downloads, and environment variables; only for runs of your own"
     parser.add_argument(TRUST_FLAG, action="store_true", help=doc)
 
 
@@ -89,7 +89,7 @@ def check_named(
     for key, text in _texts(checked, ""):
         if "${" in text:
             raise UntrustedError(
-                f"{key}: {text} in {where} is not resolved, as a run folder may be a stranger's. "
+                f"{key}: {text} in {where} is not resolved, as a run folder may come from a stranger. "
                 f"Allowed: {key}=VALUE {allowed}."
             )
     for key, param, value in _reaching(checked, callbacks or {}):

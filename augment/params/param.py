@@ -31,8 +31,8 @@ class Param(Generic[T]):
         unit: the unit of the value, for tables and messages.
         optional: whether null is allowed.
         required: whether the configuration must give a value.
-        reach: what a value decides beyond this program, such as what is imported; the folder of a run does not.
-        aliases: what others call it; the message about such a key suggests this parameter.
+        reach: what a value decides beyond this program, such as what is imported; a run folder may not set it.
+        aliases: names that it has elsewhere; the message about such a key suggests this parameter.
     """
 
     default: T | None = None

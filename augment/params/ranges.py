@@ -29,7 +29,7 @@ class Range(Param[Interval | Values]):
         whole: draw integers only, both ends included.
         few: whether `{values: [...]}` is allowed; false if only an interval can be drawn from, as by DALI itself.
         log: draw the logarithm uniformly, so that x and 1 / x are equally likely.
-        doubt: a size that no value but 0 stays below unless it was meant in another unit, and a note about that unit.
+        doubt: a size and a note; a range within that size was probably meant in another unit, which the note names.
     """
 
     within: Interval = (-inf, inf)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass  # not frozen: Lightning moves batches between devices by assigning to their fields
 class Batch:
-    """What the model is fed; unpacks to `images, targets`.
+    """The images and targets that the model gets; unpacks to `images, targets`.
 
     Attributes:
         images: (N, 3, size, size) float32 or float16, normalized, in channels_last memory.
@@ -16,9 +16,9 @@ class Batch:
             and numbers are (N, K) float32.
         indices: (N,) int64, each sample's position in the split's files.
         views: all views of each sample, each in the form of `images`, which is the first one.
-        share: the part of the samples that all ranks have in batches of this number, in [0, 1]. 0: this rank has none
-            left in the epoch and repeats its last one, alone, so that all make the same number of batches; scores leave
-            it out.
+        share: this rank's share of the samples in the batches of all ranks at this step, in [0, 1]. 0: this rank has
+            no samples left in the epoch and repeats its last one, alone, so that all ranks make the same number of
+            batches; scores leave it out.
     """
 
     images: Tensor

@@ -38,7 +38,7 @@ class Loader:
         split: the images and their targets.
         batch_size: samples of this rank in a batch; the last one of an epoch may be smaller.
         seed: the run's seed.
-        device: where batches are made and handed out.
+        device: where batches are made and returned.
         classes: number of classes, which a plan that mixes samples needs.
         shard: rank and world size.
         placement: where images are decoded, by default on `device`.
@@ -204,9 +204,9 @@ class Loader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume at the position that `state_dict` returned: the next pass yields the same rest of that epoch.
+        """Resume at the position that `state_dict` returned: the next pass yields exactly the rest of that epoch.
 
-        The state of another number of ranks will do between two epochs; the order of the samples is then a new one.
+        Between two epochs, the state of another number of ranks is accepted, too; the samples are then in a new order.
 
         Raises:
             UserError: the state comes from a loader with other batches.

@@ -41,9 +41,9 @@ _STATE_WORDS = 7  # of 32 bits, which DALI's random generators start from
 class Transform:
     """Applies a recipe to batches of images in memory.
 
-    Call number k draws the same values whatever was called before, on every device and for every batch size: they are
-    a pure function of the seed, the split, the rank, the step, k and the image's place in the batch. Windows of random
-    crops come from the distribution that DALI uses in a loader, but are other ones.
+    The k-th call draws the same values whatever was called before, on every device and for every batch size: they are
+    a pure function of the seed, the split, the rank, the step, k and the image's position in the batch. Windows of
+    random crops have the distribution that DALI uses in a loader, but are drawn differently.
 
     Args:
         recipe: a recipe from `augment.load_recipe`.
@@ -53,13 +53,13 @@ class Transform:
         rank: the rank of this process among those that share a seed.
         classes: number of classes, which a recipe that mixes samples needs if targets are class indices.
         half: float16 in place of float32.
-        threads: CPU threads; None: one a core, at most 16.
+        threads: CPU threads; None: one per core, at most 16.
 
     Attributes:
         position: number of the next call; set it to repeat a call or to resume.
 
     Raises:
-        UserError: a device that is not there, or an op that cannot draw again in each call.
+        UserError: a device that is not available, or an op that cannot draw again in each call.
     """
 
     def __init__(

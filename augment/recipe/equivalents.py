@@ -103,7 +103,7 @@ EQUIVALENTS = (
         "RandomErasing", "Erasing, CoarseDropout", "re_prob=0.25, re_mode=pixel", "erase: {p: 0.25, fill: noise}"
     ),
     Equivalent("", "GridDropout", "", "grid_mask: {p: 0.5}"),
-    Equivalent("MixUp(alpha=0.2)", "", "mixup_alpha=0.2", "mixup: {alpha: 0.2}", "the loss takes shares of classes"),
+    Equivalent("MixUp(alpha=0.2)", "", "mixup_alpha=0.2", "mixup: {alpha: 0.2}", "the loss takes soft targets"),
     Equivalent("CutMix(alpha=1)", "", "cutmix_alpha=1", "cutmix: {alpha: 1.0}"),
     Equivalent(
         *("RandomChoice([MixUp, CutMix])", "", "switch_prob=0.5"),

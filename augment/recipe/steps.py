@@ -214,7 +214,9 @@ def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Ste
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         dashes = ", without dashes" if isinstance(given, list) else ""
-        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of steps, as rotate: {{p: 0.5}}{dashes}.")
+        raise UserError(
+            f"{key}: {given!r} is not allowed. Allowed: a mapping of steps, such as rotate: {{p: 0.5}}{dashes}."
+        )
     if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
         raise UserError(f"{key}.{twice[0]}: given twice, as text and as a number. Allowed: unique names.")
     steps: list[Step] = []
@@ -230,7 +232,7 @@ def _misplaced(name: object, value: object, key: str, before: list[Step]) -> str
     if before and name in before[-1].op.params:
         path = f"{key}.{before[-1].key}.{name}"
         return f" Did you mean {path}? In a file, the settings of a step are indented below its name."
-    return f"{key_slip(name, value)} Allowed: a mapping of parameters, as {{p: 0.5}}."
+    return f"{key_slip(name, value)} Allowed: a mapping of parameters, such as {{p: 0.5}}."
 
 
 def _parse_step(name: str, given: Mapping[Any, Any] | None, key: str, weights: bool) -> Step:
@@ -260,7 +262,7 @@ def _parse_nested(op: Op, given: object, params: Mapping[str, Any], key: str) ->
     path = f"{key}.steps" if op.nests else f"{key} ({op.name})"
     steps = _parse_steps(given if op.nests else op.function(**params), path, weights=op.weighted)
     if op.nests and not steps:
-        allowed = "a mapping of steps, as rotate: {angle_range: [-9, 9]}"
+        allowed = "a mapping of steps, such as rotate: {angle_range: [-9, 9]}"
         raise UserError(f"{path}: no steps to choose from. Allowed: {allowed}.")
     for step in steps:
         if step.op.kind == "crop":

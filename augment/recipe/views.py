@@ -70,7 +70,7 @@ def parse_views(
     if not isinstance(given, Mapping) or not is_named:
         return parse_settings(Views, given, key)
     if beside := [name for name in given if name in plain]:
-        raise UserError(f"{key}.{beside[0]}: not allowed beside views by name, which have a count each.")
+        raise UserError(f"{key}.{beside[0]}: not allowed with named views, each of which has its own count.")
     views: list[View] = []
     for name, value in given.items():
         path = f"{key}.{name}"
@@ -112,7 +112,9 @@ def _check_shared(view: View, first: View, key: str) -> None:
         if name not in steps:
             raise UserError(f"{key}: there is no step '{name}'.{suggest(name, steps)}")
         if steps[name] != others.get(name):
-            raise UserError(f"{key}: '{name}' is another step in {first.name}. Allowed: steps that both views have.")
+            raise UserError(
+                f"{key}: '{name}' differs from that of view {first.name}. Allowed: steps that are the same in both."
+            )
 
 
 def merge_steps(base: Mapping[str, Any], own: Mapping[str, Any], last: Collection[str] = ()) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @configurable
 @dataclass(eq=False)
 class EMA(Callback):
-    """Validates and keeps as best an exponential moving average of weights and batch norm statistics.
+    """Validates, and saves as best.pt, an exponential moving average of weights and batch norm statistics.
 
     The average is swapped with the trained values by copying, so that their memory addresses stay valid.
     """

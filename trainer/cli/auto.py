@@ -51,13 +51,13 @@ def resume_auto(
     for run in _same_runs(config, pattern) if own is None else [own]:
         if user := user_of(run):
             raise UserError(
-                f"fit.resume=auto: a run of this configuration is in progress in {shown(run)} ({user}). Allowed: when "
-                "it has ended; or without fit.resume, which starts a second one."
+                f"fit.resume=auto: a run of this configuration is in progress in {shown(run)} ({user}). Allowed: to "
+                "wait until it has ended; or to leave out fit.resume, which starts a second one."
             )
         if own is not None and (run / CONFIG_FILE).is_file() and not _is_same(config, run):
             raise UserError(
                 f"{key}={shown(run)}: holds a run of another configuration. Allowed: another folder; or "
-                f"fit.resume={shown(run)} in place of auto, if that run can be resumed with this one."
+                f"fit.resume={shown(run)} in place of auto, if that run can resume with this configuration."
             )
         ending = read_summary(run)
         if ending is not None and ending.status == "finished":

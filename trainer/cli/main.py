@@ -35,7 +35,18 @@ from trainer.run.folder import owned, release
 from trainer.run.jobs import RanksError, check_jobs, require_ranks
 from trainer.run.overrides import flags_first, parse_flags, with_resumed
 
-_FLAGS = ("-m", "--multirun", "--cfg job", "--config-dir DIR", "--config-name NAME", "--help")
+_FLAGS = (
+    "-m",
+    "--multirun",
+    "--cfg job",
+    "--config-dir DIR",
+    "--config-name NAME",
+    "--trust (with fit.resume)",
+    "--help",
+)
+
+_TRAINS = "python -m trainer, which trains"
+_NOT_TOOLS = {"train": _TRAINS, "fit": _TRAINS, "resume": "fit.resume=RUN_FOLDER", "help": "--help"}
 
 # Two runs that start in the same second must not share a folder.
 register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
@@ -61,12 +72,12 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     tools = find_tools("trainer")
     if arguments and arguments[0] in tools:
         if launched() > 1:
-            raise UserError(f"{arguments[0]}: runs in one process. Allowed: without torchrun.")
+            raise UserError(f"{arguments[0]}: runs in one process. Allowed: to start it without torchrun.")
         return tools[arguments[0]].run(arguments[1:])
     if arguments and "=" not in arguments[0] and (near := get_close_matches(arguments[0], tools, n=1)):
         raise UserError(f"{arguments[0]}: unknown tool. Did you mean '{near[0]}'? Allowed: {', '.join(tools)}.")
-    if arguments and arguments[0] in ("train", "fit", "help"):
-        meant = "--help" if arguments[0] == "help" else "python -m trainer, which trains"
+    if arguments and arguments[0] in _NOT_TOOLS:
+        meant = _NOT_TOOLS[arguments[0]]
         raise UserError(f"{arguments[0]}: unknown tool. Did you mean {meant}? Allowed: {', '.join(tools)}.")
     set_config_dir(parse_flags(arguments)[0].config_dir)
     if "--help" in arguments or "-h" in arguments:
@@ -81,7 +92,9 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {', '.join(_FLAGS)}; key=value.")
     refuse_words(args.overrides)
     if args.config_path and launched() > 1:
-        raise UserError("--config-path: not for several processes. Allowed: --config-dir DIR, which adds a folder.")
+        raise UserError(
+            "--config-path: not possible with several processes. Allowed: --config-dir DIR, which adds a folder."
+        )
     if ranks.follows():
         return ranks.follow()
     only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun
@@ -93,8 +106,8 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         if is_auto(args.overrides):
             if args.multirun:
                 raise UserError(
-                    "fit.resume=auto: resumes single runs. Allowed: without --multirun; sweeps continue by themselves "
-                    "in the folder that hydra.sweep.dir names."
+                    "fit.resume=auto: resumes only single runs. Allowed: --multirun without it; sweeps continue by "
+                    "themselves in the folder that hydra.sweep.dir names."
                 )
             given, done = resume_auto(args.overrides, config_name=args.config_name or "config")
             if done is not None:
@@ -105,7 +118,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             args.overrides = given
         if args.multirun:
             if launched() > 1:
-                raise UserError("--multirun: each job trains on one GPU. Allowed: without torchrun.")
+                raise UserError("--multirun: each job trains on one GPU. Allowed: to start it without torchrun.")
             from trainer.sweeps.start import Request, sweep
 
             return sweep(Request.of(args.overrides, args.config_name or "config"), signals)
@@ -116,7 +129,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             return ranks.start(several.count, arguments)
         ranks.send(args.overrides, args.config_name or "config")
     if args.multirun and args.config_path:
-        raise UserError("--config-path: not for sweeps. Allowed: --config-dir DIR, which adds a folder.")
+        raise UserError("--config-path: not possible in sweeps. Allowed: --config-dir DIR, which adds a folder.")
     signals.check()
     signals.hold()  # from here on there may be a folder, whose run handles them
     register_folders()
@@ -136,7 +149,8 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             raise
         what = "the run's folder" if cause.filename is None else cause.filename
         raise UserError(
-            f"{what}: cannot be created: {cause.strerror}. Allowed: to start in a writable folder on a disk with room."
+            f"{what}: cannot be created: {cause.strerror}. Allowed: to start in a writable folder on a disk with free "
+            "space."
         ) from error
     if errors:
         raise errors[0]
@@ -161,7 +175,8 @@ def _meant(flag: str) -> str:
         return f" Did you mean '{keys.get(name, name)}=...'?"
     if flag.startswith("-aug."):
         return f" Did you mean '~{flag[1:]}'?"
-    near = get_close_matches(flag, [known.partition(" ")[0] for known in _FLAGS], n=1, cutoff=0.7)
+    known = [known.partition(" ")[0] for known in _FLAGS]
+    near = [] if flag in known else get_close_matches(flag, known, n=1, cutoff=0.7)
     return f" Did you mean '{near[0]}'?" if near else ""
 
 

@@ -92,8 +92,8 @@ class Callback:
     Attributes:
         order: callbacks run in ascending order, equal ones in the order they were given.
         saves: names of the attributes that `state_dict` returns and `load_state_dict` restores.
-        main_only: whether it only writes, prints or tracks, so that of several ranks, only rank 0 has it. Any other
-            callback runs on all ranks, and must decide alike on all of them; see `trainer.loop.ranks`.
+        main_only: whether it only writes, prints or tracks, so that only rank 0 has it. Any other
+            callback runs on all ranks, and must make the same decisions on all; see `trainer.loop.ranks`.
         per_rank: whether its state differs between ranks.
         tracks: whether it only sends what happens to an experiment tracker, so that two configurations that differ in
             it alone count as the same.

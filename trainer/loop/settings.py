@@ -96,7 +96,7 @@ class LoopSettings:
             aliases=("devices", "num_gpus", "n_gpus", "world_size"),
             optional=True,
             within=(1, 4096),
-            doc="processes that train together, one a GPU, or on the CPU; null: those that torchrun started, or one",
+            doc="processes that train together, one per GPU, or on the CPU; null: those that torchrun started, or one",
         )
     )
     sync_batchnorm: bool = setting(

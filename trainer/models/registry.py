@@ -33,8 +33,8 @@ class Model:
         Text(
             optional=True,
             doc=(
-                "start from the weights in this file, .safetensors or a checkpoint of PyTorch's, or in this run's "
-                "folder; the head is new unless the classes are the same"
+                "start from the weights of this file (.safetensors or a PyTorch checkpoint) or run folder; the head is "
+                "new unless the classes are the same"
             ),
         )
     )
@@ -120,7 +120,7 @@ class Cnn(Model):
 @model("xresnet")
 @dataclass(frozen=True, kw_only=True)
 class Xresnet(Model):
-    """A residual network with the changes that win fastai's leaderboard, each of them a choice."""
+    """A residual network with the changes that win fastai's leaderboard, each of them optional."""
 
     any_size: ClassVar[bool] = True
 
@@ -182,7 +182,7 @@ class Timm(Model):
 
     name: str = setting(Text(required=True, doc="a model of timm, such as resnet18 or convnext_tiny.fb_in22k"))
     pretrained: bool = setting(
-        Flag(default=False, doc="start from timm's weights, which are downloaded once; model.weights takes their place")
+        Flag(default=False, doc="start from timm's weights, which are downloaded once; model.weights takes precedence")
     )
 
     def build(self, classes: int, size: int) -> "nn.Module":

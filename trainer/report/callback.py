@@ -35,7 +35,7 @@ _NEAR = 5.0  # seconds before the end of the fit: the report is then drawn only 
 @configurable
 @dataclass(eq=False)
 class Report(Callback):
-    """Writes report.html: scores, findings, curves, and after the fit classes, worst mistakes, how to run it again."""
+    """Writes report.html: scores, findings, curves; after the fit also classes, the worst mistakes and the command."""
 
     mistakes: int = setting(Count(default=MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first"))
     # After the callbacks whose files it reads; before Interrupt restores Ctrl-C, so that a second press ends it.

@@ -37,8 +37,8 @@ def check_config(config: Config) -> None:
         monitor = values.get("monitor")
         if monitor in ALL_MONITORED and monitor not in allowed:
             raise UserError(
-                f"callbacks.{name}.monitor: {monitor} is not measured with {task.count(len(classes))} and targets of "
-                f"the kind {dataset.task}. Allowed: {', '.join(allowed)}."
+                f"callbacks.{name}.monitor: {monitor} is not measured for the task {dataset.task} "
+                f"with {task.count(len(classes))}. Allowed: {', '.join(allowed)}."
             )
     size = config.aug.size
     network = check_model(config.model, len(classes), size)

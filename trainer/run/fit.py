@@ -98,7 +98,7 @@ def check_ranks(fit: Fit, size: int) -> None:
         raise UserError(f"fit.gpus: {fit.gpus}, but torchrun started {count} processes. Allowed: {count}, or null.")
     ranks = fit.gpus or count
     if ranks > 1 and fit.auto_batch_size:
-        raise UserError("fit.auto_batch_size: true, with several GPUs. Allowed: false, or fit.gpus=1.")
+        raise UserError("fit.auto_batch_size: true, but with several GPUs. Allowed: false, or fit.gpus=1.")
     stages = [(f"fit.stages.{stage.name}.batch_size", stage.batch_size) for stage in fit.full_stages(size)]
     for key, batch_size in stages or [("fit.batch_size", fit.batch_size)]:
         if batch_size % ranks:

@@ -139,7 +139,8 @@ def _lock(folder: Path, key: str) -> int:
 
 def _in_use(folder: Path, key: str, user: str) -> str:
     return (
-        f"{key}={shown(folder)}: a run is writing to it ({user}). Allowed: another folder, or when that run has ended."
+        f"{key}={shown(folder)}: a run is writing to it ({user}). Allowed: another folder, or this one once that run "
+        "has ended."
     )
 
 

@@ -36,8 +36,8 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
     for token in tokens:
         if as_bytes(token) != token.encode(errors="replace"):
             raise UserError(
-                f"{token}: is not UTF-8, so that config.yaml could not hold it. Allowed: names in UTF-8, also of a "
-                "symbolic link; only the names of images and of class folders may be others."
+                f"{token}: is not UTF-8, so config.yaml could not hold it. Allowed: names in UTF-8, also for a "
+                "symbolic link; only images and class folders may have other names."
             )
     given = {key_of(parse(t)): t for t in tokens if _is_override(t)}
     resume = parse(given["fit.resume"]).value() if "=" in given.get("fit.resume", "") else None
@@ -66,7 +66,7 @@ def _saved(file: Path) -> list[str]:
     saved = []
     for token in map(str, read_list(file)):
         if not _is_override(token):
-            raise UserError(f"{file}: {token!r} is no override. Allowed: key=value, ~key.")
+            raise UserError(f"{file}: {token!r} is not an override. Allowed: key=value, ~key.")
         parsed = parse(token)
         if not any(re.match(r"hydra\b", name or "") for name in (key_of(parsed), parsed.package)):
             saved.append(token)

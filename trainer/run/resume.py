@@ -55,7 +55,7 @@ def check_resume(config: Config) -> None:
     _check_same(config.data, saved, "data", settings(Source))
     _check_same(config.fit, saved, "fit", task.resume_settings)
     if "stages" in state.loader and not config.fit.stages:
-        raise UserError("fit.stages: the saved run had some. Allowed: the same.")
+        raise UserError("fit.stages: missing, but the run to resume had stages. Allowed: the same stages.")
     make_train_loader(config, dataset.train).check_state(state.loader)
     with only_shapes():
         network = config.model.untrained().build(len(dataset.classes), config.aug.size)
@@ -109,7 +109,7 @@ def describe_changed_validation(learner: Learner) -> str:
     if not (changed := recorder.changed_validation(learner)):
         return ""
     return (
-        f"{', '.join(changed)}: not that of the saved run, so that scores do not compare: the best epoch is determined "
+        f"{', '.join(changed)}: not as in the saved run, so scores cannot be compared: the best epoch is determined "
         f"again, from epoch {len(recorder.rows) + 1} on"
     )
 

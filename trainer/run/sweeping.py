@@ -26,10 +26,12 @@ class SearchSettings:
         Texts(default=(), doc="scores of the last epoch to improve; empty: that of the task; several: a Pareto front")
     )
     directions: tuple[str, ...] = setting(
-        Texts(default=(), doc="maximize or minimize, for each of the metrics; empty: whichever is better")
+        Texts(
+            default=(), doc="maximize or minimize, for each of the metrics; empty: the direction in which it improves"
+        )
     )
     enqueue: Mapping[str, Any] | None = setting(
-        OptionMap(optional=True, doc="configurations to try first, by any names: {mine: {fit.lr: 0.01}}")
+        OptionMap(optional=True, doc="configurations to try first, each under any name: {mine: {fit.lr: 0.01}}")
     )
     prune: bool = setting(
         Flag(default=True, doc="end trials that are behind others after the same number of epochs (successive halving)")
@@ -65,7 +67,7 @@ class LocalSettings:
     gpus: str | None = setting(
         Text(
             optional=True,
-            doc="GPUs that jobs take turns on, such as '0,1', among those seen here; null: all jobs see all",
+            doc="GPUs to run jobs on, one each, such as '0,1', among those visible here; null: all jobs see all",
         )
     )
 

@@ -135,7 +135,7 @@ def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
     found = next((saved[name] for name in _SECTIONS if isinstance(saved.get(name), Mapping)), saved)
     odd = [name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, Tensor))]
     if odd or not found:
-        what = f"'{odd[0]}' is no tensor with a name" if odd else "it is empty"
+        what = f"'{odd[0]}' is not a named tensor" if odd else "it is empty"
         raise UserError(f"{file}: {what}. Allowed: tensors by name, at the top or in {', '.join(_SECTIONS)}.")
     # The scale of numbers belongs to the data that they were learned from.
     return {name: tensor for name, tensor in found.items() if name not in (MEAN, STD)}

@@ -22,7 +22,7 @@ from trainer.sweeps.verdict import Difference, compare
 from trainer.sweeps.words import left_out, p_value, signed, verdict
 from trainer.tasks.registry import smaller_is_better
 
-# The difference that is worth seeing if nobody says it: half a point; of other scores, a share of the baseline's mean.
+# The smallest difference worth detecting, by default: half a point; of other scores, a share of the baseline's mean.
 POINTS, RELATIVE = 0.5, 0.01
 
 MEANS = ("n", "mean", "std", "95 % interval of the mean")
@@ -51,7 +51,7 @@ class Comparison:
         rows: the groups, the best first.
         baseline: the group that the others are compared with.
         why: why it is the baseline.
-        detect: the size of a difference that is worth seeing, as a difference of scores.
+        detect: the smallest difference worth detecting, as a difference of scores.
         notes: sentences about runs that were left out, and what else to know.
     """
 
@@ -113,7 +113,7 @@ def compare_runs(
         runs: the runs, in the order of `find_runs`.
         baseline: what to compare with: the name of a group or a run, or settings; None: the first one.
         key: the score to compare by; None: that of the task.
-        detect: the size of a difference that is worth seeing, in points for scores in [0, 1]; None: .5 points, or 1 %
+        detect: the smallest difference worth detecting, in points for scores in [0, 1]; None: .5 points, or 1 %
             of the baseline's mean.
 
     Returns:

@@ -191,7 +191,7 @@ def compare(
         baseline: what to compare with.
         others: what to compare.
         metric: what the scores are.
-        detect: the size of a difference that is worth seeing.
+        detect: the smallest difference worth detecting.
 
     Returns:
         A difference for each of the others; None where one side has a single sample.

@@ -18,7 +18,7 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
         other: the configuration.
         baseline: the baseline.
         metric: what the scores are.
-        detect: the size of a difference that is worth seeing.
+        detect: the smallest difference worth detecting.
     """
     if found is None:
         return _too_few(other, baseline)

@@ -38,7 +38,7 @@ class LabelScore(NamedTuple):
 
     Attributes:
         average_precision: area below precision over recall, a step for each score; NaN where no image has the label.
-        threshold: the probability from which on to predict the label, so that F1 is highest; NaN likewise.
+        threshold: the probability from which to predict the label, so that F1 is highest; NaN likewise.
         f1: F1 at the threshold, the harmonic mean of precision and recall.
         images: number of images that have the label.
     """
@@ -116,7 +116,7 @@ class Multilabel(Task[OutputSamples]):
             "Average precision of each label in the best epoch, the worst first",
             ("label", "average precision", "images", "threshold", "F1 there"),
             rows,
-            "The threshold is the probability from which on to predict the label, so that F1 is highest; it was chosen "
+            "The threshold is the probability at which predicting the label gives the highest F1 score; it was chosen "
             "on these validation images.",
         )
         return Section((bars,)) if rows else Section()
@@ -183,7 +183,7 @@ def average_precisions(outputs: Tensor, targets: Tensor) -> list[float]:
 
 
 def best_threshold(scores: Tensor, having: Tensor) -> tuple[float, float]:
-    """Return the score from which on to predict a label so that F1 is highest, and that F1.
+    """Return the score from which to predict a label so that F1 is highest, and that F1.
 
     Where no image has the label, return NaN and 0.
 

@@ -44,7 +44,7 @@ _EXAMPLES = """\
   RUN photos/ --tta flip           averaged over each image and its mirror image
   RUN photos/ fit.device=cpu fit.batch_size=256
 
-RUN is the folder of a run. Images that cannot be used, also those that turn bad meanwhile, are reported and skipped;
+RUN is the folder of a run. Images that cannot be used, or that become unreadable meanwhile, are reported and skipped;
 the exit code is then 1, and 2 if none is left."""
 
 
@@ -83,7 +83,7 @@ def predict(
         run: folder of the run.
         files: images, and folders that are searched for images at any depth.
         top: number of classes or labels to name for each image; None: 3 classes, or the labels above the threshold.
-        threshold: probability from which on a label is predicted; None: 0.5.
+        threshold: probability from which a label is predicted; None: 0.5.
         tta: test-time augmentation, a name of `trainer.tasks.tta.TTA`; None: that of the run.
         overrides: `key=value` that replace values of the run's configuration.
         trust: whether the folder of the run may name code to import, see `augment.cli.trust`.

@@ -34,8 +34,11 @@ ROOT = CONF.parent
 _USAGE = """\
 usage: python -m trainer [TOOL] [-m] [--cfg job] [+aug=NAME] [data=NAME] [model=NAME] [key=value ...]
 
-Without the name of a tool it trains. -m trains once for each combination of values that are separated by commas,
-fit.resume=RUN_FOLDER resumes a run, and --cfg job prints the configuration.
+Without the name of a tool, it trains. Each key=value changes one of the settings below.
+
+  -m                       train once for each combination of comma-separated values
+  fit.resume=RUN_FOLDER    resume a run; with --trust, also one that names code of your own
+  --cfg job                print the configuration and exit
 """
 
 
@@ -48,7 +51,8 @@ def help_text(groups: Sequence[str]) -> str:
     lines = [_USAGE]
     for package in ("trainer", "augment"):
         lines += [f"tools of python -m {package}", list_tools(package)]
-    lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", f"Groups of files in conf/: {', '.join(groups)}"]
+    lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", "", "files in conf/, chosen by GROUP=NAME"]
+    lines += [f"  {group}: {', '.join(config_files(group))}" for group in groups if group != EXPERIMENT]
     lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
     lines += [*_rows(TOP), "", *_section("run", settings(RunLabels), head="run: its name and tags")]
     lines += _section("hydra.sweeper", settings(SearchSettings), head="hydra/sweeper=optuna: a search, with -m")
@@ -61,7 +65,9 @@ def help_text(groups: Sequence[str]) -> str:
         "fit.stages.<stage>", settings(StageSettings), head="fit.stages.<stage>: sizes that change over epochs"
     )
     lines += _section("aug", settings(Aug))
-    lines += _section("aug.views", settings(Views), head="aug.views: equal views of each train image")
+    lines += _section(
+        "aug.views", settings(Views), head="aug.views: several views of each train image, by the same steps"
+    )
     lines += _section("aug.views.<view>", settings(View), head="aug.views.<view>: a view with `steps` of its own")
     shared = settings(Source)
     lines += _section("data", shared, head="data: settings of every source")
@@ -106,7 +112,7 @@ def op_table() -> str:
 def source_table() -> str:
     """Return the table of sources in Markdown."""
     shared = settings(Source)
-    lines = ["| `data=` | what it reads | needs | may have |", "|---|---|---|---|"]
+    lines = ["| `data=` | what it reads | required | optional |", "|---|---|---|---|"]
     for name, cls in SOURCES.items():
         own = {key: param for key, param in settings(cls).items() if shared.get(key) is not param}
         needed = ", ".join(f"`{key}`" for key, param in own.items() if param.required)

@@ -31,7 +31,7 @@ _ATTRIBUTES = ("targets", "labels")
 Plain = Label | list[Label] | NDArray[Any]
 
 _COMPARED = 4  # items that are read to see whether a Dataset's targets are theirs
-_SHOWN_FROM = 1000  # items from which on a bar is shown
+_SHOWN_FROM = 1000  # items from which a bar is shown
 
 
 def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Dataset:

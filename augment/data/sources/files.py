@@ -34,7 +34,7 @@ class Sample(Source):
 @source("sample_multilabel")
 @dataclass(frozen=True, kw_only=True)
 class SampleMultilabel(Source):
-    """Images drawn by the project itself with one to four of the sample's ten things in each."""
+    """Images drawn by the project itself, each with one to four of the sample's ten objects."""
 
     dir: str = setting(Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES))
 

@@ -114,7 +114,7 @@ def _spans(file: RecordFile, index: Index, keys: Iterable[str] = (), **more: Any
 @source("webdataset")
 @dataclass(frozen=True, kw_only=True)
 class WebDataset(Records):
-    """Tar shards of pairs as cat_1.jpg and cat_1.cls, the number or name of its class, or JSON; read where they lie."""
+    """Tar shards of pairs such as cat_1.jpg and cat_1.cls (number or name of a class) or cat_1.json, read in place."""
 
     typed: ClassVar[bool] = False  # a .cls file is text
 
@@ -155,7 +155,7 @@ class TFRecord(Records):
 @source("recordio")
 @dataclass(frozen=True, kw_only=True)
 class RecordIO(Records):
-    """MXNet's .rec files; an optional .idx file next to it says which records count."""
+    """MXNet's .rec files; an optional .idx file next to each lists the records to use."""
 
     typed: ClassVar[bool] = False  # all are floats
 
@@ -183,7 +183,7 @@ class RecordIO(Records):
 @source("lmdb")
 @dataclass(frozen=True, kw_only=True)
 class Lmdb(Records):
-    """Caffe's LMDB folders of Datum: encoded images, or pixels in blue, green, red."""
+    """Caffe's LMDB folders of Datum: encoded images, or pixels in BGR order."""
 
     def _find(self, pattern: str, key: str) -> list[Path]:
         if pattern.endswith(".mdb"):
@@ -213,7 +213,7 @@ class Lmdb(Records):
 @source("parquet")
 @dataclass(frozen=True, kw_only=True)
 class Parquet(Records):
-    """Parquet files, as of the Hugging Face hub; their images are unpacked into one plain file each, once."""
+    """Parquet files, as on the Hugging Face hub; each image is unpacked once, into a file of its own."""
 
     image: str = setting(Text(default="image", doc="column of the encoded images: binary, or a struct with bytes"))
     label: str = setting(

@@ -69,7 +69,7 @@ class Source:
         Choice(
             default="none",
             options=("none", "oversample", "weights"),
-            doc="classes of unequal size: repeat images of small ones in an epoch, or weigh classes in training",
+            doc="imbalanced classes: repeat images of small ones in each epoch, or weight classes in the loss",
         )
     )
 

@@ -107,7 +107,7 @@ def hue(angle: Array) -> Array:
 def color_jitter(
     brightness: Array, contrast: Array, saturation: Array, hue: Array, turn: Array, order: str, pivot: str
 ) -> Array:
-    """Change brightness, contrast, saturation and hue, fused to one matrix (compare torchvision's ColorJitter)."""
+    """Change brightness, contrast, saturation and hue, fused into one matrix (compare torchvision's ColorJitter)."""
     parts = [_brighten(brightness), _contrast(contrast, pivot), _saturate(saturation), _turn(hue)]
     if pivot == "mean":
         parts = [part if part.shape[-1] == 7 else np.insert(part, [3] * 3, 0, axis=-1) for part in parts]

@@ -174,7 +174,7 @@ def _thresholds(size: int, threshold: Array) -> dict[str, Array]:
 @local(
     prepare=_thresholds,
     neutral={"threshold": 256},
-    threshold_range=Range(default=(128, 255), within=(0, 256), doc="gray level from which on channels are inverted"),
+    threshold_range=Range(default=(128, 255), within=(0, 256), doc="gray level from which channels are inverted"),
 )
 def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
     """Invert bright channels: 255 - x where x is at least the threshold."""

@@ -24,7 +24,7 @@ def describe_check(files: Sequence[ImageRef], rounds: int) -> str:
 
     Args:
         files: the images.
-        rounds: how often both are timed, in turns; the figures are medians.
+        rounds: how often both are timed, alternately; the figures are medians.
     """
     if not are_paths(files):
         return ""

@@ -1,8 +1,8 @@
 """Measure how fast a recipe runs, compared with upper bounds and with other loaders.
 
-Rows run in turns: each round runs every row for a few seconds, so that a temporary slowdown of the machine affects all
-of them. Rows that are not being timed are idle: batches prefetched by threads or workers are taken before the clock
-starts, and their work is awaited after it stops.
+Rows are interleaved: each round runs every row for a few seconds, so that a temporary slowdown of the machine affects
+all of them. Rows that are not being timed are idle: batches that threads or workers have prefetched are consumed before
+the clock starts, and work that is still running when it stops is waited for.
 
 With --sources, the same images are written in the format of every source, including folders, to a temporary folder, and
 read once before the measurement, so that the disk does not matter.

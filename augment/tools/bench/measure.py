@@ -1,4 +1,4 @@
-"""Run the contenders of a benchmark in turns, time them, and report the results."""
+"""Interleave the contenders of a benchmark, time them, and report the results."""
 
 import gc
 import platform
@@ -26,7 +26,7 @@ _OURS = ("fused", "cached", "transform")
 
 
 def measure(contenders: Sequence[Contender], setup: Setup, flags: Namespace) -> tuple[Result, ...]:
-    """Run contenders in turns; the result of one that cannot run here contains the reason."""
+    """Run contenders, interleaved; the result of one that cannot run here contains the reason."""
     read_all(setup.files[: setup.photos])
     with ExitStack() as stack:
         rows = [

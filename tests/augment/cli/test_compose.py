@@ -95,15 +95,15 @@ def test_flags_of_hydra_are_taken_but_change_nothing() -> None:
     [
         (
             "imagenete",
-            "'imagenete' is no override. Did you mean '+aug=imagenette'? Allowed: +aug=NAME, key=value, ~key.",
+            "'imagenete' is not an override. Did you mean '+aug=imagenette'? Allowed: +aug=NAME, key=value, ~key.",
         ),
-        ("imagenette.yaml", "'imagenette.yaml' is no override. Did you mean '+aug=imagenette'?"),
+        ("imagenette.yaml", "'imagenette.yaml' is not an override. Did you mean '+aug=imagenette'?"),
         (
             "aug.train",
-            "'aug.train' is no override. Did you mean 'aug.train=...'? Write no spaces around =. Allowed: ",
+            "'aug.train' is not an override. Did you mean 'aug.train=...'? Write no spaces around =. Allowed: ",
         ),
-        ("fit.epochs:3", "'fit.epochs:3' is no override. Did you mean 'fit.epochs=3'? Write no spaces around ="),
-        ("--multirun", "'--multirun' is no override. Allowed:"),
+        ("fit.epochs:3", "'fit.epochs:3' is not an override. Did you mean 'fit.epochs=3'? Write no spaces around ="),
+        ("--multirun", "'--multirun' is not an override. Allowed:"),
         ("seed=0,1", "seed=0,1: several values make a sweep, which only `python -m trainer -m` runs."),
         ("data=sample,folder", "data=sample,folder: several values make a sweep"),
         (
@@ -222,7 +222,7 @@ def test_plugins_are_loaded_for_what_needs_them(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("given", ["data.options={token: abc}", "data.options.token=abc,def"])
 def test_a_secret_has_an_override_of_its_own(given: str) -> None:
-    with pytest.raises(UserError, match="has a secret in it, which would be written down") as caught:
+    with pytest.raises(UserError, match="contains a secret, which would be written to files") as caught:
         normalize([given])
     assert "abc" not in str(caught.value)
 

@@ -75,13 +75,13 @@ def test_files_of_every_group_are_chosen_by_name(here: Path, flag: bool) -> None
 def test_what_an_experiment_of_ones_own_sets_is_checked(here: Path) -> None:
     write(here / "conf" / "experiment" / "own.yaml", "# @package _global_\naug: {size: 50}\n")
     write(here / "conf" / "aug" / "mine.yaml")
-    with pytest.raises(UserError, match=r"^aug=mine: has aug\.size=40, and the experiment own sets aug\.size=50\."):
+    with pytest.raises(UserError, match=r"^aug=mine: sets aug\.size=40, but the experiment own sets aug\.size=50\."):
         compose(["+experiment=own", "+aug=mine"])
 
 
 def test_a_name_in_two_folders_is_an_error_that_names_both(here: Path) -> None:
     mine = write(here / "conf" / "aug" / "strong.yaml")
-    message = f"aug=strong: both {CONF / 'aug' / 'strong.yaml'} and {mine}. Allowed: one file of a name."
+    message = f"aug=strong: both {CONF / 'aug' / 'strong.yaml'} and {mine}. Allowed: one file per name."
     for choice in ("strong", "imagenette"):
         with pytest.raises(UserError, match=f"^{re.escape(message)}"):
             compose([f"+aug={choice}"])
@@ -98,7 +98,7 @@ def test_a_wrong_name_is_compared_with_ones_own(here: Path) -> None:
     write(here / "conf" / "aug" / "mine.yaml")
     with pytest.raises(UserError, match=r"^aug: unknown name 'mine2'\. Did you mean 'mine'\?"):
         compose(["+aug=mine2"])
-    with pytest.raises(UserError, match=r"^'mine' is no override\. Did you mean '\+aug=mine'\?"):
+    with pytest.raises(UserError, match=r"^'mine' is not an override\. Did you mean '\+aug=mine'\?"):
         compose(["mine"])
 
 

@@ -66,10 +66,12 @@ def test_callbacks_are_added_to_those_of_an_experiment() -> None:
 
 
 def test_a_file_whose_values_the_experiment_would_overrule_is_refused() -> None:
-    message = "fit=article: has fit.epochs=8, and the experiment imagewoof_5 sets fit.epochs=5. Allowed: fit.epochs=..."
+    message = (
+        "fit=article: sets fit.epochs=8, but the experiment imagewoof_5 sets fit.epochs=5. Allowed: fit.epochs=..."
+    )
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         compose(["fit=article", "+experiment=imagewoof_5"])
-    with pytest.raises(UserError, match=r"^fit=article: has fit\.batch_size|^fit=article: has fit\.lr"):
+    with pytest.raises(UserError, match=r"^fit=article: sets fit\.batch_size|^fit=article: sets fit\.lr"):
         compose(["fit=article", "+experiment=imagewoof_5", "fit.epochs=8"])
 
 
@@ -80,7 +82,7 @@ def test_a_file_whose_values_the_experiment_would_overrule_is_refused() -> None:
             "experiment=imagenete_5",
             "experiment: unknown name 'imagenete_5'. Did you mean 'imagenette_5'? Allowed: article",
         ),
-        ("imagenete_5", "'imagenete_5' is no override. Did you mean '+experiment=imagenette_5'?"),
+        ("imagenete_5", "'imagenete_5' is not an override. Did you mean '+experiment=imagenette_5'?"),
         ("+experiment={fit: 3}", "experiment: unknown key."),
         ("experiment=glob(image*)", "experiment=glob(image*): several values make a sweep"),
     ],

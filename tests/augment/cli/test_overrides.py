@@ -93,7 +93,7 @@ def test_what_has_a_meaning_is_not_put_in_quotes() -> None:
 
 @pytest.mark.parametrize("given", ["fit lr=3", "data.root=/a/b=c"])
 def test_what_cannot_be_parsed_is_named(given: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be read.*put in quotes"):
+    with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be read.*in double quotes"):
         normalize([given])
 
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_parsed_is_named(given: str) -> None:
 )
 def test_the_reason_is_not_that_of_a_grammar(given: str, reason: str) -> None:
     with pytest.raises(
-        UserError, match=f"^{re.escape(f'{given}: cannot be read ({reason}')}(?!.*expecting).*put in quotes"
+        UserError, match=f"^{re.escape(f'{given}: cannot be read ({reason}')}(?!.*expecting).*in double quotes"
     ):
         parse(given)
 

@@ -41,8 +41,8 @@ IN_FILES = [
     ("defaults: [_self, none]", "defaults: _self: unknown name '_self'. Did you mean '_self_'? Allowed: _self_, "),
     ("defaults: [slip, _self_]", "defaults: slip: unknown name 'slip'. "),
     ("defaults: [_self_, none, _self_]", "defaults: _self_ occurs 2 times. Allowed: once."),
-    ("defaults: none", "defaults: 'none' is not allowed. Allowed: a list, as [NAME, _self_]."),
-    ("defaults: {aug: none}", "defaults: {'aug': 'none'} is not allowed. Allowed: a list, as [NAME, _self_]."),
+    ("defaults: none", "defaults: 'none' is not allowed. Allowed: a list, such as [NAME, _self_]."),
+    ("defaults: {aug: none}", "defaults: {'aug': 'none'} is not allowed. Allowed: a list, such as [NAME, _self_]."),
     ("defaults: [[none]]", "defaults: ['none']: is not allowed. Allowed: NAME, GROUP: NAME, "),
     ("defaults: [/agu: none]", "defaults: /agu: none: unknown group '/agu'. Did you mean '/aug'? Allowed: /aug, "),
     ("defaults: [/aug: nune]", "defaults: /aug: nune: unknown name 'nune'. Did you mean 'none'? Allowed: "),
@@ -58,7 +58,7 @@ IN_FILES = [
         "defaults: [override /aug: none, imagenette]",
         "defaults: imagenette: comes after an override. Allowed: overrides at the end of the list.",
     ),
-    ("- flip", "holds ['flip']. Allowed: a mapping, as lines of key: value without dashes."),
+    ("- flip", "holds ['flip']. Allowed: a mapping, written as lines of key: value without dashes."),
     ("flip", "holds 'flip'. Allowed: a mapping"),
     ("size: ${aug.size", "size: an interpolation cannot be read. Allowed: ${KEY}, closed by a }."),
     ("train:\n\tflip: {p: 0.5}", "line 2, column 1: a tab. Allowed: spaces."),
@@ -97,7 +97,7 @@ IN_VALUES = [
     ),
     (
         "train:\n  - flip: {}",
-        "aug.train: [{'flip': {}}] is not allowed. Allowed: a mapping of steps, as rotate: {p: 0.5}, ",
+        "aug.train: [{'flip': {}}] is not allowed. Allowed: a mapping of steps, such as rotate: {p: 0.5}, ",
     ),
     (
         "train:\n  flip: {p: '${nothing}'}",
@@ -169,7 +169,7 @@ def test_tools_print_it_without_a_traceback(mine: Path, capsys: pytest.CaptureFi
         ),
         (
             "defaults: [config, _self_]\nfit:\n  - epochs: 3",
-            "{file}: fit: holds a list. Allowed: a mapping, as lines of key",
+            "{file}: fit: holds a list. Allowed: a mapping, written as lines of key",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def test_a_missing_main_file(mine: Path) -> None:
     [
         (
             "fit: {epochs: 3}",
-            "{file}: its first line is not # @package _global_. Allowed: that line; its keys are of all sections.",
+            "{file}: its first line is not # @package _global_. Allowed: that line, as its keys are of all sections.",
         ),
         ("# @package _globl_\nfit: {epochs: 3}", "{file}: its first line is not # @package _global_. Allowed: "),
         (

@@ -49,4 +49,4 @@ def test_a_tool_of_the_trainer_that_is_not_there(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.startswith("error: evalute: unknown tool. Did you mean 'evaluate'? Allowed: bench, ")
     with pytest.raises(SystemExit):
         trainer(["imagenette"])
-    assert "'imagenette' is no override. Did you mean '+aug=imagenette'?" in capsys.readouterr().err
+    assert "'imagenette' is not an override. Did you mean '+aug=imagenette'?" in capsys.readouterr().err

@@ -115,9 +115,12 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
         (({"size": "${x}"},), "aug.size: ${x}: there is no key 'x'."),
         (("imagenette", "aug.size=0"), "aug.size: 0 is not allowed."),
         (("imagenette", "+aug=strong"), "aug: chosen twice, imagenette and strong."),
-        (("imagenette", "size"), "'size' is no override."),
+        (("imagenette", "size"), "'size' is not an override."),
         (("imagenette", "size=3"), "size: unknown key. Did you mean 'aug.size'?"),
-        (("imagenette", {"aug.size": 64}), "{'aug.size': 64} is no override. Allowed: text, as \"aug.size=160\"."),
+        (
+            ("imagenette", {"aug.size": 64}),
+            "{'aug.size': 64} is not an override. Allowed: text, such as \"aug.size=160\".",
+        ),
         ((3,), "recipe: 3 is not allowed. Allowed: the name of a file of conf/aug, the path to a YAML file, or a "),
         (
             ({"train": {"flip": {"p": np.float32(1)}}},),

@@ -162,7 +162,7 @@ def test_named_views_round_trip() -> None:
 @pytest.mark.parametrize(
     ("views", "message"),
     [
-        ({"a": {}, "count": 2}, "aug.views.count: not allowed beside views by name, which have a count each."),
+        ({"a": {}, "count": 2}, "aug.views.count: not allowed with named views, each of which has its own count."),
         ({"a": 3, "b": {}}, "aug.views.a: 3 is not allowed. Allowed: a mapping of count, size, share, steps."),
         ({"a": {"stps": {}}}, "aug.views.a.stps: unknown key. Did you mean 'steps'? Allowed: count, share, size, "),
         ({"a": {"steps": {"rotat": {}}}}, "aug.views.a.steps.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
@@ -171,7 +171,7 @@ def test_named_views_round_trip() -> None:
         ({"a": {}, "b": {"share": ["flp"]}}, "aug.views.b.share: there is no step 'flp'. Did you mean 'flip'?"),
         (
             {"a": {}, "b": {"share": ["flip"], "steps": {"flip": {"p": 0.1}}}},
-            "aug.views.b.share: 'flip' is another step in a. Allowed: steps that both views have.",
+            "aug.views.b.share: 'flip' differs from that of view a. Allowed: steps that are the same in both.",
         ),
         ({"a": {"steps": {"mixup": {}}}}, "aug.views.a.steps.mixup: mixes samples and their targets."),
         ({"cuont": 2}, "aug.views.cuont: unknown key. Did you mean 'count'?"),

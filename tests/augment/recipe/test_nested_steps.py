@@ -77,7 +77,7 @@ FLIP_ROTATE: dict[str, Any] = {"flip": {}, "rotate": {}}
             {"some_of": {"count_range": [0.5, 1], "steps": FLIP_ROTATE}},
             "some_of.count_range: [0.5, 1] is not allowed. Allowed: [low, high] with low <= high or {values: [...]}, whole numbers from ",  # noqa: E501
         ),
-        ({"one_of": None}, "one_of.steps: no steps to choose from. Allowed: a mapping of steps, as rotate: "),
+        ({"one_of": None}, "one_of.steps: no steps to choose from. Allowed: a mapping of steps, such as rotate: "),
         ({"some_of": {"steps": {}}}, "some_of.steps: no steps to choose from."),
         ({"sequence": {"steps": None}}, "sequence.steps: no steps to choose from."),
         ({"one_of": {"steps": ["flip"]}}, "one_of.steps: ['flip'] is not allowed. Allowed: a mapping of steps"),

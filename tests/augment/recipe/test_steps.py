@@ -143,12 +143,12 @@ def test_a_bare_step_applies_always() -> None:
         ({"plugins": "mine"}, "aug.plugins: 'mine' is not allowed. Allowed: a list of names, as aug.plugins=[mine]."),
         (
             {"train": ["rotate"]},
-            "aug.train: ['rotate'] is not allowed. Allowed: a mapping of steps, as rotate: {p: 0.5}, without dashes.",
+            "aug.train: ['rotate'] is not allowed. Allowed: a mapping of steps, such as rotate: {p: 0.5}, without ",
         ),
         ({"val": "rotate"}, "aug.val: 'rotate' is not allowed. Allowed: a mapping of steps"),
         (
             {"val": {"rotate": 0.5}},
-            "aug.val.rotate: 0.5 is not allowed. Allowed: a mapping of parameters, as {p: 0.5}.",
+            "aug.val.rotate: 0.5 is not allowed. Allowed: a mapping of parameters, such as {p: 0.5}.",
         ),
         ({"val": {"rotate": False}}, "aug.val.rotate: False is not allowed. Allowed: a mapping of parameters"),
         (

@@ -160,7 +160,7 @@ def test_changes_are_colored_on_a_terminal_and_brackets_are_literal() -> None:
     ("arguments", "message"),
     [
         (["+aug=imagenete"], "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
-        (["imagenete"], "'imagenete' is no override. Did you mean '+aug=imagenette'?"),
+        (["imagenete"], "'imagenete' is not an override. Did you mean '+aug=imagenette'?"),
         (["aug.sise=64"], "aug.sise: unknown key. Did you mean 'size'?"),
         (["agu.size=64"], "agu: unknown key. Did you mean 'aug'?"),
         (["aug.train.rotate.p=2"], "aug.train.rotate.p: 2 is not allowed. Allowed: a number from 0 to 1."),

@@ -182,7 +182,9 @@ def test_auto_does_not_start_a_second_run_beside_a_living_one(
 def test_a_sweep_is_refused_with_auto_and_where_it_cannot_write(call: Call, tmp_path: Path) -> None:
     code, text = call("-m", "seed=0,1", "fit.resume=auto")
     assert code == 2
-    assert text.startswith("error: fit.resume=auto: resumes single runs. Allowed: without --multirun; sweeps continue ")
+    assert text.startswith(
+        "error: fit.resume=auto: resumes only single runs. Allowed: --multirun without it; sweeps continue "
+    )
     (tmp_path / "file").touch()
     assert call("-m", "seed=0,1", "hydra.sweep.dir=file/sweep") == (
         2,

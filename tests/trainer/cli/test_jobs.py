@@ -102,7 +102,7 @@ def test_it_trains_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.
         (["fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
         (["+aug=imagenet"], "aug: unknown name 'imagenet'. Did you mean 'imagenette'?"),
         (["seed=1,2"], "seed"),
-        (["--multirun"], "'--multirun' is no override."),
+        (["--multirun"], "'--multirun' is not an override."),
         (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder."),
         (["fit.lr=${nothing}"], "fit.lr: ${nothing}: there is no key 'nothing'."),
     ],

@@ -315,7 +315,7 @@ def test_an_experiment_is_swept_by_one_command(tmp_path, photos, call):
         (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder"),
         (["seed=0,1"], "error: seed=0,1: several values make a sweep, which only `python -m trainer -m` runs."),
         (["+experiment=imagenete_5"], "experiment: unknown name 'imagenete_5'. Did you mean 'imagenette_5'?"),
-        (["+experiment=imagenette_5", "fit=article"], "fit=article: has fit.epochs=8, and the experiment"),
+        (["+experiment=imagenette_5", "fit=article"], "fit=article: sets fit.epochs=8, but the experiment"),
         (["-m", "experiment=glob(image_net*)"], "experiment: glob(image_net*) matches no file. Allowed: article_2019"),
         (["-m", "seed=0,1", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
         (["seed=0,1", "-m", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),

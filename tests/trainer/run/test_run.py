@@ -70,7 +70,7 @@ def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:
 
 
 def test_top5_cannot_be_monitored_with_few_classes(photos: Path) -> None:
-    with pytest.raises(UserError, match=r"val_top5 is not measured with 2 classes and targets of the kind classify\."):
+    with pytest.raises(UserError, match=r"val_top5 is not measured for the task classify with 2 classes\."):
         check_config(small_config(photos, "callbacks.checkpoint.monitor=val_top5"))
 
 

@@ -228,7 +228,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").touch()
     for name, message in {
         "tensor.pth": "holds Tensor. Allowed: a mapping of names to tensors.",
-        "mixed.pth": "'b' is no tensor with a name. Allowed: tensors by name, at the top or in state_dict_ema, ",
+        "mixed.pth": "'b' is not a named tensor. Allowed: tensors by name, at the top or in state_dict_ema, ",
         "grown.pth": "holds a tensor that is larger than its file.",
         "empty.pth": "it is empty.",
         "cut.pth": "not a checkpoint, or cut short.",

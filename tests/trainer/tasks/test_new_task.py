@@ -199,7 +199,9 @@ def test_without_scores_of_single_units_the_report_has_no_section_of_them(tmp_pa
 def test_only_its_own_values_can_be_monitored(fruit: tuple[Path, ...]) -> None:
     given = compose(["aug.size=16", "fit.device=cpu", "callbacks.checkpoint.monitor=val_accuracy"])
     given |= {"data": {"source": "fruit"}, "plugins": ["grades"]}
-    with pytest.raises(UserError, match=r"is not measured .* kind grade\. Allowed: auto, val_loss, val_off"):
+    with pytest.raises(
+        UserError, match=r"measured for the task grade with 3 grades\. Allowed: auto, val_loss, val_off"
+    ):
         check_config(parse_config(given))
 
 

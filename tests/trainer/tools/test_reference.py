@@ -88,8 +88,11 @@ def test_the_keys_outside_of_sections_are_in_the_help(name: str) -> None:
     assert [line for line in LINES if line.startswith(f"{name}: ") and "; default " in line]
 
 
-def test_the_groups_are_in_the_help() -> None:
-    assert "Groups of files in conf/: aug, data" in LINES
+def test_the_files_of_each_group_are_in_the_help() -> None:
+    assert [line.split(", ")[:2] for line in LINES if line.startswith(("aug: ", "data: "))][:2] == [
+        ["aug: auto_augment", "byol"],
+        ["data: filelist", "folder"],
+    ]
 
 
 def test_the_commands_are_in_the_help() -> None:

@@ -13,9 +13,9 @@ from trainer.sweeps.runs import find_runs
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 
 _EXAMPLES = """\
-  outputs                                        all runs in outputs/, those of the same settings together
+  outputs                                        all runs in outputs/, grouped by their settings
   SWEEP --baseline aug.train.rotate.p=0          the settings of a sweep, against those without rotation
-  SWEEP RUN --metric val_loss --detect 0.02      by another score, with the difference that is worth seeing
+  SWEEP RUN --metric val_loss --detect 0.02      by another score, with a smallest difference worth detecting
   SWEEP --out comparison.md --out comparison.json"""
 
 _EPILOG = """
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--detect",
         type=positive_number(),
         metavar="D",
-        help="difference that is worth seeing: points for scores in [0, 1] (default: 0.5; else 1 %% of the mean)",
+        help="smallest difference worth detecting: points for scores in [0, 1] (default: 0.5; else 1 %% of the mean)",
     )
     parser.add_argument(
         "--out",

@@ -19,7 +19,7 @@ PORT = 8321
 _EXAMPLES = f"""\
   outputs                            write outputs/{DASHBOARD_FILE}; outputs is the default
   outputs/2026-07-28 --out day.html  runs and sweeps of a day, into another file
-  --watch                            serve it at http://127.0.0.1:{PORT}, and refresh it while runs go on"""
+  --watch                            serve it at http://127.0.0.1:{PORT}, and refresh it while runs are in progress"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,7 +32,7 @@ _EXAMPLES = """\
   retry SWEEP                             run the failed jobs again, from their checkpoints
   retry SWEEP --job 1f0c9a3b42            only this one
   show SWEEP                              print its tables
-  work SWEEP                              work on its jobs in this process, beside others, on any host"""
+  work SWEEP                              work on its jobs in this process, alongside others, on any host"""
 
 _ACTIONS = ("resume", "retry", "show", "work")
 

@@ -1,6 +1,6 @@
 """Measure whether training waits for data, and what the loop costs.
 
-Rows run in turns, as in `augment.tools.bench`: each round runs every row for a few seconds, so that a disturbance of
+Rows are interleaved, as in `augment.tools.bench`: each round runs every row for a few seconds, so that a disturbance of
 the machine slows all of them, and ratios are taken within a round. All rows have the same batches, of one shape: the
 images are repeated to fill whole batches. The learning rate is 0, which keeps the weights and costs the same.
 """
