@@ -15,11 +15,12 @@ from fakes import (
     raises,
     tiny_model,
 )
+from runs import rows_of, timeless
 
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.ema import EMA
-from trainer.callbacks.recorder import TIMES, Recorder, read_metrics
+from trainer.callbacks.recorder import Recorder, read_metrics
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import (
     Callback,
@@ -58,14 +59,10 @@ def outcome(learner: Learner) -> dict[str, Any]:
         "loader": learner.train_loader.state_dict(),
         "random": torch.get_rng_state(),
         "rows": [timeless(row) for row in recorder.rows],
-        "file": [timeless(row) for row in read_metrics(learner.folder)],
+        "file": rows_of(learner.folder),
         "samples": vars(recorder.samples),
         "best": (checkpoint.best, checkpoint.best_epoch),
     }
-
-
-def timeless(row: dict[str, float]) -> dict[str, float]:
-    return {key: value for key, value in row.items() if key not in TIMES}
 
 
 def interrupt(folder: Path, event: str, at: int, start: Path | None = None) -> Learner:
