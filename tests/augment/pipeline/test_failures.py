@@ -33,6 +33,8 @@ from trainer.cli.main import main
 
 pytest.importorskip("pyarrow")
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 RANDOM = build_plan(parse_aug({"size": 16, "train": {"random_resized_crop": {}, "flip": {}, "rotate": {}}}), "train")
 
 Damage = Callable[[Path], object]
@@ -47,11 +49,6 @@ def cut(file: Path) -> None:
 def replace(file: Path, content: bytes) -> None:
     file.unlink()
     file.write_bytes(content)
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def make(split: Split) -> Loader:

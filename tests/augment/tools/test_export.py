@@ -327,15 +327,8 @@ def test_the_gpu_pipeline_is_written_without_a_gpu(tmp_path: Path) -> None:
     assert b"mixed" not in (tmp_path / "cpu").read_bytes()
 
 
-@pytest.fixture
-def folder(photos: tuple[Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_the_command_line_exports_a_recipe(
-    folder: Path, photos: tuple[Path, ...], capsys: pytest.CaptureFixture[str]
+    own_folder: Path, photos: tuple[Path, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     image_files = str(photos[0].parent)
     assert main(["+aug=imagenette", "--out", "here", "aug.size=40", "--photos", image_files, "--limit", "2"]) == 0
@@ -356,7 +349,7 @@ def test_the_images_to_compare_on_are_spread_evenly(photos: tuple[Path, ...]) ->
 
 
 def test_a_run_is_exported_with_its_own_normalization(
-    folder: Path, photos: tuple[Path, ...], capsys: pytest.CaptureFixture[str]
+    own_folder: Path, photos: tuple[Path, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("run").mkdir()
     Path("run/config.yaml").write_text(
@@ -384,7 +377,7 @@ def test_a_run_is_exported_with_its_own_normalization(
     ],
 )
 def test_mistakes_give_one_message(
-    arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "bad" in arguments:
         Path("bad").mkdir()
