@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.support.nested import section_of
 from augment.support.text import clip
 from trainer.run.config import CONFIG_FILE
 from trainer.run.summary import SUMMARY_FILE
@@ -18,7 +19,7 @@ from trainer.sweeps.dashboard.importance import importance
 from trainer.sweeps.dashboard.links import href
 from trainer.sweeps.dashboard.previews import Previews
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups
-from trainer.sweeps.runs import FINISHED, Run, section_of
+from trainer.sweeps.runs import FINISHED, Run
 from trainer.tasks.registry import known_tasks, smaller_is_better
 
 REPORT = "report.html"
