@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 
 import pytest
 
@@ -57,6 +58,17 @@ def test_whoever_leaves_early_waits_for_what_has_begun_and_for_no_more() -> None
         threading.Timer(0.05, proceed.set).start()
     assert ended == [0]
     assert not any(thread.name == "mapped" for thread in threading.enumerate())
+
+
+def test_some_items_are_called_ahead_of_their_results() -> None:
+    begun: SimpleQueue[int] = SimpleQueue()
+    with mapped(begun.put, range(50), 1, ahead=3) as results:
+        for number in range(6):
+            if number >= 3:
+                next(results)
+            assert begun.get(timeout=10) == number
+        with pytest.raises(Empty):
+            begun.get(timeout=0.05)
 
 
 def test_the_main_thread_takes_no_lock_of_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
