@@ -52,14 +52,14 @@ _NOT_TOOLS = {"train": _TRAINS, "fit": _TRAINS, "resume": "fit.resume=RUN_FOLDER
 register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     # With this set, Hydra raises instead of printing and exiting, so that all messages are printed in one place.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     logging.raiseExceptions = False  # a log on a full disk is no reason for a traceback for each of its lines
     with readable_errors(), StopSignals() as signals:
         try:
-            return _main(list(sys.argv[1:] if arguments is None else arguments), signals)
+            return _main(list(arguments), signals)
         except KeyboardInterrupt as error:
             # A run that began says itself what there is to resume.
             sys.stdout.write(f"{str(error) or ('stopped at once' if signals.held else NOTHING_TO_RESUME)}\n")

@@ -1,6 +1,5 @@
 """`python -m trainer evaluate RUN_FOLDER`: score a run's best model on its validation data or on another folder."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -153,9 +152,9 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
     return options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = list(arguments)
     with readable_errors():
         parser = _parser()
         if not given:

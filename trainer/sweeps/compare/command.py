@@ -24,11 +24,11 @@ Runs that differ in seed and data.fold alone are replicates. Scores are of the l
 was chosen by its score. Runs that failed, were interrupted or pruned, or stopped early do not count."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     parser = _parser()
     with readable_errors():
-        options, paths = parser.split(sys.argv[1:] if arguments is None else arguments)
+        options, paths = parser.split(arguments)
         if not paths:
             sys.stdout.write(parser.format_help())
             return USAGE

@@ -39,11 +39,11 @@ _ACTIONS = ("resume", "retry", "show", "work")
 _OWN = ("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     parser = _parser()
     with readable_errors(), StopSignals() as signals:
-        options, paths, overrides = parser.split_paths(sys.argv[1:] if arguments is None else arguments)
+        options, paths, overrides = parser.split_paths(arguments)
         if len(paths) != 2:
             sys.stdout.write(parser.format_help())
             return USAGE
