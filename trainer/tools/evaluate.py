@@ -154,13 +154,12 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    given = list(arguments)
     with readable_errors():
         parser = _parser()
-        if not given:
+        if not arguments:
             parser.print_help()
             return USAGE
-        options, run, folder, overrides = run_and_images(parser, given)
+        options, run, folder, overrides = run_and_images(parser, arguments)
         scores = evaluate(run, folder, overrides, tta=options.tta, trust=options.trust)
         _report(scores, run, folder, overrides)
     return 0

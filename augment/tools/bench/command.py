@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    given = list(arguments)
     with readable_errors():
-        options = parse_options(given, __doc__)
+        options = parse_options(arguments, __doc__)
         # PyTorch and DALI take seconds to import.
         from augment.tools.bench.sources import compare_sources
 
-        report = compare_sources(options) if options.flags.sources else _compare_rows(options, given)
+        report = compare_sources(options) if options.flags.sources else _compare_rows(options, arguments)
         report.finish(options.flags.out)
     return 0
 

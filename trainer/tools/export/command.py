@@ -48,13 +48,12 @@ def _parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    given = list(arguments)
     with readable_errors():
         parser = _parser()
-        if not given:
+        if not arguments:
             parser.print_help()
             return USAGE
-        options, run, images, overrides = run_and_images(parser, given)
+        options, run, images, overrides = run_and_images(parser, arguments)
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import
 
         export_run(options, run, images, overrides)
