@@ -41,7 +41,9 @@ def prompt_turns() -> Iterator[None]:
 
 
 @contextmanager
-def mapped(work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int | None = None) -> Iterator[Iterator[R]]:
+def in_threads(
+    work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int | None = None
+) -> Iterator[Iterator[R]]:
     """Call a function for items in threads, in a context whose end waits for the calls that have begun.
 
     Ctrl-C is safe: it raises in the main thread, where within an executor's methods it could leave a lock taken for
@@ -87,7 +89,7 @@ def mapped(work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int 
             taken.put(None)
             yield future.result()
 
-    thread = Thread(target=run, name="mapped", daemon=True)
+    thread = Thread(target=run, name="in_threads", daemon=True)
     thread.start()
     try:
         yield results()

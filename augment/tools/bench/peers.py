@@ -26,7 +26,7 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.data.dataset import ImageRef
 from augment.recipe.steps import Aug, Step
-from augment.support.background import mapped
+from augment.support.background import in_threads
 from augment.support.errors import UserError
 from augment.tools.bench import baselines, handwritten
 from augment.tools.bench.baselines import PlainRecipe, TorchvisionDataset
@@ -154,7 +154,7 @@ def _torchvision(setup: Setup) -> Iterator[Tensor]:
 def _torchvision_gpu(setup: Setup) -> Iterator[Tensor]:
     recipe = PlainRecipe.of(setup.aug, half=setup.half)
     dataset = TorchvisionDataset((), recipe, device=setup.device)
-    with mapped(_read, _shuffled(setup), setup.threads, ahead=DALI_PREFETCHED) as read:
+    with in_threads(_read, _shuffled(setup), setup.threads, ahead=DALI_PREFETCHED) as read:
         for encoded in read:
             decoded = decode_jpeg(encoded, ImageReadMode.RGB, device=setup.device)
             yield torch.stack([dataset.transform(image) for image in decoded])
