@@ -1,6 +1,7 @@
 """`python -m trainer`: train as configured, or run the tool that the first argument names."""
 
 import atexit
+import sys
 
 from augment.support.memory import freeze_imports
 from augment.support.process import run_and_leave
@@ -19,7 +20,7 @@ def main() -> int:
         from trainer.cli.main import main as run
     code: object = 1
     try:
-        return (code := run())
+        return (code := run(sys.argv[1:]))
     except SystemExit as ended:
         code = ended.code
         raise

@@ -1,10 +1,10 @@
 """Check experiments: config files that choose files of other groups of conf/ and set keys of any section."""
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from augment.cli.conf import config_files
 from augment.support.errors import UserError
+from augment.support.nested import leaves
 from augment.support.yaml_files import read_yaml
 
 EXPERIMENT = "experiment"  # name of the group
@@ -50,13 +50,5 @@ def _values_in(group: str, name: str) -> dict[str, object]:
         for entry in given.pop("defaults", []):
             if isinstance(entry, str) and entry != "_self_":
                 values |= _values_in(group, entry)
-        values |= dict(_leaves(given, ""))
+        values |= dict(leaves(given))
     return values
-
-
-def _leaves(given: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, object]]:
-    for key, value in given.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

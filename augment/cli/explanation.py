@@ -1,13 +1,14 @@
 """Explain errors of Hydra and OmegaConf: the key, what was given, what is allowed, and the nearest right name."""
 
 import re
-from collections.abc import Iterator, Mapping
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigTypeError, InterpolationResolutionError, UnsupportedValueType
 
 from augment.cli.conf import config_files, config_folders
 from augment.support.errors import first_line, nearest, suggest
+from augment.support.nested import leaves
 
 _HYDRA = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.chdir", "hydra.verbose")
 
@@ -49,18 +50,12 @@ def _explain_interpolation(error: InterpolationResolutionError) -> str:
         allowed = f"to set it, or ${{oc.env:{name[1]},DEFAULT}}"
         return f"{key}: the environment variable {name[1]} is not set. Allowed: {allowed}."
     if name := re.match(r"Interpolation key '(.*?)' not found", text):
-        root = {} if parent is None else OmegaConf.to_container(parent._get_root())
-        what = f"there is no key '{name[1]}'.{nearest(name[1], set(_paths(root, '')) - {key})}"
+        root: Any = {} if parent is None else OmegaConf.to_container(parent._get_root())
+        known = {path for path, value in leaves(root) if value != {}}
+        what = f"there is no key '{name[1]}'.{nearest(name[1], known - {key})}"
     elif name := re.match(r"Unsupported interpolation type (\S+)", text):
         what = f"there is no resolver '{name[1]}'."
     else:
         what = f"{text.partition(' resolving interpolation: ')[2] or text}."
     given = "" if parent is None else f"{parent._get_node(error.key)._value()}: "
     return f"{key}: {given}{what} Allowed: {_RESOLVED}."
-
-
-def _paths(given: object, prefix: str) -> Iterator[str]:
-    for key, value in given.items() if isinstance(given, Mapping) else ():
-        if not isinstance(value, Mapping):
-            yield f"{prefix}{key}"
-        yield from _paths(value, f"{prefix}{key}.")

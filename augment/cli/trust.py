@@ -15,6 +15,7 @@ from augment.cli.parser import Parser
 from augment.params import Param, settings
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
+from augment.support.nested import section_of
 
 TRUST_FLAG = "--trust"
 
@@ -120,21 +121,16 @@ def _reaching(config: Mapping[str, Any], callbacks: Mapping[str, type]) -> Itera
     from augment.data.sources import SOURCES  # slow to import
 
     sections = {"": TOP, "aug.": settings(Aug)}
-    source = _section(config, "data").get("source")
+    source = section_of(config, "data").get("source")
     if isinstance(source, str) and source in SOURCES:
         sections["data."] = settings(SOURCES[source])
-    chosen = _section(config, "callbacks")
+    chosen = section_of(config, "callbacks")
     sections |= {f"callbacks.{name}.": settings(cls) for name, cls in callbacks.items() if name in chosen}
     for prefix, params in sections.items():
         values = config
         for part in prefix.split(".")[:-1]:
-            values = _section(values, part)
+            values = section_of(values, part)
         yield from ((prefix + n, p, values[n]) for n, p in params.items() if p.reach and n in values)
-
-
-def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = values.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 def _listed(value: object) -> object:

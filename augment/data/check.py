@@ -24,7 +24,7 @@ from augment.data.dataset import BadImage, ImageRef, Split
 from augment.data.decoding import Decoder
 from augment.data.faults import CONVERT, NOT_DECODED, find_fault_of_header, strict_pillow
 from augment.data.images import is_decoded, name_of
-from augment.support.background import mapped
+from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import digest, special_kind, write_atomically
@@ -227,7 +227,7 @@ def _judge_all(files: Sequence[ImageRef]) -> Iterator[tuple[ImageRef, _Verdict]]
     with (
         strict_pillow(),
         progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress,
-        mapped(lambda chunk: _judge(chunk, decoder), chunks, threads) as judged,
+        in_threads(lambda chunk: _judge(chunk, decoder), chunks, threads) as judged,
     ):
         task = progress.add_task("Checking files", total=len(files))
         for chunk, results in zip(chunks, judged, strict=True):

@@ -44,10 +44,10 @@ Kind = Literal["crop", "geometry", "color", "local", "batch", "policy"]
 Function = Callable[..., Any]
 
 BORDERS = ("reflect_101", "constant", "replicate", "wrap")
+FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edges with border constant")
 
 _P = Number(default=1.0, within=(0, 1), doc="probability of applying the step, drawn for each sample")
 _BORDER = Choice(default="reflect_101", options=BORDERS, doc="what lies beyond the edges of the image")
-_FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edges with border constant")
 
 _DRAW = Choice(
     default="each",
@@ -61,7 +61,7 @@ _RESERVED = ("op", "p", "steps", "weight")
 # Parameters that every op of a kind has, besides its own.
 COMMON: dict[Kind, dict[str, Param[Any]]] = {
     "crop": {},
-    "geometry": {"p": _P, "border": _BORDER, "fill": _FILL, "draw": _DRAW},
+    "geometry": {"p": _P, "border": _BORDER, "fill": FILL, "draw": _DRAW},
     "color": {"p": _P},
     "local": {"p": _P},
     "batch": {"p": _P},

@@ -2,9 +2,11 @@
 
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import islice
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic, thread_time
@@ -39,7 +41,9 @@ def prompt_turns() -> Iterator[None]:
 
 
 @contextmanager
-def mapped(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[Iterator[R]]:
+def in_threads(
+    work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int | None = None
+) -> Iterator[Iterator[R]]:
     """Call a function for items in threads, in a context whose end waits for the calls that have begun.
 
     Ctrl-C is safe: it raises in the main thread, where within an executor's methods it could leave a lock taken for
@@ -47,13 +51,15 @@ def mapped(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator
 
     Args:
         work: the function.
-        items: its arguments.
+        items: its arguments; endless ones need `ahead`.
         threads: how many calls run at once, at most.
+        ahead: how many calls are asked for before their results are taken; None: all.
 
     Returns:
         What the calls return, in the order of the items; an error is raised in its turn.
     """
     done: SimpleQueue[Future[R] | None] = SimpleQueue()
+    taken: SimpleQueue[None] = SimpleQueue()
     left = False
 
     def call(item: T) -> R:
@@ -64,21 +70,32 @@ def mapped(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator
     def run() -> None:
         with ThreadPoolExecutor(threads) as pool:
             try:
-                for future in [pool.submit(call, item) for item in items]:
-                    wait([future])
-                    done.put(future)
+                calls = (pool.submit(call, item) for item in items)
+                waiting = deque(islice(calls, ahead))
+                while waiting and not left:
+                    wait([waiting[0]])
+                    done.put(waiting.popleft())
+                    if ahead is not None:
+                        taken.get()
+                        waiting.extend(islice(calls, 1))
             except BaseException as error:  # nobody else would learn of it
                 failed: Future[R] = Future()
                 failed.set_exception(error)
                 done.put(failed)
         done.put(None)
 
-    thread = Thread(target=run, name="mapped", daemon=True)
+    def results() -> Iterator[R]:
+        for future in iter(done.get, None):
+            taken.put(None)
+            yield future.result()
+
+    thread = Thread(target=run, name="in_threads", daemon=True)
     thread.start()
     try:
-        yield (future.result() for future in iter(done.get, None))
+        yield results()
     finally:
         left = True
+        taken.put(None)
         thread.join()
 
 

@@ -27,10 +27,10 @@ _EXAMPLES = """\
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        options, overrides = _parser().split(arguments)
         if options.to is None:
             raise UserError(f"--to: missing. Allowed: {', '.join(FORMATS)}.")
         if options.out is None:

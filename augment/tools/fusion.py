@@ -169,10 +169,10 @@ def figure(file: ImageRef, folder: Path) -> Figure:
     return drawn
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        flags, rest = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        flags, rest = _parser().split(arguments)
         if rest:
             raise UserError(f"{' '.join(rest)}: not allowed here. Allowed: flags only, see --help.")
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)

@@ -3,7 +3,6 @@
 Prints the stages that the steps are grouped into, where they run, and a digest that is equal for equal plans.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -109,10 +108,10 @@ def _parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        options, overrides = _parser().split(arguments)
         splits = SPLITS if options.split is None else (options.split,)
         console = text_console()
         recipe = compose_recipe(overrides)

@@ -15,8 +15,8 @@ import torch
 from full_disk import CREATE, FSYNC, RENAME, WRITE, operations
 from photos import draw_photo
 from PIL import Image
+from runs import rows_of
 
-from trainer.callbacks.recorder import TIMES, read_metrics
 from trainer.cli.main import main
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.run.summary import SUMMARY_FILE
@@ -130,7 +130,7 @@ def prepare(name: str, folder: Path, data: Path) -> None:
 def results(run: Path) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
     """Return the rows of a finished run, and its last weights."""
     assert json.loads((run / SUMMARY_FILE).read_text())["status"] == "finished"
-    rows = [{key: value for key, value in row.items() if key not in TIMES} for row in read_metrics(run)]
+    rows = rows_of(run)
     return rows, load(run / LAST, FitState).model
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from fakes import assert_same
-from rank_runs import command, draw_images, rows_of, state_of
+from rank_runs import command, draw_images, state_of
+from runs import rows_of
 
 pytestmark = pytest.mark.faults
 

@@ -19,9 +19,9 @@ from fakes import needs_gpu
 from omegaconf import OmegaConf
 from photos import draw_photo
 from PIL import Image
+from runs import rows_of
 
 from augment.cli.parser import INTERRUPTED
-from trainer.callbacks.recorder import TIMES, read_metrics
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.run.config import CONFIG_FILE
 from trainer.run.summary import SUMMARY_FILE
@@ -127,7 +127,7 @@ def results(folder: Path) -> dict[float, tuple[list[dict[str, Any]], dict[str, t
     found = {}
     for summary in sorted(folder.glob("outputs/**/" + SUMMARY_FILE), key=lambda file: file.stat().st_mtime_ns):
         if json.loads(summary.read_text())["status"] == "finished":
-            rows = [{k: v for k, v in row.items() if k not in TIMES} for row in read_metrics(summary.parent)]
+            rows = rows_of(summary.parent)
             lr = OmegaConf.load(summary.parent / CONFIG_FILE).fit.lr
             found[lr] = rows, load(summary.parent / LAST, FitState).model
     return found

@@ -63,6 +63,11 @@ def jpeg(number: int) -> bytes:
     return stream.getvalue()
 
 
+def drawn(count: int) -> list[Sample]:
+    """Return some images of three classes in turn."""
+    return [(jpeg(number), number % 3, "") for number in range(count)]
+
+
 def put(source: str, name: str, samples: Sequence[Sample]) -> Settings:
     """Write a split of a source into the current folder; return what its settings are."""
     if source == "folder":

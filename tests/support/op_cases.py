@@ -1,7 +1,9 @@
 """Test cases for every op, derived from its declaration, so that a new op needs no test code of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import pytest
 
 from augment.params import Choice, Count, Flag, Number, Param, Range
 from augment.recipe.op import BORDERS, OPS, Op
@@ -15,6 +17,9 @@ CROPS = [op for op in OPS.values() if op.kind == "crop"]
 APPLIED = [op for op in OPS.values() if op.kind != "crop"]  # applied with probability p
 LEAVES = [op for op in APPLIED if op.kind != "policy"]  # not policies
 MATRICES = [op for op in LEAVES if op.kind in ("geometry", "color")]
+
+EVERY_APPLIED_OP = pytest.mark.parametrize("op", APPLIED, ids=lambda op: op.name)
+EVERY_LEAF = pytest.mark.parametrize("op", LEAVES, ids=lambda op: op.name)
 
 
 def given(op: Op, **params: Any) -> dict[str, Any]:
@@ -35,6 +40,12 @@ def variants(op: Op) -> Iterator[dict[str, Any]]:
 def label(case: tuple[Op, dict[str, Any]]) -> str:
     """Return the name of a test case from an op and its parameters."""
     return "-".join([case[0].name, *(f"{name}={value}" for name, value in case[1].items())])
+
+
+def cases(ops: Sequence[Op]) -> pytest.MarkDecorator:
+    """Parametrize a test by each use of some ops, see `variants`."""
+    uses = [(op, params) for op in ops for params in variants(op)]
+    return pytest.mark.parametrize(("op", "params"), uses, ids=map(label, uses))
 
 
 def plan_with(op: Op, *, size: int = 32, split: str = "train", **params: Any) -> Plan:

@@ -65,6 +65,12 @@ def take(loader: Iterable[Batch], count: int | None = None) -> list[Content]:
     return taken
 
 
+def views_of(loader: Iterable[Batch]) -> list[Tensor]:
+    """Return the images of each view of a pass, (samples, 3, size, size)."""
+    batches = [[view.cpu().clone() for view in batch.views] for batch in loader]
+    return [torch.cat(view) for view in zip(*batches, strict=True)]
+
+
 def indices(batches: list[Content]) -> list[int]:
     return torch.cat([batch[2] for batch in batches]).tolist() if batches else []
 

@@ -5,23 +5,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from decoded import for_device, pixels_of
-from numpy.typing import NDArray
+from decoded import for_device
 from nvidia.dali.pipeline import Pipeline
+from rendering import SEED, SIZE, Pixels, plan_of, read
 
 from augment.data.dataset import ImageRef
 from augment.pipeline.build import batches_per_epoch, build_pipeline, outputs_of
 from augment.pipeline.graph import Placement
-from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import SplitName, parse_aug
+from augment.recipe.plan import Plan
 
-SIZE = 64
-SEED = 11
-Pixels = NDArray[Any]
-
-
-def plan_of(steps: dict[str, Any], split: SplitName = "val", size: int = SIZE, **aug: object) -> Plan:
-    return build_plan(parse_aug({"size": size, split: steps, **aug}), split)
+__all__ = ["SEED", "SIZE", "Pixels", "assert_close", "pixels", "plan_of", "read", "run"]
 
 
 def run(
@@ -71,10 +64,6 @@ def pixels(
     images, indices = run(plan_of(steps, **aug), files, device, decode=decode)
     assert indices.tolist() == list(range(len(files)))
     return images.astype(int)
-
-
-def read(files: Sequence[ImageRef]) -> Pixels:
-    return np.stack([pixels_of(file) for file in files]).astype(int)
 
 
 def assert_close(result: Pixels, expected: Pixels, *, most: float, mean: float) -> None:

@@ -4,12 +4,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from trainer.callbacks.recorder import TIMES, read_metrics
 from trainer.loop.checkpoint import FitState, load
 
 SUPPORT = Path(__file__).parent
@@ -58,10 +56,6 @@ def environment(rank: int = 0, size: int = 1, port: int = 0) -> dict[str, str]:
 
 def state_of(run: Path) -> FitState:
     return load(run / "last.pt", FitState)
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    return [{name: v for name, v in row.items() if name not in TIMES} for row in read_metrics(run)]
 
 
 def command(folder: Path, images: Path, *overrides: str, trouble: str = "never") -> "subprocess.CompletedProcess[str]":

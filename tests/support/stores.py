@@ -22,6 +22,12 @@ def make_fixed_loader(split: Split, batch_size: int) -> Loader:
     return Loader(FIXED, split, batch_size=batch_size, seed=0, device=torch.device("cpu"), raw=True)
 
 
+def epochs(loader: Loader, number: int) -> None:
+    """Read whole epochs."""
+    for _ in range(number):
+        list(loader)
+
+
 def write_tar(file: Path, members: Mapping[str, bytes]) -> Path:
     """Write a tar file."""
     with tarfile.open(file, "w") as archive:

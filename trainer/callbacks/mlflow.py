@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from augment.params import SENDS, Flag, Text, setting
+from augment.support.nested import leaves
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 
@@ -121,7 +122,7 @@ class Mlflow(Tracker):
     def _log_config(self, config: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        params = [Param(key, str(value)[:_TEXT]) for key, value in _flat(config, "")]
+        params = [Param(key, str(value)[:_TEXT]) for key, value in leaves(config)]
         for first in range(0, len(params), _PARAMS):
             self._client.log_batch(self._run, params=params[first : first + _PARAMS])
 
@@ -133,12 +134,3 @@ def _locked(file: Path) -> Iterator[None]:
     with file.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
-
-
-def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]]:
-    """Yield the values of a mapping by their key paths."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from uuid import uuid4
@@ -52,14 +52,14 @@ _NOT_TOOLS = {"train": _TRAINS, "fit": _TRAINS, "resume": "fit.resume=RUN_FOLDER
 register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     # With this set, Hydra raises instead of printing and exiting, so that all messages are printed in one place.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     logging.raiseExceptions = False  # a log on a full disk is no reason for a traceback for each of its lines
     with readable_errors(), StopSignals() as signals:
         try:
-            return _main(list(sys.argv[1:] if arguments is None else arguments), signals)
+            return _main(list(arguments), signals)
         except KeyboardInterrupt as error:
             # A run that began says itself what there is to resume.
             sys.stdout.write(f"{str(error) or ('stopped at once' if signals.held else NOTHING_TO_RESUME)}\n")
@@ -74,11 +74,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         if launched() > 1:
             raise UserError(f"{arguments[0]}: runs in one process. Allowed: to start it without torchrun.")
         return tools[arguments[0]].run(arguments[1:])
-    if arguments and "=" not in arguments[0] and (near := get_close_matches(arguments[0], tools, n=1)):
-        raise UserError(f"{arguments[0]}: unknown tool. Did you mean '{near[0]}'? Allowed: {', '.join(tools)}.")
-    if arguments and arguments[0] in _NOT_TOOLS:
-        meant = _NOT_TOOLS[arguments[0]]
-        raise UserError(f"{arguments[0]}: unknown tool. Did you mean {meant}? Allowed: {', '.join(tools)}.")
+    _refuse_word(arguments, tools)
     set_config_dir(parse_flags(arguments)[0].config_dir)
     if "--help" in arguments or "-h" in arguments:
         from trainer.tools.reference import help_text
@@ -132,6 +128,27 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         raise UserError("--config-path: not possible in sweeps. Allowed: --config-dir DIR, which adds a folder.")
     signals.check()
     signals.hold()  # from here on there may be a folder, whose run handles them
+    statuses = _run_hydra(tokens)
+    if not only_shows:
+        ranks.share(None)
+    ranks.leave()
+    return INTERRUPTED if "interrupted" in statuses else 0
+
+
+def _refuse_word(arguments: Sequence[str], tools: Collection[str]) -> None:
+    """Refuse a first word that looks like the name of a tool."""
+    word = arguments[0] if arguments else ""
+    if word in _NOT_TOOLS:
+        meant = _NOT_TOOLS[word]
+    elif "=" not in word and (near := get_close_matches(word, tools, n=1)):
+        meant = f"'{near[0]}'"
+    else:
+        return
+    raise UserError(f"{word}: unknown tool. Did you mean {meant}? Allowed: {', '.join(tools)}.")
+
+
+def _run_hydra(tokens: Sequence[str]) -> list[str]:
+    """Let Hydra run a job, or show what it is asked to show; return how the job ended."""
     register_folders()
     sys.argv = [sys.argv[0], *tokens]
     statuses: list[str] = []
@@ -154,10 +171,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         ) from error
     if errors:
         raise errors[0]
-    if not only_shows:
-        ranks.share(None)
-    ranks.leave()
-    return INTERRUPTED if "interrupted" in statuses else 0
+    return statuses
 
 
 def _load_given_plugins(arguments: Sequence[str]) -> None:

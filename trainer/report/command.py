@@ -17,12 +17,12 @@ _EXAMPLES = """\
 _OVERRIDES = ("plugins=", "aug.plugins=", "data=", "data.")  # others would make it the report of another run
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     parser = Parser("trainer report", "Write the reports of runs again.", _EXAMPLES, arguments="RUN_FOLDER ...")
     add_trust_flag(parser)
     with readable_errors():
-        options, folders, overrides = parser.split_paths(sys.argv[1:] if arguments is None else arguments)
+        options, folders, overrides = parser.split_paths(arguments)
         if not folders:
             sys.stdout.write(parser.format_help())
             return USAGE

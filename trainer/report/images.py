@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from augment.data.dataset import ImageRef
-from augment.support.background import mapped
+from augment.support.background import in_threads
 from trainer.figures.thumbnail import thumbnail
 from trainer.report.record import Record
 from trainer.tasks.display import WrongSample
@@ -53,7 +53,7 @@ def mistakes(record: Record, count: int) -> tuple[list[Mistake], str]:
         return [], "The validation images are no longer those of this run."
     wrong = list(islice(record.task.mistakes(samples, record.classes), count))
     chosen = [files[index[sample.position]] for sample in wrong]
-    with mapped(_thumbnail, chosen, _THREADS) as uris:
+    with in_threads(_thumbnail, chosen, _THREADS) as uris:
         return [Mistake(*found) for found in zip(chosen, wrong, uris, strict=True)], ""
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from augment.support.errors import UserError, nearest, suggest
+from augment.support.nested import section_of
 from augment.support.text import list_some
 from trainer.sweeps.groups import (
     OF_LOSSES,
@@ -16,7 +17,7 @@ from trainer.sweeps.groups import (
     score_keys,
     settings_of,
 )  # fmt: skip
-from trainer.sweeps.runs import FINISHED, Run, section_of
+from trainer.sweeps.runs import FINISHED, Run
 from trainer.sweeps.show import Table
 from trainer.sweeps.verdict import Difference, compare
 from trainer.sweeps.words import left_out, p_value, signed, verdict

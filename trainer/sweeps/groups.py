@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
+from augment.support.nested import leaves, section_of
 from augment.support.text import list_some
 from trainer.run.config import identity
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Run, section_of
+from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Run
 from trainer.sweeps.verdict import Key, Metric, Replicates, resolution_of
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 
@@ -91,7 +92,7 @@ def make_group(name: str, runs: Sequence[Run], key: str) -> Group:
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     data = {str(name): value for name, value in section.items() if name not in unused}
     others = ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ()))
-    basis = {path: text for name, value in data.items() for path, text in _flat(value, f"data.{name}").items()}
+    basis = _flat(data, "data.")
     return Group(
         Replicates(name, scores), metric, tuple(runs), basis | {other: value_of(runs[0], other) for other in others}
     )
@@ -177,7 +178,7 @@ def settings_of(run: Run) -> Settings:
         pairs = (override.partition("=") for override in _counted(run.overrides))
         return {key: value for key, _, value in pairs}
     plain = {**run.config, "callbacks": identity(run.config)["callbacks"]}
-    flat = _flat({str(name): value for name, value in plain.items() if name not in ("run", SEED)}, "")
+    flat = _flat({str(name): value for name, value in plain.items() if name not in ("run", SEED)})
     return {key: value for key, value in flat.items() if key not in (FOLD, "fit.resume")}
 
 
@@ -269,14 +270,12 @@ def _prefixes(key: str) -> list[str]:
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
-def _flat(value: object, key: str) -> dict[str, str]:
-    """Return the leaves of nested mappings as text, by their key paths; an empty one counts as a leaf, see `_empty`."""
-    if value == {} and key:
-        return {_empty(key): ""}
-    if isinstance(value, Mapping):
-        return {
-            path: text
-            for name, inner in value.items()
-            for path, text in _flat(inner, f"{key}.{name}".lstrip(".")).items()
-        }
-    return {key: value if isinstance(value, str) else json.dumps(value, default=str, separators=(",", ":"))}
+def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    """Return what nested mappings hold as text, by key paths; of an empty one as `_empty` has it."""
+    return {_empty(key) if value == {} else key: _text(value) for key, value in leaves(values, prefix)}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value == {} else json.dumps(value, default=str, separators=(",", ":"))

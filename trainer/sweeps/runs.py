@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import near_file, read_some
+from augment.support.nested import section_of
 from augment.support.yaml_files import MAX_BYTES, read_list
 from trainer.callbacks.recorder import METRICS_FILE, read_rows
 from trainer.run.config import CONFIG_FILE, load_config
@@ -168,12 +169,6 @@ def read_run(folder: Path) -> Run:
         order=order,
         notes=notes,
     )
-
-
-def section_of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a mapping within plain values; an empty one if there is none of that name."""
-    section = values.get(name)
-    return section if isinstance(section, Mapping) else {}
 
 
 def _folders(path: Path) -> Iterator[Path]:

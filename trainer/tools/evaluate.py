@@ -1,6 +1,5 @@
 """`python -m trainer evaluate RUN_FOLDER`: score a run's best model on its validation data or on another folder."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -153,15 +152,14 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
     return options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
     with readable_errors():
         parser = _parser()
-        if not given:
+        if not arguments:
             parser.print_help()
             return USAGE
-        options, run, folder, overrides = run_and_images(parser, given)
+        options, run, folder, overrides = run_and_images(parser, arguments)
         scores = evaluate(run, folder, overrides, tta=options.tta, trust=options.trust)
         _report(scores, run, folder, overrides)
     return 0

@@ -267,10 +267,10 @@ def _parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        options, paths, overrides = _parser().split_paths(sys.argv[1:] if arguments is None else arguments)
+        options, paths, overrides = _parser().split_paths(arguments)
         if not paths:
             raise UserError("no run is given. Allowed: the folder of a run, then images or folders of images.")
         plus = [token.lstrip("+") for token in overrides]

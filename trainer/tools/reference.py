@@ -166,7 +166,7 @@ def with_derived_parts(text: str) -> str:
     return text
 
 
-def main(arguments: Sequence[str] = ()) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Update the generated parts of the README and docs/."""
     with readable_errors():
         Parser("trainer reference", __doc__, "  python -m trainer reference", arguments="").split(arguments)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 from augment.data.drawn.things import CLASSES, THINGS, Part, Points, Tone
-from augment.support.background import mapped
+from augment.support.background import in_threads
 from augment.support.errors import UserError
 from augment.support.files import atomic_path
 
@@ -214,6 +214,6 @@ def _draw_all(folder: Path, images: Mapping[str, tuple[Any, ...]], draw: Callabl
         draw(*images[name]).save(folder / name, quality=JPEG_QUALITY)
 
     # Threads: Pillow and NumPy release the GIL most of the time.
-    with mapped(save, images, min(os.cpu_count() or 1, 8)) as done:
+    with in_threads(save, images, min(os.cpu_count() or 1, 8)) as done:
         for _ in track(done, "Drawing the sample set", len(images), console=Console(stderr=True), transient=True):
             pass

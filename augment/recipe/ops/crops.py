@@ -2,16 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from augment.params import Choice, Count, Interval, Number, Range
-from augment.recipe.op import crop
+from augment.params import Choice, Interval, Number, Range
+from augment.recipe.op import FILL, crop
 
 if TYPE_CHECKING:
     from augment.pipeline.graph import GraphImage
 
 # The borders that DALI's padding supports, all but wrap.
 _PADDINGS = ("reflect_101", "constant", "replicate")
-
-_FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edges with border constant")
 
 
 @crop(
@@ -60,7 +58,7 @@ def random_resized_crop(source: "GraphImage", size: int, area_range: Interval, a
         default=0.125, within=(0, 0.5), doc="how far the square may extend beyond the edges, as a share of its side"
     ),
     border=Choice(default="reflect_101", options=_PADDINGS, doc="what lies beyond the edges of the image"),
-    fill=_FILL,
+    fill=FILL,
 )
 def random_crop(source: "GraphImage", size: int, scale: float, padding: float, border: str, fill: int) -> Any:
     """Cut a square of fixed scale at a random position, which may extend beyond the edges, and resize it."""
@@ -74,7 +72,7 @@ def center_crop(source: "GraphImage", size: int, scale: float) -> Any:
     return source.resize(image, size, window=source.centered_square(image, scale))
 
 
-@crop(border=Choice(default="constant", options=_PADDINGS, doc="what fills the rest of the square"), fill=_FILL)
+@crop(border=Choice(default="constant", options=_PADDINGS, doc="what fills the rest of the square"), fill=FILL)
 def letterbox(source: "GraphImage", size: int, border: str, fill: int) -> Any:
     """Resize the image so that its long side fits the square, center it, and pad the rest."""
     return source.letterbox(size, border, fill)

@@ -8,7 +8,6 @@ With --sources, the same images are written in the format of every source, inclu
 read once before the measurement, so that the disk does not matter.
 """
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,15 +19,14 @@ if TYPE_CHECKING:
     from augment.cli.benchmark import BenchReport
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
     with readable_errors():
-        options = parse_options(given, __doc__)
+        options = parse_options(arguments, __doc__)
         # PyTorch and DALI take seconds to import.
         from augment.tools.bench.sources import compare_sources
 
-        report = compare_sources(options) if options.flags.sources else _compare_rows(options, given)
+        report = compare_sources(options) if options.flags.sources else _compare_rows(options, arguments)
         report.finish(options.flags.out)
     return 0
 

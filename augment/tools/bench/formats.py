@@ -19,7 +19,7 @@ from augment.data.dataset import Dataset, Split
 from augment.data.formats.protobuf import VARINT, field, varint
 from augment.data.images import open_image, read_encoded
 from augment.data.sources import parse_data
-from augment.support.background import mapped
+from augment.support.background import in_threads
 from augment.support.errors import UserError
 from augment.support.timing import cores
 
@@ -131,7 +131,7 @@ def _write_numpy(split: Split, path: Path) -> None:
         with open_image(split.files[index]) as image:
             pixels[index] = np.asarray(image.convert("RGB"))
 
-    with mapped(decode, range(count), cores()) as decoded:
+    with in_threads(decode, range(count), cores()) as decoded:
         for _ in decoded:
             pass
     np.save(path.with_suffix(".targets.npy"), np.array(split.targets))

@@ -12,11 +12,9 @@ Rules of a fair comparison:
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from multiprocessing import get_context
 from typing import Any
 
@@ -28,6 +26,7 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.data.dataset import ImageRef
 from augment.recipe.steps import Aug, Step
+from augment.support.background import in_threads
 from augment.support.errors import UserError
 from augment.tools.bench import baselines, handwritten
 from augment.tools.bench.baselines import PlainRecipe, TorchvisionDataset
@@ -155,8 +154,8 @@ def _torchvision(setup: Setup) -> Iterator[Tensor]:
 def _torchvision_gpu(setup: Setup) -> Iterator[Tensor]:
     recipe = PlainRecipe.of(setup.aug, half=setup.half)
     dataset = TorchvisionDataset((), recipe, device=setup.device)
-    with ThreadPoolExecutor(setup.threads) as pool:
-        for encoded in _in_advance(pool, _read, _shuffled(setup)):
+    with in_threads(_read, _shuffled(setup), setup.threads, ahead=DALI_PREFETCHED) as read:
+        for encoded in read:
             decoded = decode_jpeg(encoded, ImageReadMode.RGB, device=setup.device)
             yield torch.stack([dataset.transform(image) for image in decoded])
 
@@ -235,13 +234,3 @@ def _shuffled(setup: Setup) -> Iterator[tuple[ImageRef, ...]]:
     while True:
         order = rng.permutation(len(setup.files))
         yield from (tuple(setup.files[i] for i in some) for some in order.reshape(-1, setup.batch_size))
-
-
-def _in_advance(
-    pool: ThreadPoolExecutor, work: Callable[[Any], list[Tensor]], given: Iterator[Any]
-) -> Iterator[list[Tensor]]:
-    """Yield the results of work in the order of what it is given, some of it done in advance."""
-    waiting = [pool.submit(work, item) for item in islice(given, DALI_PREFETCHED)]
-    for item in given:
-        yield waiting.pop(0).result()
-        waiting.append(pool.submit(work, item))

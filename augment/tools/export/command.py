@@ -24,7 +24,6 @@ rounded to the other one. The Compose crops at whole pixels, and its filter ends
 repeats the edge pixels.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,10 +54,10 @@ def _parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        options, overrides = _parser().split(arguments)
         from augment.tools.export.write import export_recipe  # PyTorch and DALI take seconds to import
 
         export_recipe(options, overrides, OUT)

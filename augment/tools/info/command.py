@@ -4,7 +4,6 @@ Every image is read once. The figure shows classes or numbers, sizes, shapes, an
 """
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +27,10 @@ found.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        options, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)
         source = recipe.source()
         # Slow imports, after the overrides have been validated.

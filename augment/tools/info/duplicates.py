@@ -17,7 +17,7 @@ from PIL import Image
 from augment.data.dataset import ImageRef, Target
 from augment.data.faults import DECODER_ERRORS, strict_pillow
 from augment.data.images import is_decoded, read_encoded
-from augment.support.background import mapped
+from augment.support.background import in_threads
 from augment.support.errors import UserError
 from augment.tools.info.luma import MAX_BITS, MIN_CORRELATION, read_luma
 from augment.tools.info.scan import Scan
@@ -154,7 +154,7 @@ def _confirmed(images: Sequence[ImageRef], scan: Scan, pairs: Pairs) -> Pairs:
     def read(index: int) -> NDArray[np.uint8] | None:
         return _luma(images[index], int(scan.facts["orientation"][index]))
 
-    with strict_pillow(), mapped(read, wanted, _THREADS) as found:
+    with strict_pillow(), in_threads(read, wanted, _THREADS) as found:
         lumas = dict(zip(wanted, found, strict=True))
     kept = [
         (a, b)

@@ -15,7 +15,7 @@ from PIL import Image
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
 from augment.data.images import is_decoded, read_encoded
-from augment.support.background import mapped
+from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.tools.info.luma import BLANK, perceptual_hash, read_luma
@@ -77,7 +77,7 @@ def scan_images(images: Sequence[ImageRef]) -> Scan:
     with (
         strict_pillow(),
         progress_bar(quiet=len(images) <= _PROGRESS_FROM) as progress,
-        mapped(scan_chunk, starts, max(_THREADS, len(os.sched_getaffinity(0)))) as scanned,
+        in_threads(scan_chunk, starts, max(_THREADS, len(os.sched_getaffinity(0)))) as scanned,
     ):
         task = progress.add_task("Scanning images", total=len(images))
         for start, found in zip(starts, scanned, strict=True):

@@ -3,7 +3,6 @@
 Images go through the same pipeline as in training; captions name the drawn parameters.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,10 +46,10 @@ def _parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        options, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)
         for name in options.op:
             if name not in OPS and name != ALL:

@@ -12,12 +12,9 @@ from augment.data.formats.tfrecord import IMAGE, LABEL
 from augment.data.sources import parse_data
 from augment.support.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 BROKEN = b"no image"
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What holds for each op, whatever it does, by its declaration alone: on the CPU, and on the GPU where there is one."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 from decoded import for_device
 from fakes import needs_gpu
-from op_cases import APPLIED, CROPS, LEAVES, given, label, plan_with, variants
+from op_cases import APPLIED, CROPS, EVERY_APPLIED_OP, EVERY_LEAF, LEAVES, cases, given, plan_with
 from op_checks import (
     SEED,
     SIZE,
@@ -36,17 +35,8 @@ from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
 
-
-def cases(ops: Sequence[Op]) -> pytest.MarkDecorator:
-    """Parametrize a test by each use of some ops."""
-    uses = [(op, params) for op in ops for params in variants(op)]
-    return pytest.mark.parametrize(("op", "params"), uses, ids=map(label, uses))
-
-
 EVERY_USE = cases(APPLIED)
 EVERY_CROP = cases(CROPS)
-EVERY_APPLIED_OP = pytest.mark.parametrize("op", APPLIED, ids=lambda op: op.name)
-EVERY_LEAF = pytest.mark.parametrize("op", LEAVES, ids=lambda op: op.name)
 
 
 # --- on numbers alone ---

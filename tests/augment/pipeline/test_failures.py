@@ -1,39 +1,28 @@
 """Images that change or disappear while a run reads them: said in a sentence, with the file."""
 
-import dataclasses
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from io import BytesIO
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 import torch
-from files_of_sources import file_of, jpeg, load, put, put_both
+from files_of_sources import drawn, file_of, load, put, put_both
 from photos import draw_photo
 from PIL import Image
-from stores import FIXED
-from torch import Tensor
+from stores import FIXED, epochs
 
 from augment.data.check import Problem
 from augment.data.dataset import ImageRef, Split
-from augment.pipeline.batch import Batch
 from augment.pipeline.failures import find_bad
 from augment.pipeline.loader import Loader
-from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
-from trainer.callbacks.recorder import read_metrics
-from trainer.cli.main import main
 
 pytest.importorskip("pyarrow")
 
-RANDOM = build_plan(parse_aug({"size": 16, "train": {"random_resized_crop": {}, "flip": {}, "rotate": {}}}), "train")
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 Damage = Callable[[Path], object]
 
@@ -47,11 +36,6 @@ def cut(file: Path) -> None:
 def replace(file: Path, content: bytes) -> None:
     file.unlink()
     file.write_bytes(content)
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def make(split: Split) -> Loader:
@@ -68,12 +52,7 @@ def said(split: Split, damage: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def epochs(loader: Loader, number: int) -> None:
-    for _ in range(number):
-        list(loader)
-
-
-SAMPLES = [(jpeg(number), number % 3, "") for number in range(6)]
+SAMPLES = drawn(6)
 
 
 @pytest.mark.parametrize("source", ["webdataset", "tfrecord", "recordio", "lmdb", "numpy"])
@@ -162,205 +141,6 @@ def test_files_are_looked_at_only_where_they_may_be_to_blame(monkeypatch: pytest
     find_bad(RuntimeError("`nvidia.dali.fn.readers.file`\n\nFile mapping failed: b.jpg\nC++"), files)
     find_bad(RuntimeError(decoder), files, changed=lambda: [b])
     assert looked == [[a, b], [b], [b], [a, b]]
-
-
-class Stored:
-    """An encoded image in memory whose bytes can be damaged."""
-
-    def __init__(self, name: str, content: bytes) -> None:
-        self.name, self.content = name, content
-
-    def read(self) -> bytes:
-        return self.content
-
-
-def replaceable(stored: bool, max_bad: int, plan: Plan = FIXED) -> tuple[Loader, Split]:
-    """A loader of 24 images of 3 classes: files of their own, or in larger ones."""
-    samples = [(jpeg(number), number % 3, "") for number in range(24)]
-    put("folder", "train", samples)
-    put("folder", "val", SAMPLES[:3])
-    split = load("folder", {"root": str(Path("set").resolve())}).train
-    if stored:
-        images = tuple(Stored(f"{file}", Path(str(file)).read_bytes()) for file in split.files)
-        split = Split(images, split.targets)
-    split = dataclasses.replace(split, max_bad=max_bad)
-    return Loader(plan, split, batch_size=4, seed=0, device=torch.device("cpu"), classes=3), split
-
-
-def spoil(image: ImageRef) -> None:
-    """Damage the pixels of an image, whose header stays good."""
-    content = damaged_png()
-    if isinstance(image, Path):
-        image.unlink()
-        image.write_bytes(content)
-    else:
-        assert isinstance(image, Stored)
-        image.content = content
-
-
-def damaged_png() -> bytes:
-    stream = BytesIO()
-    Image.effect_noise((40, 40), 80).save(stream, "PNG")
-    content = stream.getvalue()
-    start = content.index(b"IDAT")
-    return content[: start + 60] + bytes(40) + content[start + 100 :]
-
-
-def seen(batches: Iterable[Batch]) -> list[tuple[int, Tensor]]:
-    return [(int(index), image) for batch in batches for index, image in zip(batch.indices, batch.images, strict=True)]
-
-
-@pytest.mark.parametrize("stored", [False, True], ids=["files", "stored"])
-@pytest.mark.parametrize("plan", [FIXED, RANDOM], ids=["fixed", "random"])
-def test_another_image_of_the_class_stands_in(stored: bool, plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
-    loader, _ = replaceable(stored, 2, plan)
-    whole = [seen(loader) for _ in range(4)]
-    loader, split = replaceable(stored, 2, plan)
-    found = [seen(loader)]
-    spoil(split.files[5])
-    found += [seen(loader) for _ in range(3)]
-    replaced = [(a, b) for epoch, other in zip(whole, found, strict=True) for a, b in zip(epoch, other, strict=True)]
-    others = [(a, b) for a, b in replaced if a[0] != b[0]]
-    assert all(a == b and torch.equal(image, other) for (a, image), (b, other) in replaced if a == b)
-    assert {a for (a, _), _ in others} == {5}
-    (stand_in,) = {b for _, (b, _) in others}
-    assert split.targets[stand_in] == split.targets[5]
-    assert len(others) >= 2
-    assert caplog.text.count("stands in for it (1 of data.max_bad=2)") == 1
-
-
-def test_a_resumed_loader_keeps_those_that_stand_in() -> None:
-    loader, split = replaceable(False, 2, RANDOM)
-    list(loader)
-    spoil(split.files[5])
-    list(loader)
-    list(loader)
-    passing = iter(loader)
-    next(passing)
-    state = loader.state_dict()
-    rest = seen(passing)
-    again, _ = Loader(RANDOM, split, batch_size=4, seed=0, device=torch.device("cpu"), classes=3), split
-    again.load_state_dict(state)
-    resumed = seen(again)
-    assert [index for index, _ in resumed] == [index for index, _ in rest]
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(resumed, rest, strict=True))
-
-
-def test_an_image_that_stands_in_may_turn_bad_itself() -> None:
-    """Which images stand in does not depend on the order in which the bad ones were found."""
-    loader, split = replaceable(False, 9)
-    list(loader)
-    spoil(split.files[5])
-    epochs(loader, 3)
-    first = loader._bad.stand_ins[5]
-    spoil(split.files[first])
-    epochs(loader, 3)
-    found = dict(loader._bad.stand_ins)
-    assert set(found) == {5, first}
-    assert not {5, first} & set(found.values())
-    assert {split.targets[index] for index in (5, first, *found.values())} == {split.targets[5]}
-    other = Loader(FIXED, split, batch_size=4, seed=0, device=torch.device("cpu"))
-    list(other)
-    assert other._bad.stand_ins == found
-
-
-def test_more_bad_images_than_allowed_end_the_run() -> None:
-    loader, split = replaceable(False, 1)
-    list(loader)
-    for index in (2, 5):
-        spoil(split.files[index])
-    with pytest.raises(
-        UserError, match=r"data\.max_bad=1: 2 images turned out bad during training, last .+ is broken: "
-    ):
-        epochs(loader, 4)
-
-
-def test_stored_images_that_cannot_be_decoded_are_named() -> None:
-    loader, split = replaceable(True, 0)
-    spoil(split.files[5])
-    with pytest.raises(UserError, match=r"data: an image has changed since the run began: .+ is broken: "):
-        list(loader)
-
-
-def test_a_file_that_is_replaced_by_a_good_one_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    loader, split = replaceable(False, 0)
-    for epoch in range(4):
-        list(loader)
-        loader._bad.watch.wait()
-        if epoch == 0:
-            file = Path(str(split.files[5]))
-            replace(file, jpeg(77))
-            os.utime(file, ns=(1, 1))
-    assert [record.message for record in caplog.records if "copies" not in record.message] == [
-        f"data: {file} was replaced during training; epochs differ from here on"
-    ]
-
-
-PLUGIN = """
-    from dataclasses import dataclass
-    from pathlib import Path
-
-    from trainer.loop.callback import Callback
-    from trainer.callbacks.registry import configurable
-
-    @configurable
-    @dataclass(eq=False)
-    class LoseImage(Callback):
-        '''Takes an image away after two epochs.'''
-
-        def after_epoch(self, learner):
-            if learner.epoch == 1:
-                Path("set/train/class 1/1.jpg").rename("away.jpg")
-"""
-
-
-@pytest.fixture
-def _plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from trainer.callbacks.registry import _CALLBACKS, known_callbacks
-
-    Path("lose_image.py").write_text(dedent(PLUGIN))
-    monkeypatch.syspath_prepend(".")
-    known = dict(known_callbacks())
-    yield
-    _CALLBACKS.clear()
-    _CALLBACKS.update(known)
-    sys.modules.pop("lose_image", None)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_plugin")
-def test_a_run_ends_in_a_sentence_and_continues_from_its_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
-    put("folder", "train", SAMPLES)
-    put("folder", "val", SAMPLES[:3])
-    given = [
-        "data=folder",
-        f"data.root={Path('set').resolve()}",
-        "plugins=[lose_image]",
-        "+callbacks.lose_image={}",
-        "fit.epochs=6",
-    ]
-    given += ["aug.size=64", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1", "callbacks.plots=null"]
-    with pytest.raises(SystemExit) as caught:
-        main(given)
-    assert caught.value.code == 2
-    (folder,) = Path("outputs").glob("2*/*")
-    errors = [line for line in capsys.readouterr().err.splitlines() if "[ERROR]" not in line]  # that are DALI's own
-    image = Path("set/train/class 1/1.jpg").resolve()
-    expected = f"data: an image has changed since the run began: {image} cannot be read: No such file"
-    assert len(errors) == 1
-    assert errors[0].startswith(f"error: {expected}")
-    assert errors[0].endswith(f"fit.resume={folder} continues from its last checkpoint.")
-    log = (folder / "trainer.log").read_text()
-    assert expected in log
-    assert "Traceback" not in log
-    # Some batches were read ahead.
-    page = (folder / "report.html").read_text()
-    assert re.search(rf"The run failed after [2-4] of 6 epochs: {re.escape(expected)}", page)
-    assert json.loads((folder / "summary.json").read_text())["epochs"] == len(read_metrics(folder)) >= 2
-    shutil.move("away.jpg", image)
-    assert main([f"fit.resume={folder}", "plugins=[lose_image]"]) == 0
-    resumed = max(Path("outputs").glob("2*/*/metrics.jsonl"), key=lambda file: file.stat().st_mtime).parent
-    assert [row["epoch"] for row in read_metrics(resumed)] == list(range(6))
 
 
 OVERWRITTEN = """

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import needs_gpu
-from passes import DRAWN, RECIPE, SEED, SIZE, first, level, make, plan_of, same, saved, states_of, take
-from torch import Tensor
+from passes import DRAWN, RECIPE, SEED, SIZE, first, level, make, plan_of, same, saved, states_of, take, views_of
 
 from augment.data.dataset import Split
 from augment.pipeline.loader import Loader
@@ -21,12 +20,6 @@ from augment.support.errors import UserError
 
 def plan_of_views(count: int, crop: str, steps: dict[str, Any], size: int = 16) -> Plan:
     return build_plan(parse_aug({"size": size, "train": steps, "views": {"count": count, "crop": crop}}), "train")
-
-
-def views_of(loader: Loader) -> list[Tensor]:
-    """Return the images of each view of a pass, (samples, 3, size, size)."""
-    batches = [[view.cpu().clone() for view in batch.views] for batch in loader]
-    return [torch.cat(view) for view in zip(*batches, strict=True)]
 
 
 @pytest.mark.parametrize("crop", ["own", "same"])

@@ -1,21 +1,11 @@
-"""Mixup and CutMix: images and targets against NumPy by hand, through the loader, up to the trainer."""
+"""Mixup and CutMix: images and targets against NumPy by hand, and through the loader."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fakes import (
-    CLASSES,
-    Logits,
-    MemoryLoader,
-    frozen,
-    logits_loader,
-    make_learner,
-    needs_gpu,
-    refuse_waiting,
-    tiny_model,
-)
+from fakes import needs_gpu, refuse_waiting
 from numpy.typing import NDArray
 from scipy.stats import beta, kstest
 from torch import Tensor
@@ -29,8 +19,6 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
 from augment.recipe.steps import parse_aug
-from trainer.callbacks.recorder import Recorder
-from trainer.tasks.classify import Classify, ClassMeter
 
 SIZE, SEED = 32, 3
 Floats = NDArray[Any]
@@ -306,66 +294,6 @@ def test_raw_images_are_not_mixed(varied: Split, device: torch.device) -> None:
     plain = next(iter(loader_of(plan_of({}), varied, device, raw=True)))
     torch.testing.assert_close(raw.images, plain.images, rtol=0, atol=0)
     assert (raw.images.dtype, raw.targets.dtype) == (torch.uint8, torch.int64)
-
-
-# --- the trainer ---
-
-
-def test_accuracy_counts_the_class_with_the_largest_share() -> None:
-    meter = ClassMeter(3, torch.device("cpu"), keep=True)
-    outputs = torch.tensor([[2.0, 1, 0], [0, 3, 1], [0, 0, 1], [1, 0, 0]])
-    targets = torch.tensor([[0.7, 0.3, 0], [0.6, 0.4, 0], [0, 0, 1], [0.2, 0.3, 0.5]])
-    meter.update(torch.tensor(1.5), outputs, targets)
-    meter.update(torch.tensor(0.5), outputs[:1], torch.tensor([[0.1, 0.9, 0]]))
-    assert meter.compute() == {"loss": pytest.approx((4 * 1.5 + 0.5) / 5), "accuracy": pytest.approx(2 / 5)}
-    assert meter.kept().confusion(3).tolist() == [[1, 1, 0], [1, 0, 0], [1, 0, 1]]
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        (2, "cat"),
-        ([0.3, 0.0, 0.7], "cat 70%, ant 30%"),
-        ([0.0, 1.0, 0.0], "bee 100%"),
-        ([0.0, 0.004, 0.996], "cat 100%"),
-    ],
-)
-def test_label_names_what_is_mixed(target: Any, expected: str) -> None:
-    assert Classify().caption(target, CLASSES) == expected
-
-
-def test_label_without_names_of_classes() -> None:
-    assert Classify().caption(1, ()) == "1"
-    assert Classify().caption([0.25, 0.75], ()) == "1 75%, 0 25%"
-
-
-def test_a_fit_with_mixed_targets() -> None:
-    logits = torch.tensor([[2.0, 0, 0], [0, 1, 0], [0, 0, 3]])
-    targets = torch.tensor([[0.8, 0.2, 0], [0.5, 0.25, 0.25], [0, 0.6, 0.4]])
-    train = MemoryLoader(logits[:, :, None, None], targets, batch_size=3, shuffle=False)
-    recorder = Recorder()
-    learner = make_learner(
-        recorder, train=train, val=logits_loader(logits.tolist(), [0, 1, 2]), model=Logits(), optimizer=frozen, epochs=1
-    )
-    learner.fit()
-    (row,) = recorder.rows
-    by_hand = -(targets * logits.log_softmax(dim=1)).sum(dim=1).mean()
-    assert row["train_loss"] == pytest.approx(float(by_hand))
-    # The largest shares are those of classes 0, 0 and 1.
-    assert row["train_accuracy"] == pytest.approx(1 / 3)
-    assert row["val_accuracy"] == 1
-
-
-def test_mixed_batches_train_a_model(varied: Split, device: torch.device) -> None:
-    train = loader_of(plan_of(EITHER), varied, device, batch_size=3)
-    val = Loader(build_plan(parse_aug({"size": SIZE}), "val"), varied, batch_size=7, seed=0, device=device)
-    model = tiny_model()
-    before = [parameter.clone() for parameter in model.parameters()]
-    recorder = Recorder()
-    learner = make_learner(recorder, train=train, val=val, model=model, device=device)  # type: ignore[arg-type]
-    learner.fit()
-    assert all((a.cpu() != b.cpu()).any() for a, b in zip(before, model.parameters(), strict=True))
-    assert [np.isfinite(row["train_loss"]) for row in recorder.rows] == [True, True]
 
 
 @pytest.mark.parametrize("steps", [MIXUP, CUTMIX])

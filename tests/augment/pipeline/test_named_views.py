@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from passes import RECIPE, make, saved, take
+from passes import RECIPE, make, saved, take, views_of
 from scipy.stats import binomtest
-from torch import Tensor
 
 from augment import Transform, UserError, load_recipe
 from augment.data.dataset import Split
@@ -20,12 +19,6 @@ COUNT = 6000
 
 def plan_of(train: dict[str, Any], views: dict[str, Any]) -> Plan:
     return build_plan(parse_aug({"size": 16, "train": train, "views": views}), "train")
-
-
-def views_of(plan: Plan, split: Split, device: torch.device, **options: Any) -> list[Tensor]:
-    """Return the images of each view of a pass."""
-    batches = [[view.cpu().clone() for view in batch.views] for batch in make(split, device, plan=plan, **options)]
-    return [torch.cat(view) for view in zip(*batches, strict=True)]
 
 
 def test_views_of_byol_have_their_own_rates(device: torch.device) -> None:
@@ -70,7 +63,7 @@ def test_shared_steps_are_the_same_to_the_bit(varied: Split, device: torch.devic
         "window": {"share": names[:1]},
     }
     plan = plan_of(SHARED, views | {"plain": {"share": names[:-1], "steps": {"some": {"p": 0}}}})
-    first, equal, again, inverted, window, plain = views_of(plan, varied, device)
+    first, equal, again, inverted, window, plain = views_of(make(varied, device, plan=plan))
     assert torch.equal(equal, first)
     assert torch.equal(again, first)
     assert torch.equal(inverted, 255 - plain)
@@ -83,7 +76,7 @@ def test_shared_steps_are_the_same_to_the_bit(varied: Split, device: torch.devic
 def test_a_shared_step_draws_the_same_after_a_step_that_is_not(varied: Split, device: torch.device) -> None:
     train = {"invert": {"p": 0}, "rotate": {"p": 0.8}, "rot90": {}, "salt_and_pepper": {"p": 0.9}}
     views = {"first": None, "inverted": {"share": list(train)[1:], "steps": {"invert": {"p": 1}}}}
-    first, inverted = views_of(plan_of(train, views), varied, device)
+    first, inverted = views_of(make(varied, device, plan=plan_of(train, views)))
     is_noise = first == inverted
     assert torch.equal(inverted[~is_noise], 255 - first[~is_noise])
     assert set(first[is_noise].tolist()) == {0, 255}
@@ -103,11 +96,8 @@ def test_transform_shares_what_a_loader_shares(device: torch.device, varied: Spl
 
 def test_a_shared_window_of_another_size_is_the_same(varied: Split, device: torch.device) -> None:
     train = {"random_resized_crop": {"area_range": [0.1, 0.2]}}
-    whole, small, own = views_of(
-        plan_of(train, {"whole": None, "small": {"size": 8, "share": ["random_resized_crop"]}, "own": {"size": 8}}),
-        varied,
-        device,
-    )
+    views = {"whole": None, "small": {"size": 8, "share": ["random_resized_crop"]}, "own": {"size": 8}}
+    whole, small, own = views_of(make(varied, device, plan=plan_of(train, views)))
     reduced = torch.nn.functional.interpolate(whole.float(), (8, 8), mode="area")
     assert (reduced - small).abs().mean() < 3 < (reduced - own).abs().mean()
 
@@ -115,7 +105,7 @@ def test_a_shared_window_of_another_size_is_the_same(varied: Split, device: torc
 def test_first_of_named_views_is_what_one_view_would_be(varied: Split, device: torch.device) -> None:
     one = plan_of(RECIPE, {})
     two = plan_of(RECIPE, {"first": None, "second": {"steps": {"flip": {"p": 1}, "gaussian_blur": None}}})
-    assert torch.equal(views_of(two, varied, device)[0], views_of(one, varied, device)[0])
+    assert torch.equal(*(views_of(make(varied, device, plan=plan))[0] for plan in (two, one)))
 
 
 def test_many_windows_are_cut_from_images_decoded_once(image_files: Split) -> None:
@@ -124,7 +114,7 @@ def test_many_windows_are_cut_from_images_decoded_once(image_files: Split) -> No
     plan = plan_of({"random_resized_crop": {}}, views)
     apart = plan_of({"random_resized_crop": {}}, {"count": 4})
     cpu = torch.device("cpu")
-    made, expected = (views_of(p, image_files, cpu) for p in (plan, apart))
+    made, expected = (views_of(make(image_files, cpu, plan=p)) for p in (plan, apart))
     assert [view.shape[-1] for view in made] == [16, 12, 12, 12]
     assert (made[0].float() - expected[0].float()).abs().mean() < 1
 
@@ -133,7 +123,7 @@ def test_resume_with_named_views(varied: Split, device: torch.device) -> None:
     views = {"first": None, "second": {"size": 8, "share": ["flip"], "steps": {"gaussian_noise": None}}}
     plan = plan_of(RECIPE, views)
     loader = make(varied, device, plan=plan)
-    whole = views_of(plan, varied, device)
+    whole = views_of(make(varied, device, plan=plan))
     take(loader, 1)
     resumed = make(varied, device, plan=plan)
     resumed.load_state_dict(saved(loader.state_dict()))

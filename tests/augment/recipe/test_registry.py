@@ -1,35 +1,15 @@
-"""What holds for every op in the registry, so that a new op is tested by its declaration; and plugins."""
+"""What holds for every op in the registry, so that a new op is tested by its declaration; and declarations."""
 
 import itertools
-import pickle
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from op_cases import APPLIED, LEAVES, MATRICES, given, label, plan_with, variants
+from op_cases import EVERY_APPLIED_OP, EVERY_LEAF, MATRICES, cases, given, plan_with
 
-from augment import load_recipe
-from augment.data.dataset import Split
 from augment.params import Count, Number, Range
-from augment.pipeline.loader import Loader
-from augment.recipe.op import (
-    _OPS,
-    OPS,
-    Op,
-    batch,
-    color,
-    combinator,
-    crop,
-    find_op,
-    geometry,
-    load_plugins,
-    local,
-    policy,
-)
+from augment.recipe.op import OPS, Op, batch, color, combinator, crop, find_op, geometry, local, policy
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import step_matrix
@@ -41,12 +21,7 @@ SIZE = 64
 COUNT = 400
 
 EVERY_OP = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
-EVERY_APPLIED_OP = pytest.mark.parametrize("op", APPLIED, ids=lambda op: op.name)
-EVERY_LEAF = pytest.mark.parametrize("op", LEAVES, ids=lambda op: op.name)
-
-_MATRICES = [(op, params) for op in MATRICES for params in variants(op)]
-EVERY_MATRIX = pytest.mark.parametrize(("op", "params"), _MATRICES, ids=map(label, _MATRICES))
-_GEOMETRY = [(op, params) for op, params in _MATRICES if op.kind == "geometry"]
+EVERY_MATRIX = cases(MATRICES)
 
 
 def one_op(op: Op, **params: Any) -> tuple[Plan, Any]:
@@ -153,7 +128,7 @@ def test_identity_exactly_where_not_applied(op: Op, params: dict[str, Any]) -> N
     assert (~is_identity[drawn["applied"]]).mean() >= (changes if op.own_params else 0.65)
 
 
-@pytest.mark.parametrize(("op", "params"), _GEOMETRY, ids=map(label, _GEOMETRY))
+@cases([op for op in MATRICES if op.kind == "geometry"])
 def test_geometry_matrices_are_invertible_at_all_extremes_of_the_allowed_ranges(op: Op, params: dict[str, Any]) -> None:
     plan, _ = one_op(op, **params)
     bounds = [op.params[name].within for name in op.draws.values()]  # type: ignore[attr-defined]
@@ -189,7 +164,7 @@ def test_unknown_op_suggests_the_closest(given: str, near: str) -> None:
     assert all(name in message for name in OPS)
 
 
-# --- declarations that are refused, and a user's own ---
+# --- declarations ---
 
 
 @pytest.mark.usefixtures("clean_registry")
@@ -253,128 +228,6 @@ def test_draws_follow_the_declaration() -> None:
     drawn = {"low": np.zeros(2), "left": np.ones(2), "right": np.ones(2)}
     params = {"low_range": (0.0, 1.0), "pair_range": (0.0, 1.0), "level": 4.0}
     assert op.values(params, drawn) == drawn | {"level": 4.0}
-
-
-PLUGIN = '''
-"""Ops of a user's own."""
-
-import numpy as np
-
-from augment.recipe.ops.geometry import stack
-from augment.params import Number, Range
-from augment.recipe.op import color, geometry, local
-
-
-@color(
-    weight_range=Range(default=(0.2, 0.6), within=(0, 1), doc="weight of the gray"),
-    level=Number(default=100.0, within=(0, 255), doc="the gray"),
-)
-def fog(weight, level):
-    """Blend the image with a gray."""
-    keep, gray = 1 - weight, weight * level
-    return stack((keep, 0, 0, gray), (0, keep, 0, gray), (0, 0, keep, gray))
-
-
-@geometry(moves_inside=True)
-def transpose(size):
-    """Swap rows and columns."""
-    return np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 1]])
-
-
-@local(
-    prepare=lambda size, steps: {"levels": 10 * steps.astype(int)},
-    steps_range=Range(default=(1, 3), within=(0, 9), whole=True, doc="tens of levels"),
-)
-def lift(images, dali, levels):
-    """Add some levels."""
-    return dali.fn.cast_like(images + levels, images)
-'''
-
-
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_registry: None) -> str:
-    """Write a user's module and return its name."""
-    (tmp_path / "my_own_ops.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return "my_own_ops"
-
-
-def test_plugin_is_an_op_like_any_other(plugin: str) -> None:
-    assert "fog" not in OPS
-    aug = parse_aug({"plugins": [plugin], "train": {"fog": {"p": 0.5, "weight_range": [0.25, 0.25]}, "transpose": {}}})
-    assert (OPS["fog"].kind, OPS["transpose"].kind) == ("color", "geometry")
-    assert "| `fog` | color | Blend the image with a gray. | `weight_range` (" in op_table()
-    assert "| `transpose` | geometry | Swap rows and columns. | none |" in op_table()
-    plan = build_plan(aug, "train")
-    assert "    fog  p 0.5  weight 0.25..0.25, level 100" in str(plan)
-    drawn = {"fog": {"applied": np.array([True, False]), "weight": np.array([0.25, 0.25])}}
-    expected = [np.c_[0.75 * np.eye(3), [25, 25, 25]], np.eye(3, 4)]
-    np.testing.assert_allclose(plan.stages[0].matrix(drawn, SIZE), expected)
-    with pytest.raises(UserError, match=r"^aug\.train\.fog\.wait_range: unknown key\. Did you mean 'weight_range'\?"):
-        parse_aug({"plugins": [plugin], "train": {"fog": {"wait_range": [0, 1]}}})
-    with pytest.raises(UserError, match=r"^aug\.train\.fg: unknown op 'fg'\. Did you mean 'fog'\?"):
-        parse_aug({"plugins": [plugin], "train": {"fg": {}}})
-
-
-def test_a_recipe_is_pickled_with_the_names_of_its_ops(plugin: str) -> None:
-    steps = {"one_of": {"p": 0.5, "steps": {"fog": {}, "lift": {"weight": 2}}}}
-    recipe = load_recipe({"size": SIZE, "plugins": [plugin], "train": steps})
-    pickled = pickle.dumps(recipe)
-    for name in ("fog", "lift"):  # as in a process that has not imported the module
-        _OPS.pop(name)
-    del sys.modules[plugin]
-    again = pickle.loads(pickled)
-    assert [step.op for step in again.aug.train[0].steps] == [OPS["fog"], OPS["lift"]]
-    assert str(build_plan(again.aug, "train")) == str(build_plan(recipe.aug, "train"))
-    with pytest.raises(TypeError):
-        again.aug.train[0].steps[0].params["level"] = 1.0
-
-
-def test_plugin_runs(plugin: str, photos: tuple[Path, ...], device: torch.device) -> None:
-    def run(steps: dict[str, Any]) -> np.ndarray[Any, Any]:
-        plan = build_plan(parse_aug({"size": SIZE, "plugins": [plugin], "val": steps}), "val")
-        split = Split(photos, (0,) * len(photos))
-        (batch,) = Loader(plan, split, batch_size=len(photos), seed=0, device=device, raw=True)
-        return batch.images.cpu().numpy().astype(float)
-
-    plain = run({})
-    fogged = run({"transpose": {}, "fog": {"weight_range": [0.25, 0.25]}})
-    # Rounding; on the GPU results may be off by one, where a product of floats is close to a half.
-    np.testing.assert_allclose(fogged, 0.75 * plain.transpose(0, 1, 3, 2) + 25, atol=1.01)
-    lifted = run({"lift": {"steps_range": [2, 2]}})  # prepared as NumPy's own whole numbers
-    np.testing.assert_array_equal(lifted, np.minimum(plain + 20, 255))
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_missing_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        UserError, match=r"^aug\.plugins: no module named 'no_such_ops' \(looked for in this folder and PYTHONPATH\)\.$"
-    ):
-        parse_aug({"plugins": ["no_such_ops"]})
-    (tmp_path / "needs_another.py").write_text("import no_such_library\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match="no module named 'no_such_library'"):
-        load_plugins(("needs_another",), "aug.plugins")
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_plugin_that_redeclares_an_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "clashing_ops.py").write_text(PLUGIN.replace("def fog(", "def contrast("))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    expected = (
-        r"^aug\.plugins: clashing_ops: op 'contrast' is already declared in augment\.recipe\.ops\.color \(.*, line \d+"
-    )
-    with pytest.raises(UserError, match=expected):
-        parse_aug({"plugins": ["clashing_ops"]})
-    assert OPS["contrast"].function.__module__ == "augment.recipe.ops.color"
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_plugin_with_an_invalid_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mistaken_ops.py").write_text(PLUGIN.replace("default=100.0", "default=300"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match=r"^aug\.plugins: mistaken_ops: the default 300 is not allowed\. Allowed: "):
-        parse_aug({"plugins": ["mistaken_ops"]})
 
 
 @pytest.mark.usefixtures("clean_registry")

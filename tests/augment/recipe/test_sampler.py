@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_cases import APPLIED, LEAVES, given, plan_with
+from op_cases import EVERY_APPLIED_OP, EVERY_LEAF, given, plan_with
 from scipy.stats import chi2
 
 from augment.params import Range
@@ -15,8 +15,6 @@ from augment.recipe.stage import Draws
 from augment.recipe.steps import SplitName, parse_aug
 from augment.support.seeds import derive_seed
 
-EVERY_LEAF = pytest.mark.parametrize("op", LEAVES, ids=lambda op: op.name)
-EVERY_APPLIED_OP = pytest.mark.parametrize("op", APPLIED, ids=lambda op: op.name)
 MANY = 20_000
 
 

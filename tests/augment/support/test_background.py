@@ -5,11 +5,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 
 import pytest
 
 from augment.support import background
-from augment.support.background import Background, CallQueue, Refresher, mapped, prompt_turns
+from augment.support.background import Background, CallQueue, Refresher, in_threads, prompt_turns
 
 
 def fail() -> None:
@@ -24,12 +25,12 @@ def test_several_calls_run_at_once_and_return_in_order() -> None:
             both.wait()
         return 10 * item
 
-    with mapped(work, range(4), 2) as results:
+    with in_threads(work, range(4), 2) as results:
         assert list(results) == [0, 10, 20, 30]
 
 
 def test_an_error_of_a_call_is_raised_in_its_turn() -> None:
-    with mapped(lambda item: 1 // item, (1, 0, 1), 2) as results:
+    with in_threads(lambda item: 1 // item, (1, 0, 1), 2) as results:
         assert next(results) == 1
         with pytest.raises(ZeroDivisionError):
             next(results)
@@ -40,7 +41,7 @@ def test_an_error_of_the_items_is_raised() -> None:
         yield 1
         raise OSError("no such image")
 
-    with mapped(str, items(), 2) as results, pytest.raises(OSError, match="no such image"):
+    with in_threads(str, items(), 2) as results, pytest.raises(OSError, match="no such image"):
         list(results)
 
 
@@ -52,11 +53,22 @@ def test_whoever_leaves_early_waits_for_what_has_begun_and_for_no_more() -> None
         assert proceed.wait(10)
         ended.append(item)
 
-    with mapped(work, range(50), 1):
+    with in_threads(work, range(50), 1):
         assert begun.wait(10)
         threading.Timer(0.05, proceed.set).start()
     assert ended == [0]
-    assert not any(thread.name == "mapped" for thread in threading.enumerate())
+    assert not any(thread.name == "in_threads" for thread in threading.enumerate())
+
+
+def test_some_items_are_called_ahead_of_their_results() -> None:
+    begun: SimpleQueue[int] = SimpleQueue()
+    with in_threads(begun.put, range(50), 1, ahead=3) as results:
+        for number in range(6):
+            if number >= 3:
+                next(results)
+            assert begun.get(timeout=10) == number
+        with pytest.raises(Empty):
+            begun.get(timeout=0.05)
 
 
 def test_the_main_thread_takes_no_lock_of_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +78,7 @@ def test_the_main_thread_takes_no_lock_of_the_executor(monkeypatch: pytest.Monke
             return super().__getattribute__(name)
 
     monkeypatch.setattr(background, "ThreadPoolExecutor", Watched)
-    with mapped(str, range(3), 2) as results:
+    with in_threads(str, range(3), 2) as results:
         assert list(results) == ["0", "1", "2"]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from runs import BARE
 
 from augment import UserError
 from trainer import train
@@ -17,7 +18,6 @@ from trainer.callbacks.registry import known_callbacks
 
 ROOT = Path(__file__).parents[3]
 SMALL = ["aug.size=16", "fit.device=cpu", "fit.threads=1", "fit.batch_size=32", "fit.limit_batches=2"]
-QUIET = ["callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null"]
 
 STOP_EARLY = '''
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def test_a_new_callback_and_a_new_tracker_are_configured_like_any_other(plugin: 
         "fit.epochs=2",
         "seed=3",
     ]
-    summary = train(*given, *SMALL, *QUIET)
+    summary = train(*given, *SMALL, *BARE)
     assert (summary.status, summary.epochs) == ("finished", 1)
     sent = json.loads((summary.folder / "sent.json").read_text())
     assert (sent["config"]["seed"], sent["config"]["fit"]["epochs"], sent["group"]) == (3, 2, None)

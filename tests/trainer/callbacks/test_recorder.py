@@ -9,11 +9,12 @@ import pytest
 import torch
 from fakes import make_learner, needs_gpu, noise_loader, on, raises
 from recorded import KEYS, TRAIN_KEYS, VAL, known
+from runs import timeless
 
 from augment.support.errors import UserError
 from augment.support.files import json_line
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.recorder import METRICS_FILE, TIMES, NonFiniteLossError, Recorder, read_metrics
+from trainer.callbacks.recorder import METRICS_FILE, NonFiniteLossError, Recorder, read_metrics
 from trainer.loop.callback import CancelBatch, CancelEpoch, CancelTrain, CancelValidate
 from trainer.loop.learner import Learner
 from trainer.tasks.classify import ClassSamples
@@ -33,7 +34,7 @@ def test_a_row_by_hand(tmp_path: Path) -> None:
         "val_loss": (1 + 2 + 1) / 3 * math.log(2),
         "val_accuracy": 2 / 3,
     }
-    assert {key: value for key, value in row.items() if key not in TIMES} == pytest.approx(expected)
+    assert timeless(row) == pytest.approx(expected)
     assert row["seconds"] > 0
     assert row["images_per_second"] == pytest.approx(3 / row["seconds"])
     samples = learner.find(Recorder).samples

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from photos import draw_photo
 from PIL import Image
+from runs import BARE, rows_of
 
 from augment.support.errors import UserError
 from trainer import train
 from trainer.callbacks.prepare import Prepare
-from trainer.callbacks.recorder import TIMES, read_metrics
 from trainer.cli.main import main
 from trainer.loop.learner import Learner
 from trainer.run.folder import owned, release
@@ -20,7 +20,7 @@ from trainer.run.summary import read_summary
 
 SMALL = (
     *("aug.size=16", "fit.batch_size=4", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"),
-    *("callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null"),
+    *BARE,
 )
 
 
@@ -67,10 +67,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def rows(folder: Path) -> list[dict[str, float]]:
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in read_metrics(folder)]
-
-
 def fail_in(monkeypatch: pytest.MonkeyPatch, epoch: int | None) -> None:
     """Let runs fail at the beginning of an epoch."""
 
@@ -103,16 +99,16 @@ def test_a_used_folder_is_refused_untouched_and_its_run_continues_in_place(
 
     fail_in(monkeypatch, 2)
     assert call("hydra.run.dir=cut")[0] == 1
-    assert len(rows(tmp_path / "cut")) == 2
+    assert len(rows_of(tmp_path / "cut")) == 2
     fail_in(monkeypatch, None)
     code, text = call("fit.resume=cut", "hydra.run.dir=cut", settings=())
     assert code == 0
     assert "resumes cut" in text
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
     assert "  resume: cut\n" in (tmp_path / "cut" / "config.yaml").read_text()
     # What the folder says of its command line serves the next time, too.
     assert call("fit.resume=cut", "fit.epochs=4", "hydra.run.dir=cut", settings=())[0] == 0
-    assert len(rows(tmp_path / "cut")) == 4
+    assert len(rows_of(tmp_path / "cut")) == 4
 
 
 @pytest.mark.slow
@@ -130,7 +126,7 @@ def test_auto_starts_resumes_and_leaves_a_finished_run_alone(
     assert f"resumes {first.relative_to(tmp_path)}" in text
     (second,) = (run for run in started(tmp_path) if getattr(read_summary(run), "status", "") == "finished")
     assert second != first
-    assert len(rows(second)) == 3
+    assert len(rows_of(second)) == 3
     code, text = call("fit.resume=auto", "run.name=again", "callbacks.tensorboard={}")  # the same configuration
     assert code == 0
     assert text.startswith("already finished, nothing to resume: finished after 3 epochs: ")
@@ -157,7 +153,7 @@ def test_auto_stays_in_the_folder_that_is_given(call: Call, tmp_path: Path, monk
     assert call(*again)[0] == 1
     fail_in(monkeypatch, None)
     assert call(*again)[0] == 0
-    assert [row["epoch"] for row in rows(tmp_path / "run")] == [0, 1, 2]
+    assert [row["epoch"] for row in rows_of(tmp_path / "run")] == [0, 1, 2]
     code, text = call(*again)
     assert (code, text.split(":")[0]) == (0, "already finished, nothing to resume")
     code, text = call(*again, "fit.lr=0.5")

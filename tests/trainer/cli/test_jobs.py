@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from runs import BARE, rows_of
 
 import trainer
 from augment import UserError
 from augment.data.sources import load_dataset, parse_data
 from trainer import Callback, CancelFit, Learner, Summary, configurable, train
-from trainer.callbacks.recorder import TIMES, read_metrics
 from trainer.cli.main import main
 
 SMALL = [
@@ -23,7 +23,6 @@ SMALL = [
     "fit.batch_size=32",
     "fit.limit_batches=2",
 ]
-QUIET = ["callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null"]
 
 
 def test_every_name_of_the_face_is_there() -> None:
@@ -70,21 +69,17 @@ for given in (["--help"], *([one] for one in wrong), ["-m", "fit.epoch=1,2"], *t
     assert done.returncode == 0, done.stderr
 
 
-def rows(folder: Path) -> list[dict[str, float]]:
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in read_metrics(folder)]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("sample_drawn")
 def test_it_trains_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     handlers = list(logging.getLogger().handlers)
-    summary = train(*SMALL, *QUIET, "fit.epochs=1", folder="one")
+    summary = train(*SMALL, *BARE, "fit.epochs=1", folder="one")
     assert isinstance(summary, Summary)
     assert (summary.status, summary.epochs, summary.folder) == ("finished", 1, Path("one"))
     assert logging.getLogger().handlers == handlers
-    assert main([*SMALL, *QUIET, "fit.epochs=1", "hydra.run.dir=two"]) == 0
-    assert rows(tmp_path / "one") == rows(tmp_path / "two")
+    assert main([*SMALL, *BARE, "fit.epochs=1", "hydra.run.dir=two"]) == 0
+    assert rows_of(tmp_path / "one") == rows_of(tmp_path / "two")
     files = [{str(file.relative_to(tmp_path / run)) for file in (tmp_path / run).rglob("*")} for run in ("one", "two")]
     assert files[1] - files[0] == {".hydra/config.yaml", ".hydra/hydra.yaml"}
     assert files[0] <= files[1]

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import assert_same
-from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environment, rows_of, settings_of, state_of
+from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environment, settings_of, state_of
+from runs import rows_of
 
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError

@@ -6,26 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import (
-    assert_same,
-    make_learner,
-    needs_gpu,
-    noise_loader,
-    on,
-    raises,
-    tiny_model,
-)
+from fakes import assert_same, make_learner, needs_gpu, noise_loader, on, raises, tiny_model
+from runs import rows_of, timeless
 
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.ema import EMA
-from trainer.callbacks.recorder import TIMES, Recorder, read_metrics
+from trainer.callbacks.recorder import Recorder, read_metrics
 from trainer.callbacks.scheduler import ParamScheduler
-from trainer.loop.callback import (
-    Callback,
-    CancelFit,
-    CancelStep,
-)
+from trainer.loop.callback import Callback, CancelFit, CancelStep
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
@@ -58,14 +47,10 @@ def outcome(learner: Learner) -> dict[str, Any]:
         "loader": learner.train_loader.state_dict(),
         "random": torch.get_rng_state(),
         "rows": [timeless(row) for row in recorder.rows],
-        "file": [timeless(row) for row in read_metrics(learner.folder)],
+        "file": rows_of(learner.folder),
         "samples": vars(recorder.samples),
         "best": (checkpoint.best, checkpoint.best_epoch),
     }
-
-
-def timeless(row: dict[str, float]) -> dict[str, float]:
-    return {key: value for key, value in row.items() if key not in TIMES}
 
 
 def interrupt(folder: Path, event: str, at: int, start: Path | None = None) -> Learner:

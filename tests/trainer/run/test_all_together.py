@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fakes import CLASSES, assert_same, on, raises
 from rich.console import Console
+from runs import timeless
 
 from augment.data.dataset import Dataset, Split, Target, Task
-from trainer.callbacks.recorder import TIMES
 from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.run import train as run
@@ -91,10 +91,6 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         "meter": recorder["meter"],
         "best": {**best, "row": timeless(best.get("row", {}))},
     }
-
-
-def timeless(row: dict[str, float]) -> dict[str, float]:
-    return {key: value for key, value in row.items() if key not in TIMES}
 
 
 @pytest.mark.slow

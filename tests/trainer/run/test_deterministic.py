@@ -8,6 +8,7 @@ from fakes import assert_same, needs_gpu
 from photos import draw_photo
 from PIL import Image
 from rich.console import Console
+from runs import BARE
 
 from augment.cli.compose import compose
 from trainer.loop.checkpoint import LAST, FitState, load
@@ -49,8 +50,7 @@ def test_two_runs_on_a_gpu_are_identical(
                 file = tmp_path / "data" / split / name / f"{seed}.jpg"
                 Image.fromarray(draw_photo(90, 80, 1000 * number + seed)).save(file)
     small = ["+aug=imagenette", "aug.size=64", "model=timm", "model.name=resnet18", "fit.batch_size=16", "fit.epochs=3"]
-    quiet = ["callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null"]
-    given = ["data=folder", "data.root=data", *small, *quiet, "fit.deterministic=true", *more]
+    given = ["data=folder", "data.root=data", *small, *BARE, "fit.deterministic=true", *more]
     states = []
     for name in ("one", "two"):
         train(parse_config(compose(given)), tmp_path / name, console=Console(quiet=True))

@@ -11,19 +11,19 @@ from fakes import on
 from photos import draw_photo
 from PIL import Image
 from rich.console import Console
+from runs import BARE, rows_of
 
 from augment.cli.compose import compose
 from augment.data.sources import registry
 from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
-from trainer.callbacks.recorder import TIMES, read_metrics
 from trainer.loop.learner import Learner
 from trainer.run.check import check_config
 from trainer.run.config import LEFT_OUT_FILE, left_out_of, parse_config
 from trainer.run.resume import check_resume
 from trainer.run.train import train
 
-FEW = ("callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null", "data.skip_bad=true")
+FEW = (*BARE, "data.skip_bad=true")
 SMALL = ("aug.size=16", "fit.batch_size=3", "fit.device=cpu", "fit.threads=1", "fit.epochs=3", "aug.prefetch=1")
 RANDOM = ("++aug.train.random_resized_crop={}", "++aug.train.flip={}", "++aug.train.rotate={}")
 
@@ -51,7 +51,7 @@ def start(root: Path, folder: Path, hook: Hook, *overrides: str) -> list[dict[st
     check_resume(config)
     config = replace(config, callbacks=(*config.callbacks, lambda: on("after_batch", hook)))
     train(config, folder, console=Console(quiet=True))
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in read_metrics(folder)]
+    return rows_of(folder)
 
 
 def nothing(_: Learner) -> None:

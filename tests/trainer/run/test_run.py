@@ -1,8 +1,5 @@
 """A run is made as it is configured: no setting is lost between the configuration and the learner."""
 
-import json
-import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -13,49 +10,31 @@ from weakref import ReferenceType, ref
 import pytest
 import torch
 from fakes import needs_gpu, on, raises
-from photos import draw_photo
-from PIL import Image
 from rich.console import Console
+from runs import BARE, QUIET, draw_classes, small_config
 
 from augment.cli.compose import compose
 from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
-from augment.support.signals import STOP_SIGNALS
-from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.interrupt import Interrupt
-from trainer.callbacks.recorder import NonFiniteLossError, read_metrics
+from trainer.callbacks.recorder import NonFiniteLossError
 from trainer.callbacks.scheduler import ParamScheduler
-from trainer.cli import main as cli
 from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
-from trainer.run import build
 from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
 from trainer.run.check import check_config
-from trainer.run.config import Config, parse_config
-from trainer.run.folder import LOCK_FILE
-from trainer.run.summary import read_summary, summarize
+from trainer.run.config import parse_config
+from trainer.run.summary import summarize
 from trainer.tasks.losses import CrossEntropy
 from trainer.tools.evaluate import evaluate
 
-QUIET = Console(quiet=True)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of three images."""
-    root = tmp_path_factory.mktemp("photos")
-    for split in ("train", "val"):
-        for name in ("ant", "bee"):
-            (root / split / name).mkdir(parents=True)
-            for seed in range(3):
-                Image.fromarray(draw_photo(24, 24, seed)).save(root / split / name / f"{seed}.png")
-    return root
-
-
-def small_config(photos: Path, *overrides: str) -> Config:
-    small = ["data=folder", f"data.root={photos}", "aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1"]
-    return parse_config(compose([*small, *overrides]))
+    return draw_classes(tmp_path_factory.mktemp("photos"))
 
 
 def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:
@@ -99,112 +78,16 @@ def scheduled(learner: Learner) -> set[str]:
     ],
 )
 def test_what_is_configured_is_what_runs(
-    override: str, found: Callable[[Learner], object], value: object, photos: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)  # below which the check of the images is kept
+    override: str, found: Callable[[Learner], object], value: object, photos: Path, tmp_path: Path
+) -> None:
     assert found(prepared(photos, tmp_path, override)) == value
 
 
 def test_a_setting_without_effect_is_told_in_the_log(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     prepared(photos, tmp_path, "fit.regression_loss=mse")
     assert "fit.regression_loss=mse has no effect where classes are predicted" in caplog.messages
-
-
-def stop(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
-def status(folder: Path) -> object:
-    return json.loads((folder / "summary.json").read_text())["status"]
-
-
-def test_ctrl_c_while_data_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cli, "check_jobs", stop)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([])
-    assert stopped.value.code == 130
-    assert capsys.readouterr().out == "stopped before the first batch; nothing to resume\n"
-
-
-def test_ctrl_c_while_pipelines_are_built(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(build, "place", stop)
-    with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to resume$"):
-        run.train(small_config(photos), tmp_path / "run", console=QUIET)
-    assert status(tmp_path / "run") == "interrupted"
-    again = small_config(photos, "fit.resume=old")
-    with pytest.raises(
-        KeyboardInterrupt, match=r"^stopped before the first batch; fit.resume=old continues from its last"
-    ):
-        run.train(again, tmp_path / "run", console=QUIET)
-
-
-def test_a_second_ctrl_c_says_what_was_saved(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(GradClip, "before_step", stop)
-    folder = tmp_path / "run"
-    for saved, said in ((False, "nothing to resume"), (True, "fit.resume=run continues from its last")):
-        if saved:
-            (folder / "last.pt").touch()
-        with pytest.raises(KeyboardInterrupt, match=f"^stopped at once; {said}"):
-            run.train(small_config(photos, "+callbacks.grad_clip={}"), folder, console=QUIET)
-        assert status(folder) == "interrupted"
-
-
-def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is nothing to resume."""
-    monkeypatch.chdir(tmp_path)
-    few = ("callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null", "fit.epochs=1")
-    config = small_config(photos, *few)
-    twice = on("after_fit", stop)
-    with pytest.raises(
-        KeyboardInterrupt, match=r"^stopped after the last epoch; figures or the report may be missing$"
-    ):
-        run.train(replace(config, callbacks=(*config.callbacks, lambda: twice)), tmp_path / "run", console=QUIET)
-    summary = read_summary(tmp_path / "run")
-    assert summary is not None
-    assert (summary.status, summary.epochs, summary.planned) == ("finished", 1, 1)
-    assert summary.best == summary.last == read_metrics(tmp_path / "run")[0]
-
-
-@pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_while_pipelines_are_built(
-    number: int, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def place(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), number)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(build, "place", place)
-    before = signal.signal(number, signal.SIG_DFL)
-    try:
-        with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to resume$"):
-            run.train(small_config(photos), tmp_path / "run", console=QUIET)
-        assert signal.getsignal(number) == signal.SIG_DFL
-    finally:
-        signal.signal(number, before)
-    assert status(tmp_path / "run") == "interrupted"
-
-
-@pytest.mark.parametrize("folder", ["run", "old"])
-def test_a_run_removes_what_a_killed_one_left_in_its_folder_and_in_the_one_that_it_resumes(
-    folder: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(build, "place", stop)
-    left = tmp_path / folder / f".{'a1' * 16}.part"
-    left.parent.mkdir()
-    left.touch()
-    (left.parent / LOCK_FILE).touch()
-    with pytest.raises(KeyboardInterrupt):
-        run.train(small_config(photos, "fit.resume=old"), tmp_path / "run", console=QUIET)
-    assert not left.exists()
 
 
 def weights(learner: Learner) -> list[float]:
@@ -228,9 +111,8 @@ def test_limited_batches_validate_on_a_random_sample(photos: Path) -> None:
     assert {len(split) for split in some} == {2}
 
 
-def test_balance_reaches_the_loss_or_the_loader(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_balance_reaches_the_loss_or_the_loader(photos: Path, tmp_path: Path) -> None:
     """Of the three images of each class, one ant is learned, and two bees."""
-    monkeypatch.chdir(tmp_path)
     lists = {"train": ["ant/0.png 0", "bee/0.png 1", "bee/1.png 1"], "val": ["ant/1.png 0", "bee/2.png 1"]}
     for name, lines in lists.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(lines))
@@ -259,8 +141,7 @@ def test_balance_reaches_the_loss_or_the_loader(photos: Path, tmp_path: Path, mo
 
 
 @pytest.mark.slow
-def test_a_fold_is_what_a_run_is_scored_on(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_fold_is_what_a_run_is_scored_on(photos: Path, tmp_path: Path) -> None:
     given = ["data=folder", f"data.root={photos}", "data.folds=3", "data.fold=2", "data.fraction=0.5"]
     small = ["aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1", "fit.epochs=1"]
     console = Console(file=StringIO(), width=200)
@@ -275,10 +156,7 @@ def test_a_fold_is_what_a_run_is_scored_on(photos: Path, tmp_path: Path, monkeyp
     assert evaluate(tmp_path / "run", None, ["data.folds=null", "data.fold=null"]).images == 6
 
 
-def test_a_run_without_validation_has_no_best_epoch(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_without_validation_has_no_best_epoch(photos: Path, tmp_path: Path) -> None:
     learner = prepared(photos, tmp_path, "fit.validate_every=2", "callbacks.checkpoint=null")
     recorder = learner.find(run.Recorder)
     recorder.rows = [{"epoch": 0, "train_loss": 1.0}]
@@ -296,35 +174,25 @@ def first_weights(photos: Path, folder: Path, seed: int) -> torch.Tensor:
     return next(prepared(photos, folder, f"seed={seed}").model.parameters()).detach()
 
 
-def test_the_seed_decides_about_the_first_weights(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_seed_decides_about_the_first_weights(photos: Path, tmp_path: Path) -> None:
     one, same, other = (first_weights(photos, tmp_path, seed) for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
 
-def test_only_training_leaves_out_a_smaller_last_batch(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_only_training_leaves_out_a_smaller_last_batch(photos: Path, tmp_path: Path) -> None:
     learner = prepared(photos, tmp_path, "fit.batch_size=4", "fit.drop_last=true")
     assert (learner.batches_in(0), learner.batches(learner.val_loader)) == (1, 2)
 
 
-def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photos: Path, tmp_path: Path) -> None:
     """No later epoch is better, as nothing is learned."""
-    monkeypatch.chdir(tmp_path)
-    few = ("fit.lr=1e-30", "callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null")
     learners: list[Learner] = []
     still = on("after_epoch", lambda learner: learner.find(run.Recorder).rows[-1].update(val_accuracy=0.5))
     keep = on("after_fit", learners.append)
 
     def train(folder: Path, *overrides: str) -> None:
-        config = small_config(photos, *few, *overrides)
+        config = small_config(photos, "fit.lr=1e-30", *BARE, *overrides)
         run.train(replace(config, callbacks=(lambda: still, *config.callbacks, lambda: keep)), folder, console=QUIET)
 
     train(tmp_path / "first", "fit.epochs=1")
@@ -336,13 +204,9 @@ def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(
 
 
 @pytest.mark.parametrize("error", [UserError("gone."), NonFiniteLossError("nan.")])
-def test_a_failed_run_says_how_to_resume_where_that_helps(
-    error: UserError, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_run_says_how_to_resume_where_that_helps(error: UserError, photos: Path, tmp_path: Path) -> None:
     """From where the loss became no number, it would become so again."""
-    monkeypatch.chdir(tmp_path)
-    few = ("fit.epochs=2", "callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null")
-    config = small_config(photos, *few)
+    config = small_config(photos, "fit.epochs=2", *BARE)
     fails = on("before_epoch", raises(error, at=1))
     with pytest.raises(UserError) as caught:
         run.train(replace(config, callbacks=(*config.callbacks, lambda: fails)), tmp_path / "run", console=QUIET)
@@ -353,10 +217,7 @@ def test_a_failed_run_says_how_to_resume_where_that_helps(
 @needs_gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("graph", ["true", "false"])
-def test_a_run_on_the_second_gpu_uses_nothing_of_the_first(
-    graph: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_on_the_second_gpu_uses_nothing_of_the_first(graph: str, photos: Path, tmp_path: Path) -> None:
     torch.cuda.init()  # without it, there are no statistics
     before = torch.cuda.memory_stats(0)["allocated_bytes.all.allocated"]
     given = ["fit.device=cuda:1", "fit.precision=fp16", "aug.cache=gpu", "fit.epochs=3", f"fit.graph={graph}"]
@@ -372,9 +233,8 @@ def test_a_run_on_the_second_gpu_uses_nothing_of_the_first(
     ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.float16), ("fp16", torch.float16)]
 )
 def test_a_gpu_gets_images_of_half_the_size_for_16_bits(
-    precision: str, dtype: torch.dtype, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, dtype: torch.dtype, photos: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     learner = prepared(photos, tmp_path, "fit.device=cuda", f"fit.precision={precision}")
     for loader in (learner.train_loader, learner.val_loader):
         assert next(iter(loader)).images.dtype == dtype
@@ -382,11 +242,8 @@ def test_a_gpu_gets_images_of_half_the_size_for_16_bits(
         loader.close()
 
 
-def test_a_rank_frees_its_model_before_it_leaves_the_others(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_frees_its_model_before_it_leaves_the_others(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On GPUs, recorded work that still refers to the other ranks would keep all of them from ending."""
-    monkeypatch.chdir(tmp_path)
     models: list[ReferenceType[torch.nn.Module]] = []
     alive: list[bool] = []
     release = run.release_memory

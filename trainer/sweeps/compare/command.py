@@ -24,8 +24,35 @@ Runs that differ in seed and data.fold alone are replicates. Scores are of the l
 was chosen by its score. Runs that failed, were interrupted or pruned, or stopped early do not count."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
+    parser = _parser()
+    with readable_errors():
+        options, paths = parser.split(arguments)
+        if not paths:
+            sys.stdout.write(parser.format_help())
+            return USAGE
+        for file in options.out:
+            if file.suffix not in (".md", ".json"):
+                raise UserError(f"--out {file}: unknown format. Allowed: a name that ends in .md or .json.")
+        runs = find_runs(map(Path, paths))
+        if not runs:
+            raise UserError(f"{', '.join(paths)}: no runs. Allowed: folders of runs or sweeps, or above them.")
+        compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
+        console = table_console()
+        if compared is None:
+            print_lines(console, [f"None of {amount(len(runs), 'run')} counts.", left])
+            return 1
+        print_table(console, compared.table())
+        print_lines(console, compared.lines())
+        for file in options.out:
+            with writing(f"--out {file}"):
+                _write(compared, file)
+            print_lines(console, [str(file)])
+    return 0
+
+
+def _parser() -> Parser:
     parser = Parser(
         "trainer compare",
         "Compare settings by their seeds and folds, across runs and sweeps.",
@@ -53,29 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="write the comparison to a file: .md or .json; may be given twice",
     )
-    with readable_errors():
-        options, paths = parser.split(sys.argv[1:] if arguments is None else arguments)
-        if not paths:
-            sys.stdout.write(parser.format_help())
-            return USAGE
-        for file in options.out:
-            if file.suffix not in (".md", ".json"):
-                raise UserError(f"--out {file}: unknown format. Allowed: a name that ends in .md or .json.")
-        runs = find_runs(map(Path, paths))
-        if not runs:
-            raise UserError(f"{', '.join(paths)}: no runs. Allowed: folders of runs or sweeps, or above them.")
-        compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
-        console = table_console()
-        if compared is None:
-            print_lines(console, [f"None of {amount(len(runs), 'run')} counts.", left])
-            return 1
-        print_table(console, compared.table())
-        print_lines(console, compared.lines())
-        for file in options.out:
-            with writing(f"--out {file}"):
-                _write(compared, file)
-            print_lines(console, [str(file)])
-    return 0
+    return parser
 
 
 def _write(compared: Comparison, file: Path) -> None:

@@ -22,7 +22,7 @@ _EXAMPLES = f"""\
   --watch                            serve it at http://127.0.0.1:{PORT}, and refresh it while runs are in progress"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     parser = Parser(
         "trainer dashboard", "Show all runs and sweeps of a folder in one HTML file.", _EXAMPLES, arguments="[FOLDER]"
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--port", type=whole_number(0, 65535), metavar="N", help=f"port of --watch; 0: any free one (default: {PORT})"
     )
     with readable_errors():
-        options, folders, overrides = parser.split_paths(sys.argv[1:] if arguments is None else arguments)
+        options, folders, overrides = parser.split_paths(arguments)
         if overrides or len(folders) > 1:
             raise UserError(f"{[*overrides, *folders[1:]][0]}: not allowed here. Allowed: one folder.")
         if options.port is not None and not options.watch:

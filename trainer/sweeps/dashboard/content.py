@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.support.nested import section_of
 from augment.support.text import clip
 from trainer.run.config import CONFIG_FILE
 from trainer.run.summary import SUMMARY_FILE
@@ -18,7 +19,7 @@ from trainer.sweeps.dashboard.importance import importance
 from trainer.sweeps.dashboard.links import href
 from trainer.sweeps.dashboard.previews import Previews
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups
-from trainer.sweeps.runs import FINISHED, Run, section_of
+from trainer.sweeps.runs import FINISHED, Run
 from trainer.tasks.registry import known_tasks, smaller_is_better
 
 REPORT = "report.html"
@@ -49,20 +50,11 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
     images = {i: previews.index(runs[i], settings.recipe(i)) for i in _best_first(runs)}
     rows = [
         {
-            "name": clip(run.name, KEY),
+            **_facts(run),
             "path": clip(os.path.relpath(run.folder, folder), _MOST_TEXT),
             "report": href(run.folder / REPORT, base),
             "sweep": sweeps.index(run.sweep) if run.sweep is not None else -1,
             "group": group,
-            "status": run.status,
-            "tags": _tags(run),
-            "error": clip(run.error, _MOST_TEXT),
-            "stopped": clip(run.stopped, _MOST_TEXT),
-            "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
-            "epochs": len(run.rows),
-            "planned": _whole(run.summary.get("planned")),
-            "seconds": rounded(run.seconds) or None,
-            "started": _started(run),
             "monitor": metrics.index(run.score),
             "last": [rounded(run.last.get(key)) for key in metrics],
             "best": [rounded(run.best.get(key)) for key in metrics],
@@ -72,7 +64,6 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
         }
         for i, (run, group) in enumerate(zip(runs, group_of, strict=True))
     ]
-    shares = {metric.key for task in known_tasks().values() for metric in task.metrics if task.share}
     return {
         "title": clip(folder.resolve().name, KEY),
         "made": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
@@ -81,14 +72,34 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
         "sweeps": [_sweep(sweep, runs, settings, folder) for sweep in sweeps],
         "groups": names,
         "params": settings.plain(),
-        "metrics": [
-            {"key": key, "smaller": smaller_is_better(key), "share": key in shares and not smaller_is_better(key)}
-            for key in metrics
-        ],
+        "metrics": _kinds(metrics),
         "epochs": list(epochs),
         "environments": [dict(items) for items in environments],
         "images": previews.images,
     }
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """Return what a run says of itself, without its metrics."""
+    return {
+        "name": clip(run.name, KEY),
+        "status": run.status,
+        "tags": _tags(run),
+        "error": clip(run.error, _MOST_TEXT),
+        "stopped": clip(run.stopped, _MOST_TEXT),
+        "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
+        "epochs": len(run.rows),
+        "planned": _whole(run.summary.get("planned")),
+        "seconds": rounded(run.seconds) or None,
+        "started": _started(run),
+    }
+
+
+def _kinds(metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """Return which way metrics are better, and which are shares in [0, 1]."""
+    shares = {metric.key for task in known_tasks().values() for metric in task.metrics if task.share}
+    smaller = {key: smaller_is_better(key) for key in metrics}
+    return [{"key": key, "smaller": smaller[key], "share": key in shares and not smaller[key]} for key in metrics]
 
 
 def rounded(value: object, digits: int = 5) -> float | int | None:

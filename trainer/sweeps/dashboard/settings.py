@@ -2,10 +2,11 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from augment.support.nested import leaves
 from augment.support.text import clip
 from trainer.sweeps.groups import REPEATED, name_groups, same_configuration
 from trainer.sweeps.runs import Run
@@ -30,7 +31,7 @@ class Settings:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._overrides = [_split(run.overrides) for run in runs]
-        self._configs = [dict(_flatten(run.config)) for run in runs]
+        self._configs = [_values(run.config) for run in runs]
         self.given = {key for overrides in self._overrides for key in overrides}
         known = {key for config in self._configs for key in config}
         columns: defaultdict[str, dict[int, Value]] = defaultdict(dict)
@@ -83,14 +84,13 @@ def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
     return names, [found[run.folder] for run in runs]
 
 
-def _flatten(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Value]]:
-    """Yield the values of a configuration by their key paths; lists become texts."""
-    for name, value in values.items():
-        key = f"{path}{name}"
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{key}.")
-        elif not key.startswith(_OF_FOLDERS) and not (name == "op" and path.endswith(f".{value}.")):
-            yield clip(key, KEY), _plain(value)
+def _values(config: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the values of a configuration by their key paths, but for ops that their steps are named after."""
+    return {
+        clip(key, KEY): _plain(value)
+        for key, value in leaves(config)
+        if not key.startswith(_OF_FOLDERS) and not key.endswith(f".{value}.op")
+    }
 
 
 def _plain(value: object) -> Value:

@@ -39,18 +39,11 @@ _ACTIONS = ("resume", "retry", "show", "work")
 _OWN = ("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    usage = f"{'|'.join(_ACTIONS)} SWEEP [key=value ...]"
-    parser = Parser("trainer sweep", "Resume, retry and show sweeps.", _EXAMPLES, arguments=usage)
-    add_trust_flag(parser)
-    parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
-    parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
-    # What launchers pass to their workers.
-    parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)
-    parser.add_argument(LED, type=Path, metavar="LOG", help=SUPPRESS)
+    parser = _parser()
     with readable_errors(), StopSignals() as signals:
-        options, paths, overrides = parser.split_paths(sys.argv[1:] if arguments is None else arguments)
+        options, paths, overrides = parser.split_paths(arguments)
         if len(paths) != 2:
             sys.stdout.write(parser.format_help())
             return USAGE
@@ -66,11 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jobs = _chosen(folder, options.job)
         if action == "show":
             return 0 if report_sweep(folder, table_console()) else 1
-        for token in overrides:
-            if not key_of(parse(token)).startswith(_OWN):
-                raise UserError(
-                    f"{token}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
-                )
+        _check_given(overrides)
         if not options.trust:
             check_saved(request.fixed, (), (), folder / SWEEP_FILE)
             for job in jobs:
@@ -96,6 +85,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt as error:
             sys.stdout.write(f"{error}\n")
             return INTERRUPTED
+
+
+def _parser() -> Parser:
+    usage = f"{'|'.join(_ACTIONS)} SWEEP [key=value ...]"
+    parser = Parser("trainer sweep", "Resume, retry and show sweeps.", _EXAMPLES, arguments=usage)
+    add_trust_flag(parser)
+    parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
+    parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
+    # What launchers pass to their workers.
+    parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)
+    parser.add_argument(LED, type=Path, metavar="LOG", help=SUPPRESS)
+    return parser
+
+
+def _check_given(overrides: Sequence[str]) -> None:
+    for token in overrides:
+        if not key_of(parse(token)).startswith(_OWN):
+            raise UserError(
+                f"{token}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
+            )
 
 
 def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:

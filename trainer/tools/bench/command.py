@@ -8,7 +8,6 @@ images are repeated to fill whole batches. The learning rate is 0, which keeps t
 from __future__ import annotations
 
 import platform
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,10 +35,10 @@ Stages of a fit are ignored: images are of aug.size, batches of fit.batch_size.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        flags, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        flags, overrides = _parser().split(arguments)
         config = parse_config(compose(overrides))
         from trainer.run.build import release_memory, using  # PyTorch takes seconds to import
         from trainer.run.check import check_config

@@ -1,7 +1,6 @@
 """Export a run's best model for serving, with its preprocessing, and compare it with PyTorch on the validation data."""
 
 import re
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
@@ -47,15 +46,14 @@ def _parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
     with readable_errors():
         parser = _parser()
-        if not given:
+        if not arguments:
             parser.print_help()
             return USAGE
-        options, run, images, overrides = run_and_images(parser, given)
+        options, run, images, overrides = run_and_images(parser, arguments)
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import
 
         export_run(options, run, images, overrides)

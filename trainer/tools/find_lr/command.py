@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,10 +181,10 @@ def _parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        options, overrides = _parser().split(sys.argv[1:] if arguments is None else arguments)
+        options, overrides = _parser().split(arguments)
         config = parse_config(compose(overrides))
         if config.fit.resume is not None:
             raise UserError("fit.resume: the test starts with fresh weights. Allowed: null.")

@@ -19,10 +19,7 @@ from augment.support.errors import UserError
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def write_numbers(source: str, folder: Path, rows: Sequence[Sequence[float]]) -> dict[str, Any]:

@@ -27,13 +27,10 @@ lmdb = pytest.importorskip("lmdb")
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 ENDINGS = {"tfrecord": "*.tfrecord", "recordio": "*.rec", "lmdb": "*", "parquet": "*.parquet"}
 SOURCES = tuple(ENDINGS)
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def load(source: str, pattern: str | Path, **settings: object) -> Dataset:

@@ -17,11 +17,7 @@ from augment.data.images import read_encoded
 from augment.data.sources import load_dataset, parse_data
 from augment.support.errors import UserError
 
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep indices below a folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 @pytest.fixture

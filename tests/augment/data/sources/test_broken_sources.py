@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from encoding import header, part
-from files_of_sources import ENDINGS, Sample, Settings, file_of, jpeg, load, put_both
+from files_of_sources import ENDINGS, Sample, Settings, drawn, file_of, jpeg, load, put_both
 from rich.console import Console
 from rich.progress import Progress
 from stores import write_tar
@@ -42,7 +42,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def samples() -> list[Sample]:
     """Six JPEGs of three classes."""
-    return [(jpeg(number), number % 3, "") for number in range(6)]
+    return drawn(6)
 
 
 def said(source: str, settings: Settings) -> str:

@@ -15,12 +15,9 @@ from augment.data.sources import load_dataset, parse_data
 from augment.support.errors import UserError
 from trainer import train
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 ALL = ("folder", *ENDINGS, "own")
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,7 @@ from augment.data.formats.filelist import read_list
 from augment.data.sources import parse_data
 from augment.support.errors import UserError
 
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 @pytest.mark.parametrize(

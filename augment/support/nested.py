@@ -1,0 +1,24 @@
+"""Look into nested mappings, such as configurations."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what nested mappings hold, each value with its key path, as "fit.lr"; an empty mapping is a value, too.
+
+    Args:
+        values: the mappings.
+        prefix: what every path begins with.
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def section_of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a mapping within plain values; an empty one if there is none of that name."""
+    section = values.get(name)
+    return section if isinstance(section, Mapping) else {}

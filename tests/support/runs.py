@@ -1,0 +1,42 @@
+"""Small runs, and what is compared of those that have ended."""
+
+from pathlib import Path
+
+from photos import draw_photo
+from PIL import Image
+from rich.console import Console
+
+from augment.cli.compose import compose
+from trainer.callbacks.recorder import TIMES, MetricsRow, read_metrics
+from trainer.run.config import Config, parse_config
+
+QUIET = Console(quiet=True)
+
+# Overrides that leave out what takes long.
+BARE = ("callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null")
+
+
+def draw_classes(root: Path) -> Path:
+    """Draw two classes of three images, for training and for validation; return their folder."""
+    for split in ("train", "val"):
+        for name in ("ant", "bee"):
+            (root / split / name).mkdir(parents=True)
+            for seed in range(3):
+                Image.fromarray(draw_photo(24, 24, seed)).save(root / split / name / f"{seed}.png")
+    return root
+
+
+def small_config(photos: Path, *overrides: str) -> Config:
+    """Return the configuration of a run on such images, in batches of two."""
+    small = ["data=folder", f"data.root={photos}", "aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1"]
+    return parse_config(compose([*small, *overrides]))
+
+
+def timeless(row: MetricsRow) -> MetricsRow:
+    """Return the values of an epoch that are the same in every run of the same seed."""
+    return {key: value for key, value in row.items() if key not in TIMES}
+
+
+def rows_of(run: Path) -> list[MetricsRow]:
+    """Return the metrics in the folder of a run, see `timeless`."""
+    return list(map(timeless, read_metrics(run)))

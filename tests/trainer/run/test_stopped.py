@@ -1,0 +1,112 @@
+"""Ctrl-C and signals at every stage of a run: it says what was saved, and its folder says how it ended."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import on
+from runs import BARE, QUIET, draw_classes, small_config
+
+from augment.support.signals import STOP_SIGNALS
+from trainer.callbacks.grad_clip import GradClip
+from trainer.callbacks.recorder import read_metrics
+from trainer.cli import main as cli
+from trainer.run import build
+from trainer.run import train as run
+from trainer.run.folder import LOCK_FILE
+from trainer.run.summary import read_summary
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_classes(tmp_path_factory.mktemp("photos"))
+
+
+def stop(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def status(folder: Path) -> object:
+    return json.loads((folder / "summary.json").read_text())["status"]
+
+
+def test_ctrl_c_while_data_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "check_jobs", stop)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([])
+    assert stopped.value.code == 130
+    assert capsys.readouterr().out == "stopped before the first batch; nothing to resume\n"
+
+
+def test_ctrl_c_while_pipelines_are_built(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "place", stop)
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to resume$"):
+        run.train(small_config(photos), tmp_path / "run", console=QUIET)
+    assert status(tmp_path / "run") == "interrupted"
+    again = small_config(photos, "fit.resume=old")
+    with pytest.raises(
+        KeyboardInterrupt, match=r"^stopped before the first batch; fit.resume=old continues from its last"
+    ):
+        run.train(again, tmp_path / "run", console=QUIET)
+
+
+def test_a_second_ctrl_c_says_what_was_saved(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GradClip, "before_step", stop)
+    folder = tmp_path / "run"
+    for saved, said in ((False, "nothing to resume"), (True, "fit.resume=run continues from its last")):
+        if saved:
+            (folder / "last.pt").touch()
+        with pytest.raises(KeyboardInterrupt, match=f"^stopped at once; {said}"):
+            run.train(small_config(photos, "+callbacks.grad_clip={}"), folder, console=QUIET)
+        assert status(folder) == "interrupted"
+
+
+def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(photos: Path, tmp_path: Path) -> None:
+    """There is nothing to resume."""
+    config = small_config(photos, "fit.epochs=1", *BARE)
+    twice = on("after_fit", stop)
+    with pytest.raises(
+        KeyboardInterrupt, match=r"^stopped after the last epoch; figures or the report may be missing$"
+    ):
+        run.train(replace(config, callbacks=(*config.callbacks, lambda: twice)), tmp_path / "run", console=QUIET)
+    summary = read_summary(tmp_path / "run")
+    assert summary is not None
+    assert (summary.status, summary.epochs, summary.planned) == ("finished", 1, 1)
+    assert summary.best == summary.last == read_metrics(tmp_path / "run")[0]
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_while_pipelines_are_built(
+    number: int, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(build, "place", place)
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to resume$"):
+            run.train(small_config(photos), tmp_path / "run", console=QUIET)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert status(tmp_path / "run") == "interrupted"
+
+
+@pytest.mark.parametrize("folder", ["run", "old"])
+def test_a_run_removes_what_a_killed_one_left_in_its_folder_and_in_the_one_that_it_resumes(
+    folder: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "place", stop)
+    left = tmp_path / folder / f".{'a1' * 16}.part"
+    left.parent.mkdir()
+    left.touch()
+    (left.parent / LOCK_FILE).touch()
+    with pytest.raises(KeyboardInterrupt):
+        run.train(small_config(photos, "fit.resume=old"), tmp_path / "run", console=QUIET)
+    assert not left.exists()
