@@ -170,18 +170,21 @@ class Ranks:
             return work()
         except RuntimeError as error:
             who = f"the {self.size} processes that train together"
-            if not (why := _reported()) and not any(text in str(error) for text in _ENDED):
+            if not (why := reported()) and not any(text in str(error) for text in _ENDED):
                 raise UserError(f"{who} cannot exchange data: {_cause(error)}") from error
             raise LostRankError(why or f"another of {who} has ended.") from error
 
 
-def report(message: str) -> None:
-    """Leave the reason why this rank ends where the others find it."""
+def report(message: str) -> bool:
+    """Leave the reason why this rank ends where the others find it, unless one has; return whether none has."""
     with suppress(RuntimeError, ValueError):  # the store has gone with the process that held it, or was left
-        distributed_c10d._get_default_store().set(_REASON, message)
+        store = distributed_c10d._get_default_store()
+        return bool(store.compare_set(_REASON, "", message).decode(errors="replace") == message)
+    return True
 
 
-def _reported() -> str:
+def reported() -> str:
+    """Return the reason why a rank has ended; empty if there is none."""
     with suppress(RuntimeError, ValueError):
         store = distributed_c10d._get_default_store()
         if store.check([_REASON]):

@@ -17,6 +17,7 @@ from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environ
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import read_metrics
+from trainer.cli import ranks
 from trainer.run.config import load_config
 from trainer.run.jobs import check_jobs
 
@@ -163,7 +164,20 @@ def test_a_rank_that_fails_ends_the_others(images: Path, tmp_path: Path) -> None
     assert "Traceback" not in ended.stderr
     cause = "rank 1: RuntimeError: shape '[2]' is invalid"
     assert f"error: {cause}" in ended.stderr
+    assert ended.stderr.count("RuntimeError") == 1
+    assert "error: rank 1 failed; its message says why. fit.resume=run continues" in ended.stderr
     assert cause in json.loads((tmp_path / "run" / "summary.json").read_text())["error"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("trainer.loop.ranks.report", lambda _: first)
+    monkeypatch.setattr("trainer.loop.ranks.reported", lambda: "rank 1: the same")
+    error = UserError("the same. fit.resume=run continues.")
+    short = "rank 1 failed; its message says why. fit.resume=run continues."
+    assert str(ranks.once(error)) == (str(error) if first else short)
 
 
 @pytest.mark.long
