@@ -176,7 +176,7 @@ class Learner(Counts):
             self.loss = self.loss * (part / self.batch.share)  # so that means over samples are those of all ranks
         # () bool, of this rank's batch and of those of all ranks; None: not judged.
         self.finite_here = rest[0] if self._guard and rest else None
-        self.finite = self._guard.agree(rest[0], self.ranks) if self._guard and rest else None
+        self.finite = self._guard.agree(rest[0], rest[1:], self.ranks) if self._guard and rest else None
 
     def _forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # The recording of one pass must not use what autocast cached in another.
@@ -190,7 +190,8 @@ class Learner(Counts):
         output, loss = self._forward(images, targets)
         scaled = loss * self._share if self._shares else loss
         self._stepper.backward(scaled)
-        return (output, loss, self._guard.judge(loss, buffers)) if self._guard else (output, loss)
+        before = [copy for _, copy in buffers] if self.ranks.size > 1 else []
+        return (output, loss, self._guard.judge(loss, buffers), *before) if self._guard else (output, loss)
 
     def _part_of(self, batch: Batch) -> Tensor | float:
         """Return how much this rank's mean loss counts in that of all ranks' batch: by samples or weights."""
