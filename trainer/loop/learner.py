@@ -27,8 +27,6 @@ from trainer.tasks.task import Task
 from trainer.tasks.tta import average
 
 C = TypeVar("C", bound=Callback)
-
-
 _START = Position()
 
 
@@ -110,19 +108,21 @@ class Learner(Counts):
         self._advance(start)
         self.ranks.forget()
         try:
-            self._notify("before_fit")
-            self._epochs()
-        except CancelFit:
-            pass
+            self._fit()
         except BaseException as error:
             self.error = error
             raise
         finally:
             self._notify_all("after_fit", self.callbacks)
 
-    def _epochs(self) -> None:
-        for epoch in range(self.position.epoch, self.epochs):
-            self._epoch(epoch)
+    def _fit(self) -> None:
+        try:
+            self._notify("before_fit")
+            for epoch in range(self.position.epoch, self.epochs):
+                self._epoch(epoch)
+            self.ranks.gather(None)  # so that one that cancels late finds the others
+        except CancelFit as cancel:
+            self.ranks.cancel(cancel, self.position)
 
     def _epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -218,8 +218,8 @@ class Learner(Counts):
             self._notify(f"before_{level}")
             for body in bodies:
                 body()
-        except CANCELS[level]:
-            pass
+        except CANCELS[level] as cancel:
+            self.ranks.cancel(cancel, self.position)
         if finish:
             finish()
         self._notify(f"after_{level}")
