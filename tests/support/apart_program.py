@@ -14,9 +14,10 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
 from fakes import make_learner, on, tiny_model
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
 
 from trainer.loop.callback import CANCELS, Callback
 from trainer.loop.learner import Learner
@@ -35,6 +36,24 @@ def cancels(
             raise CANCELS[levels[rank]]
 
     return weights(tiny_model(), on(event, cancel), **options)
+
+
+def branches(rank: int, first: Sequence[int]) -> str:
+    """Let each rank use a parameter from a training batch on."""
+
+    class Branched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = tiny_model()
+            self.factor = nn.Parameter(torch.ones(()))
+            self.batches = 0
+
+        def forward(self, images: Tensor) -> Tensor:
+            self.batches += self.training
+            output: Tensor = self.stem(images)
+            return output * self.factor if self.batches >= first[rank] else output
+
+    return weights(Branched())
 
 
 def weights(model: nn.Module, *callbacks: Callback, **options: Any) -> str:
@@ -70,7 +89,7 @@ def be(rank: int, size: int, port: int, action: Callable[[int], str], writer: Co
 
 
 if __name__ == "__main__":
-    functions = {function.__name__: function for function in (cancels,)}
+    functions = {function.__name__: function for function in (cancels, branches)}
     import_module("torch._dynamo")  # else the first optimizer of each rank imports it
     fits = [partial(functions[name], **arguments) for name, arguments in json.loads(sys.argv[1])]
     sys.stdout.write(json.dumps([in_ranks(fit) for fit in fits]))

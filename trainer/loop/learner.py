@@ -14,6 +14,7 @@ from augment.pipeline.batch import Batch
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
 from trainer.loop.checkpoint import FitState, gradients_of, random_state, set_gradients, set_random_state, to_host
 from trainer.loop.counts import Counts, Position
+from trainer.loop.gradients import SameGradients
 from trainer.loop.graphs import Runner, Tensors, make_runner
 from trainer.loop.guard import Guard
 from trainer.loop.protocols import BatchLoader
@@ -137,7 +138,7 @@ class Learner(Counts):
 
     def _train_batches(self) -> None:
         self._runner.enter("train", self.model)
-        self._statistics = running_statistics(self.model)
+        self._statistics, self._gradients = running_statistics(self.model), SameGradients(self.model, self.ranks)
         if self.accumulate > 1 and not self.position.batch:
             self._stepper.drop_gradients()  # of the previous epoch's unfinished step
         for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
@@ -206,6 +207,7 @@ class Learner(Counts):
     def _add_up(self) -> None:
         """Add up the gradients, and the statistics of batch norms, over the ranks."""
         if self.ranks.size > 1:
+            self._gradients.check()
             self._stepper.add_up(self.ranks, self._statistics, self.batch.share)
 
     def _step(self) -> None:
