@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from augment import Count, Text, setting
-from trainer import Callback, Model, configurable, model
+from trainer import Callback, CancelFit, Model, configurable, model
 from trainer.callbacks.interrupt import Interrupt
 from trainer.loop.learner import Learner
 
@@ -32,7 +32,7 @@ class Flat(Model):
 @configurable
 @dataclass(eq=False)
 class Trouble(Callback):
-    """Spoils a rank's part of a training batch, or stops, kills or fails a rank after the batch.
+    """Spoils a rank's part of a training batch, or stops, cancels, kills or fails a rank after the batch.
 
     The environment variable TROUBLE counts if it is set. Nothing happens after a restart by torchrun.
     """
@@ -49,6 +49,8 @@ class Trouble(Callback):
         kind = self._due(learner)
         if kind == "stop":
             learner.find(Interrupt).pressed = True
+        elif kind == "cancel":
+            raise CancelFit
         elif kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif kind == "orphan":

@@ -64,6 +64,10 @@ def main(arguments: Sequence[str]) -> int:
             # A run that began says itself what there is to resume.
             sys.stdout.write(f"{str(error) or ('stopped at once' if signals.held else NOTHING_TO_RESUME)}\n")
             raise
+        except Exception as error:
+            if (printed := ranks.once(error)) is not error:
+                raise printed from error
+            raise
         finally:
             release()
 

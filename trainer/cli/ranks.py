@@ -90,7 +90,9 @@ def follow(*, leaves: bool = True) -> int:
         return 1  # the one that failed says why
     except Exception as error:
         mistake = isinstance(error, UserError)
-        report(message := f"rank {current().rank}: {error if mistake else describe_error(error)}")
+        first = report(message := f"rank {current().rank}: {error if mistake else describe_error(error)}")
+        if leaves and not first:
+            return 1  # another one says why
         if mistake:
             raise UserError(message) from error
         raise
@@ -103,6 +105,18 @@ def send(overrides: Sequence[str] | None, config_name: str = "config") -> None:
         from trainer.loop.ranks import join
 
         join().broadcast(None if overrides is None else (tuple(overrides), config_name))
+
+
+def once(error: Exception) -> Exception:
+    """Return what rank 0 prints of an error: where another rank has printed the cause, only how to resume."""
+    if launched() == 1:
+        return error
+    from trainer.loop.ranks import current, report, reported
+
+    if not current().is_main or report(f"rank 0: {error}"):
+        return error
+    _, key, value = str(error).partition(" fit.resume=")
+    return UserError(f"{reported().partition(':')[0]} failed; its message says why.{key}{value}")
 
 
 def share(value: T) -> T:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Cancel(Exception):  # noqa: N818  (not an error)
     """Base of the exceptions by which a callback leaves a level of the loop cleanly; its after event still runs.
 
-    If it is raised in that event, or anywhere else outside the level, it is an error like any other.
+    If it is raised in that event, or anywhere else outside the level, it is an error like any other. Of several ranks,
+    all have to raise it at the same time; see `trainer.loop.ranks.Ranks.agree`.
     """
 
 

@@ -33,7 +33,7 @@ class Counts:
 
     settings: LoopSettings
     train_loader: BatchLoader
-    position: Position
+    position: Position = Position()
 
     def batches(self, loader: BatchLoader) -> int:
         """Return the number of batches in a pass over the loader, subject to the limit."""

@@ -1,6 +1,7 @@
 """Skip batches and steps that are not finite; this is decided on the device, so the host does not wait."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -55,19 +56,22 @@ class Guard:
         return finite
 
     @torch.no_grad()
-    def agree(self, finite: Tensor, ranks: Ranks) -> Tensor:
-        """Return whether a batch is finite on all ranks; a batch that is not on one is skipped by all.
+    def agree(self, finite: Tensor, before: Sequence[Tensor], ranks: Ranks) -> Tensor:
+        """Return whether a batch is finite on all ranks; one that is not is skipped by all, which restore the buffers.
 
         Args:
             finite: what `judge` returned.
+            before: the copies that `buffers` returned.
             ranks: the ranks.
         """
         if ranks.size == 1:
             return finite
-        bad = (~finite).float()
-        ranks.add_up([bad])
-        self.bad.logical_or_(bad > 0)
-        return bad == 0
+        count = (~finite).float()
+        ranks.add_up([count])
+        bad = count > 0
+        _restore(list(zip(self._model.buffers(), before, strict=True)), bad)
+        self.bad.logical_or_(bad)
+        return ~bad
 
     def drop(self) -> None:
         """Forget the batches of a step that was made, skipped or given up."""
@@ -110,4 +114,4 @@ def step_unless(skip: Tensor, optimizer: Optimizer) -> None:
 
 def _restore(kept: list[tuple[Tensor, Tensor]], where: Tensor) -> None:
     for value, old in kept:
-        value.copy_(torch.where(where, old, value))
+        torch.where(where, old, value, out=value)

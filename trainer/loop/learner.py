@@ -14,6 +14,7 @@ from augment.pipeline.batch import Batch
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
 from trainer.loop.checkpoint import FitState, gradients_of, random_state, set_gradients, set_random_state, to_host
 from trainer.loop.counts import Counts, Position
+from trainer.loop.gradients import SameGradients
 from trainer.loop.graphs import Runner, Tensors, make_runner
 from trainer.loop.guard import Guard
 from trainer.loop.protocols import BatchLoader
@@ -27,8 +28,6 @@ from trainer.tasks.task import Task
 from trainer.tasks.tta import average
 
 C = TypeVar("C", bound=Callback)
-
-
 _START = Position()
 
 
@@ -110,19 +109,21 @@ class Learner(Counts):
         self._advance(start)
         self.ranks.forget()
         try:
-            self._notify("before_fit")
-            self._epochs()
-        except CancelFit:
-            pass
+            self._fit()
         except BaseException as error:
             self.error = error
             raise
         finally:
             self._notify_all("after_fit", self.callbacks)
 
-    def _epochs(self) -> None:
-        for epoch in range(self.position.epoch, self.epochs):
-            self._epoch(epoch)
+    def _fit(self) -> None:
+        try:
+            self._notify("before_fit")
+            for epoch in range(self.position.epoch, self.epochs):
+                self._epoch(epoch)
+            self.ranks.gather(None)  # so that one that cancels late finds the others
+        except CancelFit as cancel:
+            self.ranks.cancel(cancel, self.position)
 
     def _epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -137,7 +138,7 @@ class Learner(Counts):
 
     def _train_batches(self) -> None:
         self._runner.enter("train", self.model)
-        self._statistics = running_statistics(self.model)
+        self._statistics, self._gradients = running_statistics(self.model), SameGradients(self.model, self.ranks)
         if self.accumulate > 1 and not self.position.batch:
             self._stepper.drop_gradients()  # of the previous epoch's unfinished step
         for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
@@ -176,7 +177,7 @@ class Learner(Counts):
             self.loss = self.loss * (part / self.batch.share)  # so that means over samples are those of all ranks
         # () bool, of this rank's batch and of those of all ranks; None: not judged.
         self.finite_here = rest[0] if self._guard and rest else None
-        self.finite = self._guard.agree(rest[0], self.ranks) if self._guard and rest else None
+        self.finite = self._guard.agree(rest[0], rest[1:], self.ranks) if self._guard and rest else None
 
     def _forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # The recording of one pass must not use what autocast cached in another.
@@ -190,7 +191,8 @@ class Learner(Counts):
         output, loss = self._forward(images, targets)
         scaled = loss * self._share if self._shares else loss
         self._stepper.backward(scaled)
-        return (output, loss, self._guard.judge(loss, buffers)) if self._guard else (output, loss)
+        before = [copy for _, copy in buffers] if self.ranks.size > 1 else []
+        return (output, loss, self._guard.judge(loss, buffers), *before) if self._guard else (output, loss)
 
     def _part_of(self, batch: Batch) -> Tensor | float:
         """Return how much this rank's mean loss counts in that of all ranks' batch: by samples or weights."""
@@ -205,6 +207,7 @@ class Learner(Counts):
     def _add_up(self) -> None:
         """Add up the gradients, and the statistics of batch norms, over the ranks."""
         if self.ranks.size > 1:
+            self._gradients.check()
             self._stepper.add_up(self.ranks, self._statistics, self.batch.share)
 
     def _step(self) -> None:
@@ -217,8 +220,8 @@ class Learner(Counts):
             self._notify(f"before_{level}")
             for body in bodies:
                 body()
-        except CANCELS[level]:
-            pass
+        except CANCELS[level] as cancel:
+            self.ranks.cancel(cancel, self.position)
         if finish:
             finish()
         self._notify(f"after_{level}")

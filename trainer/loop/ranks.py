@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import groupby
 from threading import Timer
+from time import sleep
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +23,7 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
 from augment.support.errors import UserError, first_line
+from augment.support.own_code import describe_raised
 from augment.support.process import launched, local_rank
 from augment.support.signals import killed_by_signals
 
@@ -32,7 +34,8 @@ log = logging.getLogger(__name__)
 # Another rank may check its images for hours before it says how to go on. One that dies is noticed at once.
 _PATIENCE = timedelta(days=7)
 
-_REASON = "reason"
+# What ranks leave for each other in PyTorch's store: why one ended, and how far each is.
+_REASON, _PROGRESS = "reason", "progress"
 
 # Elements from which a tensor is exchanged by itself, which spares copying it next to others.
 _LARGE = 2**22
@@ -57,20 +60,25 @@ class LostRankError(UserError):
 class Ranks:
     """This process among those that train together; alone, nothing is exchanged.
 
+    All ranks make the same exchanges, in the same order.
+
     Args:
         control: PyTorch's group for objects and decisions; None: this process trains alone.
+        store: PyTorch's store, which all ranks read and write without waiting for each other.
 
     Attributes:
         rank: number of this process, from 0.
         size: number of processes.
     """
 
-    def __init__(self, control: Any = None) -> None:
+    def __init__(self, control: Any = None, store: Any = None) -> None:
         self._control = control
+        self._store = store
         self.rank = 0 if control is None else dist.get_rank()
         self.size = 1 if control is None else dist.get_world_size()
         self._asked: dict[str, tuple[Any, Tensor]] = {}
         self._calls: Counter[str] = Counter()
+        self._done = self._meetings = 0  # exchanges that began, and how many of them are meetings
 
     @property
     def is_main(self) -> bool:
@@ -152,6 +160,60 @@ class Ranks:
         self._asked[name] = work, asked
         return before
 
+    def cancel(self, cancel: Exception, position: object) -> None:
+        """Wait until all ranks leave a level of the loop alike: otherwise they would hang, or train apart.
+
+        Args:
+            cancel: the exception by which this rank leaves it.
+            position: where the fit is.
+
+        Raises:
+            UserError: another rank does not leave it, or leaves another one.
+            LostRankError: another rank has ended.
+        """
+        if apart := self.meet(type(cancel).__name__, position):
+            raised = describe_raised(cancel).removesuffix(".")
+            raise UserError(
+                f"{raised} was raised on rank {self.rank}, but not on rank {apart[0]} at the same time. Allowed: to "
+                'make the same decision on all ranks: use learner.ranks.agree("NAME", wish) in training batches, and '
+                "learner.ranks.broadcast(value) elsewhere."
+            )
+
+    def meet(self, what: str, value: object = None) -> tuple[int, str | None, Any] | None:
+        """Wait until all ranks call this with the same arguments. It is for what happens rarely: the host waits.
+
+        Returns:
+            None; or another rank with its arguments, which differ, None if it did not call this. Then raise an error.
+
+        Raises:
+            LostRankError: another rank has ended.
+        """
+        if self.size == 1:
+            return None
+        self._meetings += 1
+        if (absent := self._exchange(self._absent)) is not None:
+            return absent, None, None
+        mine = what, value, self._done
+        others = enumerate(self.gather(mine))
+        return next(((rank, *theirs[:2]) for rank, theirs in others if theirs != mine), None)
+
+    def _absent(self) -> int | None:
+        """Wait for the others to meet this rank; return one that has begun another exchange, and will not come."""
+        for rank in range(self.size):
+            while rank != self.rank:
+                try:
+                    done, meetings = map(int, self._store.get(f"{_PROGRESS}/{rank}").split())
+                except RuntimeError:  # the process that held the store was killed, and all stop
+                    return None
+                if meetings >= self._meetings:
+                    break
+                if done >= self._done:
+                    return rank
+                if why := reported():
+                    raise LostRankError(why)
+                sleep(0.005)
+        return None
+
     def forget(self) -> None:
         """Forget what ranks have wished for."""
         for name in tuple(self._asked):
@@ -166,22 +228,29 @@ class Ranks:
         return bool(asked.item())
 
     def _exchange(self, work: Callable[[], T]) -> T:
+        self._done += 1
+        if self._store is not None:
+            with suppress(RuntimeError):  # the store has gone with the process that held it
+                self._store.set(f"{_PROGRESS}/{self.rank}", f"{self._done} {self._meetings}")  # takes 3 microseconds
         try:
             return work()
         except RuntimeError as error:
             who = f"the {self.size} processes that train together"
-            if not (why := _reported()) and not any(text in str(error) for text in _ENDED):
+            if not (why := reported()) and not any(text in str(error) for text in _ENDED):
                 raise UserError(f"{who} cannot exchange data: {_cause(error)}") from error
             raise LostRankError(why or f"another of {who} has ended.") from error
 
 
-def report(message: str) -> None:
-    """Leave the reason why this rank ends where the others find it."""
+def report(message: str) -> bool:
+    """Leave the reason why this rank ends where the others find it, unless one has; return whether none has."""
     with suppress(RuntimeError, ValueError):  # the store has gone with the process that held it, or was left
-        distributed_c10d._get_default_store().set(_REASON, message)
+        store = distributed_c10d._get_default_store()
+        return bool(store.compare_set(_REASON, "", message).decode(errors="replace") == message)
+    return True
 
 
-def _reported() -> str:
+def reported() -> str:
+    """Return the reason why a rank has ended; empty if there is none."""
     with suppress(RuntimeError, ValueError):
         store = distributed_c10d._get_default_store()
         if store.check([_REASON]):
@@ -198,7 +267,8 @@ def current() -> Ranks:
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return _alone
     if _joined is None:
-        _joined = Ranks(dist.new_group(backend="gloo", timeout=_PATIENCE))
+        store = distributed_c10d._get_default_store()
+        _joined = Ranks(dist.new_group(backend="gloo", timeout=_PATIENCE), store)
     return _joined
 
 

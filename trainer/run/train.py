@@ -267,7 +267,7 @@ def _announce(
 
 def _is_complete(learner: Learner | None) -> bool:
     """Return whether the last epoch has ended, so that there is nothing to resume."""
-    return hasattr(learner, "position") and learner is not None and learner.position.epoch >= learner.epochs
+    return learner is not None and learner.position.epoch >= learner.epochs
 
 
 def _cut_short(learner: Learner | None, resumed: str | None, folder: Path) -> str:

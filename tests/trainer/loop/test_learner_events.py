@@ -218,3 +218,9 @@ def test_a_level_cannot_be_left_from_outside() -> None:
     with pytest.raises(CancelBatch):
         learner.fit()
     assert isinstance(learner.error, CancelBatch)
+
+
+def test_a_validation_outside_a_fit_can_be_left() -> None:
+    events: list[str] = []
+    make_learner(journal(events), on("before_batch", raises(CancelValidate))).validate()
+    assert events == ["before_validate", "before_batch", "after_validate"]

@@ -37,6 +37,9 @@ class TwoRanks(Ranks):
         self._events.append("gather")
         return [value, value]
 
+    def meet(self, what: str, value: Any = None) -> None:
+        return None
+
 
 def test_a_repeated_image_has_no_weight() -> None:
     learner = make_learner(loss_function=CrossEntropy(weights=torch.tensor([1.0, 2.0, 3.0])))
@@ -72,7 +75,40 @@ def test_ranks_wait_for_each_other_before_an_epoch() -> None:
     learner = make_learner(journal(events))
     learner.ranks = TwoRanks(events)
     learner.fit()
-    assert [events[at + 1] for at, event in enumerate(events) if event == "gather"] == ["before_epoch"] * 2
+    after = [events[at + 1] for at, event in enumerate(events) if event == "gather"]
+    assert after == ["before_epoch", "before_epoch", "after_fit"]
+
+
+class Store(dict[str, str]):
+    """PyTorch's store, or what is left of it if it is empty."""
+
+    def get(self, key: str) -> str:  # type: ignore[override]
+        if key not in self:
+            raise RuntimeError("Connection was likely closed")
+        return self[key]
+
+    set = dict.__setitem__
+
+
+@pytest.mark.parametrize(
+    ("progress", "theirs", "apart"),
+    [
+        ({"progress/1": "1 1"}, ("a", 5, 1), None),
+        ({"progress/1": "1 0"}, None, (1, None, None)),
+        ({"progress/1": "1 1"}, ("b", 5, 1), (1, "b", 5)),
+        ({"progress/1": "1 1"}, ("a", 6, 1), (1, "a", 6)),
+        ({"progress/1": "2 1"}, ("a", 5, 2), (1, "a", 5)),
+        ({}, ("a", 5, 1), None),
+    ],
+    ids=["alike", "absent", "other meeting", "other value", "later", "no store"],
+)
+def test_ranks_meet_if_all_come_for_the_same(
+    progress: dict[str, str], theirs: Any, apart: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Ranks(store=Store(progress))
+    two.size = 2
+    monkeypatch.setattr(two, "gather", lambda mine: [mine, theirs])
+    assert two.meet("a", 5) == apart
 
 
 TORCHRUN = {
