@@ -35,6 +35,8 @@ _REASONS = {
     PRUNED: "pruned by the search",
 }
 
+_CHOSEN = "trials and finalists of a search, which chose by their scores"
+
 Settings = Mapping[str, str]
 
 
@@ -91,10 +93,16 @@ def make_group(name: str, runs: Sequence[Run], key: str) -> Group:
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     data = {str(name): value for name, value in section.items() if name not in unused}
     others = ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ()))
-    basis = {path: text for name, value in data.items() for path, text in _flat(value, f"data.{name}").items()}
+    basis = {path: text for name, value in data.items() for path, text in flat(value, f"data.{name}").items()}
     return Group(
         Replicates(name, scores), metric, tuple(runs), basis | {other: value_of(runs[0], other) for other in others}
     )
+
+
+def without_chosen(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
+    """Return the runs without those that a search chose by, and those that did not count, with the reasons."""
+    left = [(run, _REASONS[run.status] if run.status != FINISHED else _CHOSEN) for run in runs if run.chooses]
+    return [run for run in runs if not run.chooses], left
 
 
 def counted(runs: Sequence[Run], keys: Sequence[str]) -> tuple[list[Run], list[tuple[Run, str]]]:
@@ -177,8 +185,8 @@ def settings_of(run: Run) -> Settings:
         pairs = (override.partition("=") for override in _counted(run.overrides))
         return {key: value for key, _, value in pairs}
     plain = {**run.config, "callbacks": identity(run.config)["callbacks"]}
-    flat = _flat({str(name): value for name, value in plain.items() if name not in ("run", SEED)}, "")
-    return {key: value for key, value in flat.items() if key not in (FOLD, "fit.resume")}
+    leaves = flat({str(name): value for name, value in plain.items() if name not in ("run", SEED)}, "")
+    return {key: value for key, value in leaves.items() if key not in (FOLD, "fit.resume")}
 
 
 def value_of(run: Run, key: str) -> str:
@@ -269,7 +277,7 @@ def _prefixes(key: str) -> list[str]:
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
-def _flat(value: object, key: str) -> dict[str, str]:
+def flat(value: object, key: str) -> dict[str, str]:
     """Return the leaves of nested mappings as text, by their key paths; an empty one counts as a leaf, see `_empty`."""
     if value == {} and key:
         return {_empty(key): ""}
@@ -277,6 +285,6 @@ def _flat(value: object, key: str) -> dict[str, str]:
         return {
             path: text
             for name, inner in value.items()
-            for path, text in _flat(inner, f"{key}.{name}".lstrip(".")).items()
+            for path, text in flat(inner, f"{key}.{name}".lstrip(".")).items()
         }
     return {key: value if isinstance(value, str) else json.dumps(value, default=str, separators=(",", ":"))}

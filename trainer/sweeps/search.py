@@ -13,19 +13,21 @@ from rich.console import Console
 
 from augment.cli.parser import table_console
 from augment.params import parse_settings
-from augment.support.errors import UserError, describe_error
-from augment.support.files import write_atomically, write_json
-from augment.support.text import amount
+from augment.support.errors import UserError, describe_error, suggest
+from augment.support.files import shown, write_atomically, write_json
+from augment.support.text import amount, list_some
 from trainer.loop.callback import Callback
-from trainer.run.config import Config
+from trainer.run.config import Config, identity
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.comparison import Comparison, compare_runs
+from trainer.sweeps.groups import counted as counted_runs
+from trainer.sweeps.groups import flat
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.prune import Prune
-from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, RUNNING, read_run
+from trainer.sweeps.runs import FAILED, FINISHED, JOB_FILE, PRUNED, RUNNING, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.space import Dimension, grid, overrides_of, parse_space, suggest_from
 from trainer.sweeps.study import (
@@ -43,6 +45,12 @@ from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker
 from trainer.tasks.registry import task_named
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
+
+# What a study remembers of the configuration that its search began with.
+_BASE = "base"
+
+# The part of a search that chooses among its best trials.
+_FINALISTS = "finalists"
 
 # Distance of the seeds that confirm a result from those of the search.
 _FRESH = 1000
@@ -96,7 +104,11 @@ class Plan:
         if not space:
             raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
         (base,) = check_jobs([fixed], config_name=config_name)
-        metrics = settings.metrics or (task_named(base.dataset.task).monitor,)
+        task = task_named(base.dataset.task)
+        metrics = settings.metrics or (task.monitor,)
+        measured = {"epoch", *(column.key for column in task.columns)}
+        if unknown := next((metric for metric in metrics if metric not in measured), None):
+            raise UserError(f"hydra.sweeper.metrics: {unknown} is not measured.{suggest(unknown, measured)}")
         made = cls(Search(settings, folder, metrics, base.fit.epochs), tuple(space), tuple(fixed), base, config_name)
         if check:
             made._check_space()
@@ -126,21 +138,46 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     study = plan.search.study()
     trials, finalists = counted(study), plan.search.settings.finalists
     lines, compared = [f"{amount(len(trials), 'trial')}, {_count(trials)}."], None
+    known = {job.id: job for job in read_ledger(plan.search.folder)}
     if len(study.directions) > 1:
         lines += _front(plan, study)
-    elif best := best_trials(study, max(1, finalists)):
+    elif best := best_trials(study, known)[: max(1, finalists)]:
         lines += _best(plan, study, best[0])
         if finalists:
-            known = {job.id: job for job in read_ledger(plan.search.folder)}
-            candidates = [known[name].overrides for trial in best if (name := job_of(trial)) in known]
+            candidates = [known[job_of(trial) or ""].overrides for trial in best]
             winner, compared = _finals(plan, candidates, launcher, worker)
             varied = _joined(override for override in winner if override not in plan.fixed)
             lines.append(f"Winner of {amount(len(candidates), 'finalist')}: {varied}")
+            if compared is None:
+                lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
     else:
         print_lines(worker.console, [*lines, "No trial finished."])
         return 1
     _report(plan, worker.console, lines, compared)
     return 0
+
+
+def begin(plan: Plan) -> None:
+    """Check that a study that has begun is about the same, as scores of others cannot be compared; note what it is.
+
+    Raises:
+        UserError: the configuration, the scores or the choices are not those of the study.
+    """
+    folder, now = shown(plan.search.folder), _settings(plan.base)
+    with plan.search.locked() as study:
+        before = study.user_attrs.get(_BASE, now)
+        if changed := [key for key in (now | before) if now.get(key) != before.get(key)]:
+            texts = (f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed)
+            raise UserError(
+                f"{list_some(texts, 3, '; ')}: not the configuration of the search in {folder}. Allowed: the same; or "
+                "another hydra.sweep.dir."
+            )
+        for one in plan.space:
+            for trial in study.get_trials(deepcopy=False):
+                if (known := trial.distributions.get(one.key)) is not None:
+                    one.check_same(known, folder)
+        if _BASE not in study.user_attrs:
+            study.set_user_attr(_BASE, now)
 
 
 def retry(plan: Plan, jobs: Sequence[Job]) -> None:
@@ -245,9 +282,17 @@ def _tell(plan: Plan) -> None:
     """Tell the study how trials ended."""
     study = plan.search.study()
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-        ending = read_summary(plan.search.folder / (job_of(trial) or "none"))
+        folder = plan.search.folder / (job_of(trial) or "none")
+        if job_of(trial) and not (folder / JOB_FILE).exists():  # somebody deleted it
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        ending = read_summary(folder)
         if ending is None or ending.status not in (FINISHED, FAILED):
             continue
+        for metric in plan.search.metrics if ending.status == FINISHED else ():
+            if metric not in ending.last:
+                raise UserError(
+                    f"hydra.sweeper.metrics: {shown(folder)} has no {metric}.{suggest(metric, ending.last)}"
+                )
         values = values_of(ending.last, plan.search.metrics) if ending.status == FINISHED else None
         if ending.stopped.startswith(PRUNED):
             study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
@@ -264,8 +309,9 @@ def _finals(
     settings, metric = plan.search.settings, plan.search.metrics[0]
     first = plan.base.seed + 1
     seeds = range(first, first + settings.seeds)
-    _, *jobs = _run_seeds("finalists", plan, [plan.fixed, *finalists], seeds, launcher, worker)
-    chosen, _ = compare_runs([read_run(job.folder) for group in jobs for job in group], key=metric)
+    _, *jobs = _run_seeds(_FINALISTS, plan, [plan.fixed, *finalists], seeds, launcher, worker)
+    runs = [replace(read_run(job.folder), chooses=False) for group in jobs for job in group]
+    chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]
     if chosen is not None:
         sign = -1 if chosen.baseline.metric.smaller else 1
@@ -273,8 +319,11 @@ def _finals(
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
-    runs = [read_run(job.folder) for group in pair for job in group]
-    return winner, compare_runs(runs, baseline=pair[0][0].id, key=metric)[0]
+    base, others = ([read_run(job.folder) for job in group] for group in pair)
+    kept, _ = counted_runs(base, [metric] * len(base))
+    if not kept:
+        return winner, None
+    return winner, compare_runs([*base, *others], baseline=kept[0].folder.name, key=metric)[0]
 
 
 def _run_seeds(
@@ -285,13 +334,21 @@ def _run_seeds(
     for overrides in configurations:
         given = [[*overrides, f"++seed={seed}"] for seed in seeds]
         configs = check_jobs(given, config_name=plan.config_name)
-        jobs.append(plan_jobs(plan.search.folder, zip(configs, given, strict=True), plan.fixed))
+        planned = plan_jobs(
+            plan.search.folder, zip(configs, given, strict=True), plan.fixed, finalist=part == _FINALISTS
+        )
+        jobs.append(planned)
         worker.configs.update(zip((job.id for job in jobs[-1]), configs, strict=True))
     distinct = list({job.id: job for group in jobs for job in group}.values())
     if unfinished(distinct):
         print_lines(worker.console, [f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}"])
     launcher.run(distinct, worker)
     return jobs
+
+
+def _settings(config: Config) -> dict[str, str]:
+    """Return what may change a result, as texts by their key paths."""
+    return flat(identity(config) | {"aug": config.resolved["aug"]}, "")
 
 
 def _count(trials: Sequence[FrozenTrial]) -> str:

@@ -50,8 +50,11 @@ class Request:
     def of(cls, tokens: Sequence[str], config_name: str = "config") -> "Request":
         """Return the request of normalized overrides."""
         sorted_out: dict[str, list[str]] = {"fixed": [], "swept": [], "hydra": []}
-        for token in tokens:
-            override = parse(token)
+        overrides = [parse(token) for token in tokens]
+        last = {key_of(override): index for index, override in enumerate(overrides)}
+        for index, (token, override) in enumerate(zip(tokens, overrides, strict=True)):
+            if index < last[key_of(override)] and "." in key_of(override) and not override.is_delete():
+                continue  # as Hydra has it, the last value counts
             if _HYDRA.match(key_of(override)):
                 sorted_out["hydra"].append(_of_hydra(token, sweeps=override.is_sweep_override()))
             else:
@@ -92,6 +95,9 @@ def sweep(request: Request, signals: StopSignals) -> int:
         with _writing(folder):
             jobs = plan_jobs(folder, zip(configs, overrides, strict=True), request.fixed)
             write_request(folder, request)
+        if len(jobs) < len(overrides):
+            what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"
+            worker.console.print(f"{what}: run.name, tags and trackers change no result", highlight=False)
         worker.configs.update((job_id(config), config) for config in configs)
         return run(folder, jobs, pool, worker)
 
@@ -105,7 +111,7 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
     console = worker.console
     if done := len(jobs) - len(unfinished(jobs)):
         console.print(f"{amount(len(jobs), 'job')}, {done:,} of them done before", highlight=False)
-    with _continued(folder):
+    with continued(folder):
         try:
             launcher.run(jobs, worker)
             launcher.dismiss()
@@ -146,9 +152,10 @@ def search(
         signals.check()
         signals.hold()
         with _writing(folder):
+            searching.begin(planned)
             write_request(folder, request)
             searching.retry(planned, retried)
-        with _continued(folder):
+        with continued(folder):
             code = searching.search(planned, pool, worker)
     return _ended(folder, read_ledger(folder), worker.console) or code
 
@@ -175,14 +182,20 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _continued(folder: Path) -> Iterator[None]:
-    """Say how to continue what a signal ended."""
+def continued(folder: Path) -> Iterator[None]:
+    """Say how to continue what a signal or a full disk ended."""
     try:
         yield
+    except OSError as error:
+        raise UserError(
+            f"{shown(Path(error.filename) if error.filename else folder)}: {error.strerror}; {_resume(folder)}"
+        ) from error
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"{NO_FURTHER_JOB}; python -m trainer sweep resume {shown(folder)} continues it"
-        ) from None
+        raise KeyboardInterrupt(f"{NO_FURTHER_JOB}; {_resume(folder)}") from None
+
+
+def _resume(folder: Path) -> str:
+    return f"python -m trainer sweep resume {shown(folder)} continues it"
 
 
 def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:
