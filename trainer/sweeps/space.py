@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep, Sweep
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -200,11 +200,13 @@ def _plain(value: Any, token: str) -> Value:
         return value.with_quotes()
     if isinstance(value, list | dict):
         return str(Override._get_value_element_as_str(value))
+    if isinstance(value, Sweep):  # an interval among other values
+        _refuse(token)
     return value  # type: ignore[no-any-return]
 
 
 def _refuse(token: str) -> BaseDistribution:
     raise UserError(
-        f"{token}: cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), int(interval(...)), "
-        "range(...), choice(...) or values with commas."
+        f"{token.lstrip('+')}: cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), "
+        "int(interval(...)), range(...), choice(...) or values with commas."
     )
