@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import read_some, write_json
+from augment.support.files import read_some, shown, write_json
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config, identity
 from trainer.run.folder import user_of
@@ -162,4 +162,7 @@ def _read(file: Path) -> Job:
             bool(found.get("finalist")),
         )
     except (OSError, ValueError, LookupError, TypeError, AssertionError, RecursionError) as error:
-        raise UserError(f"{file}: not a job of a sweep ({first_line(error)}).") from error
+        raise UserError(
+            f"{shown(file)}: not a job of a sweep ({first_line(error)}). Allowed: delete its folder, and give the "
+            "command of the sweep again, which runs the job anew."
+        ) from error

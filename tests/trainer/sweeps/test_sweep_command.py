@@ -207,6 +207,9 @@ def test_the_tables_are_shown(call: Call) -> None:
     assert code == 0
     assert "2 jobs" in text
     assert call("sweep")[0] == 2
+    (ledger()[0].folder / "job.json").write_text('{"id')  # the others are shown
+    assert "2 jobs" in call("sweep", "show", "S")[1]
+    assert "job.json: not a job of a sweep (" in call("sweep", "resume", "S")[1]
 
 
 def test_workers_of_a_sweep_that_is_refused_end(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

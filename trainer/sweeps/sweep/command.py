@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.led and (ids := orders.first(options.led, signals)) is None:
             return 0
         request = read_request(folder)
-        jobs = _chosen(folder, options.job)
         if action == "show":
             return 0 if report_sweep(folder, table_console()) else 1
+        jobs = _chosen(folder, options.job)
         for token in overrides:
             if not key_of(parse(token)).startswith(_OWN):
                 raise UserError(
