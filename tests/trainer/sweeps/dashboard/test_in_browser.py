@@ -149,3 +149,17 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
     assert seen == [True] * 3
     assert [text.rpartition(" n = ")[2] for text in legend] == ["2 to 3"]
     assert line == [[epoch, pytest.approx(0.09 + 0.01 * epoch)] for epoch in range(1, 11)]
+
+
+def test_axes_name_what_differs(tmp_path: Path) -> None:
+    for i, kind in enumerate(("imagenette_2019_warps_1", "imagenette_2019_warps_11")):
+        config = config_of(0.1, 0.0, 0, model={"kind": kind}) | {"fit": {"lr": 0.1, "epochs": 2 + i}}
+        write_run(tmp_path / "runs" / str(i), config, [f"model={kind}", f"fit.epochs={2 + i}"], [0.5, 0.6], planned=2)
+    script = """
+      const axes = echarts.getInstanceByDom(document.getElementById("parallel")).getOption().parallelAxis;
+      const names = axes.find((axis) => axis.type === "category");
+      const numbers = axes.find((axis) => axis.name.endsWith("epochs"));
+      return [names.data.map((text) => names.axisLabel.formatter(text)), numbers.minInterval];
+    """
+    data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
+    assert run_script(render(data), script, tmp_path) == [["imagene…19_warps_1", "imagene…9_warps_11"], 1]
