@@ -253,7 +253,7 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
             text = f"trial {trial.number} is not possible: {describe_error(error)}"
             worker.console.print(text, style="red", markup=False, soft_wrap=True)
             set_job(trial, "none")  # it counts
-            study.tell(trial, state=TrialState.FAIL)
+            study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)  # by another process
             continue
         (job,) = plan_jobs(plan.search.folder, [(config, overrides)], plan.fixed, trial=trial.number)
         set_job(trial, job.id)

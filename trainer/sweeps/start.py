@@ -83,7 +83,11 @@ def sweep(request: Request, signals: StopSignals) -> int:
     """
     section = request.section()
     folder, launcher = section["folder"], parse_launcher(section["launcher"])
-    if is_search(section["sweeper"]):
+    searches = is_search(section["sweeper"])
+    if (folder / SWEEP_FILE).is_file() and is_search(read_request(folder).section()["sweeper"]) != searches:
+        holds = "a plain sweep" if searches else "a search"
+        raise UserError(f"hydra.sweep.dir={shown(folder)}: {holds} is in this folder. Allowed: another one.")
+    if searches:
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     worker = Worker(Console(), signals, request.config_name)

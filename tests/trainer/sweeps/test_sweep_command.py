@@ -261,3 +261,13 @@ def test_a_full_disk_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch
     assert code == 2
     assert text.count("error: ") == 1
     assert ".lease.1: No space left on device; python -m trainer sweep resume S continues it" in text
+
+
+def test_a_folder_holds_a_sweep_or_a_search(call: Call) -> None:
+    assert call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[0] == 0
+    before = Path("S/sweep.yaml").read_text()
+    code, text = call("-m", "hydra/sweeper=optuna", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")
+    assert (code, text) == (2, "error: hydra.sweep.dir=S: a plain sweep is in this folder. Allowed: another one.\n")
+    assert Path("S/sweep.yaml").read_text() == before
+    Path("S/sweep.yaml").write_text("command: [hydra/sweeper=optuna, '++fit.lr=1,2']")
+    assert "hydra.sweep.dir=S: a search is in this folder" in call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[1]
