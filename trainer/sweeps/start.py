@@ -27,6 +27,9 @@ from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 
 _HYDRA = re.compile(r"hydra\b")
+# So many jobs take seconds to check, about 20 a second.
+_MANY = 50
+
 _PLUGINS = re.compile(r"hydra\.(launcher|sweeper)\.")
 
 
@@ -91,6 +94,8 @@ def sweep(request: Request, signals: StopSignals) -> int:
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     worker = Worker(Console(), signals, request.config_name)
+    if len(overrides) >= _MANY:
+        worker.console.print(f"checking {amount(len(overrides), 'job')}", highlight=False)
     with launcher.pool(folder, worker, len(overrides)) as pool:
         configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
         launcher.check(configs)

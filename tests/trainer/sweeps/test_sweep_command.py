@@ -240,6 +240,12 @@ def test_the_last_of_several_values_counts(call: Call, runs: FakeRuns) -> None:
     assert not Path("T").exists()
 
 
+def test_a_long_check_is_announced(call: Call, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.sweeps.start._MANY", 3)
+    assert "checking" not in call("-m", "seed=0,1", "hydra.sweep.dir=S")[1]
+    assert call("-m", "seed=0,1,2", "hydra.sweep.dir=S")[1].startswith("checking 3 jobs\n")
+
+
 def test_combinations_that_are_the_same_job_are_reported(call: Call, runs: FakeRuns) -> None:
     code, text = call("-m", "run.name=a,b", "hydra.sweep.dir=S")
     assert (code, len(runs.runs)) == (0, 1)
