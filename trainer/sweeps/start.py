@@ -153,15 +153,16 @@ def search(
     """
     worker = Worker(Console(), signals, request.config_name)
     with launcher.pool(folder, worker, launcher.at_a_time) as pool:
-        from trainer.sweeps import search as searching  # Optuna takes a while to import
+        from trainer.sweeps import plan as planning  # Optuna takes a while to import
+        from trainer.sweeps import search as searching
 
         swept = [*request.params(sweeper), *request.swept]
-        planned = searching.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
+        planned = planning.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
         launcher.check([planned.base])
         signals.check()
         signals.hold()
         with _writing(folder):
-            searching.begin(planned)
+            planning.begin(planned)
             write_request(folder, request)
             searching.retry(planned, retried)
         with continued(folder):

@@ -19,7 +19,8 @@ from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.local import Local
 from trainer.sweeps.lease import Lease
 from trainer.sweeps.ledger import Job, read_ledger
-from trainer.sweeps.search import Plan, begin, search
+from trainer.sweeps.plan import Plan, begin
+from trainer.sweeps.search import search
 from trainer.sweeps.study import job_of
 from trainer.sweeps.work import Worker
 

@@ -143,7 +143,8 @@ def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[
 def _watch(request: Request, sweeper: Mapping[str, Any], folder: Path) -> Callable[[Job], Sequence[Callback]]:
     if not is_search(sweeper):
         return lambda job: ()
-    from trainer.sweeps.search import Plan, watch_trials  # Optuna takes a while to import
+    from trainer.sweeps.plan import Plan  # Optuna takes a while to import
+    from trainer.sweeps.search import watch_trials
 
     swept = [*request.params(sweeper), *request.swept]
     return watch_trials(Plan.of(sweeper, request.fixed, swept, folder, request.config_name, check=False))
