@@ -16,7 +16,7 @@ from augment.cli.tools import find_tools
 from trainer.cli.main import main as train
 from trainer.run.config import parse_config
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.search import Plan
+from trainer.sweeps.plan import Plan
 from trainer.sweeps.start import Request, is_search
 
 __all__ = ["photos_folder"]

@@ -83,16 +83,17 @@ def found(document: str) -> Any:
     return json.loads(html.unescape(match.group(1)))
 
 
-def run_script(page: str, script: str, folder: Path) -> Any:
+def run_script(page: str, script: str, folder: Path, size: str = "1400,1000") -> Any:
     """Run a script in a page as a file; return what it returns.
 
     Args:
         page: the page.
         script: see `with_script`.
         folder: an empty folder for the page and the browser's profile.
+        size: width and height of the window.
     """
     file = folder / "tested.html"
     file.write_text(with_script(page, script), encoding="utf-8")
-    result = found(dump(file.as_uri(), folder / "profile"))
+    result = found(dump(file.as_uri(), folder / "profile", size=size))
     assert not (isinstance(result, dict) and "error" in result), result
     return result

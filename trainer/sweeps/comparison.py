@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from augment.support.errors import UserError, nearest, suggest
+from augment.support.errors import UserError, nearest
 from augment.support.nested import section_of
 from augment.support.text import list_some
 from trainer.sweeps.groups import (
@@ -16,6 +16,7 @@ from trainer.sweeps.groups import (
     same_configuration,
     score_keys,
     settings_of,
+    without_chosen,
 )  # fmt: skip
 from trainer.sweeps.runs import FINISHED, Run
 from trainer.sweeps.show import Table
@@ -121,17 +122,15 @@ def compare_runs(
         The comparison, None if no run counts; and why runs do not count.
 
     Raises:
-        UserError: no run has this score, or the baseline is not among them.
+        UserError: the baseline is not among the runs.
     """
-    known = {name for run in runs for name in run.last}
-    if key is not None and key not in known:
-        raise UserError(f"--metric {key}: no run has it.{suggest(key, known)}")
+    runs, left = without_chosen(runs)
     configured = any(run.config for run in runs)
     unnamed = [configured and not run.config and run.status == FINISHED for run in runs]
     rest = [run for run, bare in zip(runs, unnamed, strict=True) if not bare]
     keys = [key] * len(rest) if key else score_keys(rest)
     of_run = dict(zip((run.folder for run in rest), keys, strict=True))
-    left = [(run, "no configuration that can be read") for run, bare in zip(runs, unnamed, strict=True) if bare]
+    left += [(run, "no configuration that can be read") for run, bare in zip(runs, unnamed, strict=True) if bare]
     kept = []
     for same in same_configuration(rest, keys):
         good, bad = counted(same, [of_run[run.folder] for run in same])

@@ -36,6 +36,8 @@ _REASONS = {
     PRUNED: "pruned by the search",
 }
 
+_CHOSEN = "trials and finalists of a search, which chose by their scores"
+
 Settings = Mapping[str, str]
 
 
@@ -92,10 +94,16 @@ def make_group(name: str, runs: Sequence[Run], key: str) -> Group:
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     data = {str(name): value for name, value in section.items() if name not in unused}
     others = ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ()))
-    basis = _flat(data, "data.")
+    basis = flat(data, "data.")
     return Group(
         Replicates(name, scores), metric, tuple(runs), basis | {other: value_of(runs[0], other) for other in others}
     )
+
+
+def without_chosen(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
+    """Return the runs without those that a search chose by, and those that did not count, with the reasons."""
+    left = [(run, _REASONS[run.status] if run.status != FINISHED else _CHOSEN) for run in runs if run.chooses]
+    return [run for run in runs if not run.chooses], left
 
 
 def counted(runs: Sequence[Run], keys: Sequence[str]) -> tuple[list[Run], list[tuple[Run, str]]]:
@@ -178,8 +186,8 @@ def settings_of(run: Run) -> Settings:
         pairs = (override.partition("=") for override in _counted(run.overrides))
         return {key: value for key, _, value in pairs}
     plain = {**run.config, "callbacks": identity(run.config)["callbacks"]}
-    flat = _flat({str(name): value for name, value in plain.items() if name not in ("run", SEED)})
-    return {key: value for key, value in flat.items() if key not in (FOLD, "fit.resume")}
+    found = flat({str(name): value for name, value in plain.items() if name not in ("run", SEED)})
+    return {key: value for key, value in found.items() if key not in (FOLD, "fit.resume")}
 
 
 def value_of(run: Run, key: str) -> str:
@@ -270,7 +278,7 @@ def _prefixes(key: str) -> list[str]:
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
-def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+def flat(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     """Return what nested mappings hold as text, by key paths; of an empty one as `_empty` has it."""
     return {_empty(key) if value == {} else key: _text(value) for key, value in leaves(values, prefix)}
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import read_some, write_json
+from augment.support.files import read_some, shown, write_json
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config, identity
 from trainer.run.folder import user_of
@@ -32,6 +32,7 @@ class Job:
         overrides: the normalized overrides of its configuration.
         varied: those of them that the sweep varies.
         trial: the number of the trial of a search that it is; None: of none.
+        finalist: whether it helps a search to choose among its finalists.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class Job:
     overrides: tuple[str, ...]
     varied: tuple[str, ...] = ()
     trial: int | None = None
+    finalist: bool = False
 
     @property
     def id(self) -> str:
@@ -96,6 +98,7 @@ def plan_jobs(
     fixed: Sequence[str] = (),
     *,
     trial: int | None = None,
+    finalist: bool = False,
 ) -> list[Job]:
     """Record jobs in a sweep's folder; those that are there already keep their order.
 
@@ -104,6 +107,7 @@ def plan_jobs(
         configs: the checked configuration of each job with its normalized overrides.
         fixed: the overrides that the sweep does not vary.
         trial: the number of a trial of a search that the jobs are.
+        finalist: whether they help a search to choose among its finalists.
 
     Returns:
         The jobs, each once, in the order given.
@@ -121,7 +125,7 @@ def plan_jobs(
             continue
         before = known.get(name)
         varied = tuple(override for override in overrides if override not in fixed)
-        job = Job(folder / name, before.order if before else order, tuple(overrides), varied, trial)
+        job = Job(folder / name, before.order if before else order, tuple(overrides), varied, trial, finalist)
         if job != before:
             plain = {key: value for key, value in vars(job).items() if key != "folder"}
             write_json(job.folder / JOB_FILE, {"id": job.id, **plain})
@@ -155,6 +159,10 @@ def _read(file: Path) -> Job:
             tuple(map(str, found["overrides"])),
             tuple(map(str, found.get("varied", ()))),
             None if trial is None else int(trial),
+            bool(found.get("finalist")),
         )
     except (OSError, ValueError, LookupError, TypeError, AssertionError, RecursionError) as error:
-        raise UserError(f"{file}: not a job of a sweep ({first_line(error)}).") from error
+        raise UserError(
+            f"{shown(file)}: not a job of a sweep ({first_line(error)}). Allowed: delete its folder, and give the "
+            "command of the sweep again, which runs the job anew."
+        ) from error

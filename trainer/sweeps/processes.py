@@ -177,6 +177,7 @@ def watch(
         KeyboardInterrupt: a signal asked to stop.
     """
     before = {} if before is None else before
+    at_a_time = 1  # between two jobs fewer are running
     while True:
         begun = time.monotonic()
         now = {job.id: job.status() for job in jobs}
@@ -185,7 +186,9 @@ def watch(
             summary = read_summary(job.folder)
             about = f": {summary}" if summary is not None else f": {job.title}"
             console.print(f"{label(job, jobs)} {now[job.id]}{about}", highlight=False, soft_wrap=True, markup=False)
-        if news and not until_one_ends and (text := time_left(jobs, max(1, [*now.values()].count(RUNNING)))):
+        at_a_time = max(at_a_time, [*now.values()].count(RUNNING))
+        ended = any(now[job.id] in ENDED for job in news)
+        if ended and not until_one_ends and (text := time_left(jobs, at_a_time)):
             console.print(text, highlight=False)
         before |= now
         left = sum(status not in ENDED for status in now.values())

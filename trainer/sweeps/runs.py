@@ -56,6 +56,7 @@ class Run:
         smaller: whether a smaller score is better.
         sweep: folder of the sweep that it is a job of; None: a single run.
         order: its position among the jobs of the sweep.
+        chooses: whether a search chose by its score, which is therefore too good to be compared.
         notes: what could not be read, by file.
     """
 
@@ -71,6 +72,7 @@ class Run:
     smaller: bool = False
     sweep: Path | None = None
     order: int = 0
+    chooses: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -167,6 +169,7 @@ def read_run(folder: Path) -> Run:
         smaller=smaller_is_better(score),
         sweep=folder.parent if job or any((folder.parent / file).is_file() for file in _SWEEP_FILES) else None,
         order=order,
+        chooses=job.get("trial") is not None or bool(job.get("finalist")),
         notes=notes,
     )
 

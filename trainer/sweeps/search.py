@@ -2,34 +2,29 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from optuna.distributions import FloatDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
 from augment.cli.parser import table_console
-from augment.params import parse_settings
-from augment.support.errors import UserError, describe_error
-from augment.support.files import write_atomically, write_json
+from augment.support.errors import UserError, describe_error, suggest
+from augment.support.files import shown, write_atomically, write_json
 from augment.support.text import amount
 from trainer.loop.callback import Callback
-from trainer.run.config import Config
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
-from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.comparison import Comparison, compare_runs
+from trainer.sweeps.groups import counted as counted_runs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.plan import Plan
 from trainer.sweeps.prune import Prune
-from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, RUNNING, read_run
+from trainer.sweeps.runs import FAILED, FINISHED, JOB_FILE, PRUNED, RUNNING, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
-from trainer.sweeps.space import Dimension, grid, overrides_of, parse_space, suggest_from
+from trainer.sweeps.space import grid, overrides_of, suggest_from
 from trainer.sweeps.study import (
-    Search,
     ask,
     best_trials,
     counted,
@@ -40,78 +35,14 @@ from trainer.sweeps.study import (
     values_of,
 )  # fmt: skip
 from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker
-from trainer.tasks.registry import task_named
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 
+# The part of a search that chooses among its best trials.
+_FINALISTS = "finalists"
+
 # Distance of the seeds that confirm a result from those of the search.
 _FRESH = 1000
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a search is about.
-
-    Attributes:
-        search: its study.
-        space: what it varies.
-        fixed: the normalized overrides that it does not vary.
-        base: the configuration that they make.
-        config_name: file of conf/ to start from.
-    """
-
-    search: Search
-    space: tuple[Dimension, ...]
-    fixed: tuple[str, ...]
-    base: Config
-    config_name: str
-
-    @classmethod
-    def of(
-        cls,
-        sweeper: Mapping[str, Any],
-        fixed: Sequence[str],
-        swept: Sequence[str],
-        folder: Path,
-        config_name: str,
-        *,
-        check: bool = True,
-    ) -> "Plan":
-        """Check a search.
-
-        Args:
-            sweeper: Hydra's section `sweeper`.
-            fixed: normalized overrides with one value.
-            swept: those with several.
-            folder: the sweep's folder.
-            config_name: file of conf/ to start from.
-            check: whether to check each choice and both ends of each interval.
-
-        Raises:
-            UserError: a mistake in the settings, in the space, or in the configuration itself.
-        """
-        given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
-        settings = parse_settings(SearchSettings, given, "hydra.sweeper")
-        space = parse_space(swept)
-        if not space:
-            raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
-        (base,) = check_jobs([fixed], config_name=config_name)
-        metrics = settings.metrics or (task_named(base.dataset.task).monitor,)
-        made = cls(Search(settings, folder, metrics, base.fit.epochs), tuple(space), tuple(fixed), base, config_name)
-        if check:
-            made._check_space()
-        return made
-
-    def _check_space(self) -> None:
-        for one in self.space:
-            for value in one.ends:
-                check_jobs([[*self.fixed, one.override(value)]], config_name=self.config_name)
-            if isinstance(one.distribution, FloatDistribution):
-                low, high = one.distribution.low, one.distribution.high
-                try:
-                    check_jobs([[*self.fixed, one.override(low + 0.382 * (high - low))]], config_name=self.config_name)
-                except UserError as error:  # though its ends are allowed
-                    raise UserError(f"{error} For whole numbers write int(interval({low:g},{high:g})).") from error
 
 
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
@@ -126,16 +57,18 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     study = plan.search.study()
     trials, finalists = counted(study), plan.search.settings.finalists
     lines, compared = [f"{amount(len(trials), 'trial')}, {_count(trials)}."], None
+    known = {job.id: job for job in read_ledger(plan.search.folder)}
     if len(study.directions) > 1:
         lines += _front(plan, study)
-    elif best := best_trials(study, max(1, finalists)):
+    elif best := best_trials(study, known)[: max(1, finalists)]:
         lines += _best(plan, study, best[0])
         if finalists:
-            known = {job.id: job for job in read_ledger(plan.search.folder)}
-            candidates = [known[name].overrides for trial in best if (name := job_of(trial)) in known]
+            candidates = [known[job_of(trial) or ""].overrides for trial in best]
             winner, compared = _finals(plan, candidates, launcher, worker)
             varied = _joined(override for override in winner if override not in plan.fixed)
             lines.append(f"Winner of {amount(len(candidates), 'finalist')}: {varied}")
+            if compared is None:
+                lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
     else:
         print_lines(worker.console, [*lines, "No trial finished."])
         return 1
@@ -216,7 +149,7 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
             text = f"trial {trial.number} is not possible: {describe_error(error)}"
             worker.console.print(text, style="red", markup=False, soft_wrap=True)
             set_job(trial, "none")  # it counts
-            study.tell(trial, state=TrialState.FAIL)
+            study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)  # by another process
             continue
         (job,) = plan_jobs(plan.search.folder, [(config, overrides)], plan.fixed, trial=trial.number)
         set_job(trial, job.id)
@@ -245,9 +178,17 @@ def _tell(plan: Plan) -> None:
     """Tell the study how trials ended."""
     study = plan.search.study()
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-        ending = read_summary(plan.search.folder / (job_of(trial) or "none"))
+        folder = plan.search.folder / (job_of(trial) or "none")
+        if job_of(trial) and not (folder / JOB_FILE).exists():  # somebody deleted it
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        ending = read_summary(folder)
         if ending is None or ending.status not in (FINISHED, FAILED):
             continue
+        for metric in plan.search.metrics if ending.status == FINISHED else ():
+            if metric not in ending.last:
+                raise UserError(
+                    f"hydra.sweeper.metrics: {shown(folder)} has no {metric}.{suggest(metric, ending.last)}"
+                )
         values = values_of(ending.last, plan.search.metrics) if ending.status == FINISHED else None
         if ending.stopped.startswith(PRUNED):
             study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
@@ -264,8 +205,9 @@ def _finals(
     settings, metric = plan.search.settings, plan.search.metrics[0]
     first = plan.base.seed + 1
     seeds = range(first, first + settings.seeds)
-    _, *jobs = _run_seeds("finalists", plan, [plan.fixed, *finalists], seeds, launcher, worker)
-    chosen, _ = compare_runs([read_run(job.folder) for group in jobs for job in group], key=metric)
+    _, *jobs = _run_seeds(_FINALISTS, plan, [plan.fixed, *finalists], seeds, launcher, worker)
+    runs = [replace(read_run(job.folder), chooses=False) for group in jobs for job in group]
+    chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]
     if chosen is not None:
         sign = -1 if chosen.baseline.metric.smaller else 1
@@ -273,8 +215,11 @@ def _finals(
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
-    runs = [read_run(job.folder) for group in pair for job in group]
-    return winner, compare_runs(runs, baseline=pair[0][0].id, key=metric)[0]
+    base, others = ([read_run(job.folder) for job in group] for group in pair)
+    kept, _ = counted_runs(base, [metric] * len(base))
+    if not kept:
+        return winner, None
+    return winner, compare_runs([*base, *others], baseline=kept[0].folder.name, key=metric)[0]
 
 
 def _run_seeds(
@@ -285,7 +230,10 @@ def _run_seeds(
     for overrides in configurations:
         given = [[*overrides, f"++seed={seed}"] for seed in seeds]
         configs = check_jobs(given, config_name=plan.config_name)
-        jobs.append(plan_jobs(plan.search.folder, zip(configs, given, strict=True), plan.fixed))
+        planned = plan_jobs(
+            plan.search.folder, zip(configs, given, strict=True), plan.fixed, finalist=part == _FINALISTS
+        )
+        jobs.append(planned)
         worker.configs.update(zip((job.id for job in jobs[-1]), configs, strict=True))
     distinct = list({job.id: job for group in jobs for job in group}.values())
     if unfinished(distinct):

@@ -3,14 +3,16 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep, Sweep
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
+    check_distribution_compatibility,
 )  # fmt: skip
 from optuna.trial import Trial
 
@@ -65,6 +67,24 @@ class Dimension:
             return trial.suggest_int(self.key, values.low, values.high, log=values.log)
         assert isinstance(values, CategoricalDistribution)
         return trial.suggest_categorical(self.key, values.choices)
+
+    def check_same(self, known: BaseDistribution, folder: Path) -> None:
+        """Check that a study can have these values and those of an earlier trial: only intervals may change.
+
+        Args:
+            known: the values of an earlier trial.
+            folder: folder of the search, for the message.
+
+        Raises:
+            UserError: it cannot.
+        """
+        try:
+            check_distribution_compatibility(known, self.distribution)
+        except ValueError as error:
+            raise UserError(
+                f"{self.key}={_written(self.distribution)}: the search in {folder} began with {_written(known)}. "
+                "Allowed: the same choices, or an interval of the same kind; or another hydra.sweep.dir."
+            ) from error
 
     def active(self, chosen: Mapping[str, Value]) -> bool:
         """Return whether the key has an effect, given values of the dimensions before it.
@@ -164,17 +184,29 @@ def _distribution(key: str, value: Any, token: str) -> BaseDistribution:
     return _refuse(token)
 
 
+def _written(values: BaseDistribution) -> str:
+    """Return values as the command line writes them."""
+    if isinstance(values, CategoricalDistribution):
+        return ",".join("null" if value is None else str(value) for value in values.choices)
+    assert isinstance(values, FloatDistribution | IntDistribution)
+    interval = f"interval({values.low:g},{values.high:g})"
+    interval = f"int({interval})" if isinstance(values, IntDistribution) else interval
+    return f"tag(log,{interval})" if values.log else interval
+
+
 def _plain(value: Any, token: str) -> Value:
     """Return a choice as Optuna can store it: values that are no scalars as the text of an override."""
     if isinstance(value, QuotedString):
         return value.with_quotes()
     if isinstance(value, list | dict):
         return str(Override._get_value_element_as_str(value))
+    if isinstance(value, Sweep):  # an interval among other values
+        _refuse(token)
     return value  # type: ignore[no-any-return]
 
 
 def _refuse(token: str) -> BaseDistribution:
     raise UserError(
-        f"{token}: cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), int(interval(...)), "
-        "range(...), choice(...) or values with commas."
+        f"{token.lstrip('+')}: cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), "
+        "int(interval(...)), range(...), choice(...) or values with commas."
     )

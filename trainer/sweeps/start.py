@@ -27,6 +27,9 @@ from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 
 _HYDRA = re.compile(r"hydra\b")
+# So many jobs take seconds to check, about 20 a second.
+_MANY = 50
+
 _PLUGINS = re.compile(r"hydra\.(launcher|sweeper)\.")
 
 
@@ -50,8 +53,11 @@ class Request:
     def of(cls, tokens: Sequence[str], config_name: str = "config") -> "Request":
         """Return the request of normalized overrides."""
         sorted_out: dict[str, list[str]] = {"fixed": [], "swept": [], "hydra": []}
-        for token in tokens:
-            override = parse(token)
+        overrides = [parse(token) for token in tokens]
+        last = {key_of(override): index for index, override in enumerate(overrides)}
+        for index, (token, override) in enumerate(zip(tokens, overrides, strict=True)):
+            if index < last[key_of(override)] and "." in key_of(override) and not override.is_delete():
+                continue  # as Hydra has it, the last value counts
             if _HYDRA.match(key_of(override)):
                 sorted_out["hydra"].append(_of_hydra(token, sweeps=override.is_sweep_override()))
             else:
@@ -80,10 +86,16 @@ def sweep(request: Request, signals: StopSignals) -> int:
     """
     section = request.section()
     folder, launcher = section["folder"], parse_launcher(section["launcher"])
-    if is_search(section["sweeper"]):
+    searches = is_search(section["sweeper"])
+    if (folder / SWEEP_FILE).is_file() and is_search(read_request(folder).section()["sweeper"]) != searches:
+        holds = "a plain sweep" if searches else "a search"
+        raise UserError(f"hydra.sweep.dir={shown(folder)}: {holds} is in this folder. Allowed: another one.")
+    if searches:
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     worker = Worker(Console(), signals, request.config_name)
+    if len(overrides) >= _MANY:
+        worker.console.print(f"checking {amount(len(overrides), 'job')}", highlight=False)
     with launcher.pool(folder, worker, len(overrides)) as pool:
         configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
         launcher.check(configs)
@@ -92,6 +104,9 @@ def sweep(request: Request, signals: StopSignals) -> int:
         with _writing(folder):
             jobs = plan_jobs(folder, zip(configs, overrides, strict=True), request.fixed)
             write_request(folder, request)
+        if len(jobs) < len(overrides):
+            what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"
+            worker.console.print(f"{what}: run.name, tags and trackers change no result", highlight=False)
         worker.configs.update((job_id(config), config) for config in configs)
         return run(folder, jobs, pool, worker)
 
@@ -105,7 +120,7 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
     console = worker.console
     if done := len(jobs) - len(unfinished(jobs)):
         console.print(f"{amount(len(jobs), 'job')}, {done:,} of them done before", highlight=False)
-    with _continued(folder):
+    with continued(folder):
         try:
             launcher.run(jobs, worker)
             launcher.dismiss()
@@ -138,17 +153,19 @@ def search(
     """
     worker = Worker(Console(), signals, request.config_name)
     with launcher.pool(folder, worker, launcher.at_a_time) as pool:
-        from trainer.sweeps import search as searching  # Optuna takes a while to import
+        from trainer.sweeps import plan as planning  # Optuna takes a while to import
+        from trainer.sweeps import search as searching
 
         swept = [*request.params(sweeper), *request.swept]
-        planned = searching.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
+        planned = planning.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
         launcher.check([planned.base])
         signals.check()
         signals.hold()
         with _writing(folder):
+            planning.begin(planned)
             write_request(folder, request)
             searching.retry(planned, retried)
-        with _continued(folder):
+        with continued(folder):
             code = searching.search(planned, pool, worker)
     return _ended(folder, read_ledger(folder), worker.console) or code
 
@@ -175,14 +192,20 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _continued(folder: Path) -> Iterator[None]:
-    """Say how to continue what a signal ended."""
+def continued(folder: Path) -> Iterator[None]:
+    """Say how to continue what a signal or a full disk ended."""
     try:
         yield
+    except OSError as error:
+        raise UserError(
+            f"{shown(Path(error.filename) if error.filename else folder)}: {error.strerror}; {_resume(folder)}"
+        ) from error
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"{NO_FURTHER_JOB}; python -m trainer sweep resume {shown(folder)} continues it"
-        ) from None
+        raise KeyboardInterrupt(f"{NO_FURTHER_JOB}; {_resume(folder)}") from None
+
+
+def _resume(folder: Path) -> str:
+    return f"python -m trainer sweep resume {shown(folder)} continues it"
 
 
 def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:

@@ -2,12 +2,14 @@
 
 import fcntl
 import math
+import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import optuna
@@ -16,20 +18,36 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import get_lock_file
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from augment.support.errors import UserError, first_line
+from augment.support.files import shown
 from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
 from trainer.tasks.registry import smaller_is_better
 
 STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
-_JOB, _REPEATS = "job", "repeats"
+_JOB, _REPEATS, _METRICS = "job", "repeats", "metrics"
 
 # Seconds after which a trial without a job is one of a process that was killed in between.
 _STALE = 60.0
+
+
+class _Journal(JournalFileBackend):
+    """A journal whose last line may have been cut short by a full disk or a power failure."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append lines, which Optuna alone would append to half a line, and never read again."""
+        with get_lock_file(self._lock), Path(self._file_path).open("rb+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read() != b"\n":
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
+        super().append_logs(logs)
 
 
 @dataclass(frozen=True)
@@ -77,12 +95,24 @@ class Search:
                 storage=self.storage(), study_name=STUDY, directions=directions, load_if_exists=True,
                 pruner=self.pruner(), sampler=RandomSampler(seed=self.settings.seed),
             )  # fmt: skip
-        except UserError:
+        except (UserError, OSError):
             raise
         except Exception as error:  # of any database
+            if self.settings.storage is None:
+                raise UserError(
+                    f"{shown(self.folder / JOURNAL_FILE)}: damaged ({first_line(error)}). Allowed: delete it, and the "
+                    "search begins again; jobs that have finished are not run twice."
+                ) from error
             raise UserError(f"hydra.sweeper.storage: {first_line(error)}.") from error
-        if study.directions != directions:
-            raise UserError("hydra.sweeper.directions: the study has others. Allowed: the same; or another folder.")
+        metrics = study.user_attrs.get(_METRICS)
+        if metrics is None:
+            study.set_user_attr(_METRICS, self.metrics)
+        elif study.directions != directions or metrics != [*self.metrics]:
+            had = ", ".join(f"{one.name.lower()} {key}" for one, key in zip(study.directions, metrics, strict=True))
+            raise UserError(
+                f"hydra.sweeper.metrics: the search in {shown(self.folder)} began with {had}. Allowed: the same; or "
+                "another hydra.sweep.dir."
+            )
         return study
 
     def storage(self) -> BaseStorage:
@@ -93,7 +123,7 @@ class Search:
         """
         url = self.settings.storage
         if url is None:
-            return JournalStorage(JournalFileBackend(str(self.folder / JOURNAL_FILE)))
+            return JournalStorage(_Journal(str(self.folder / JOURNAL_FILE)))
         if not urlsplit(url).scheme:
             raise UserError(f"hydra.sweeper.storage: {url!r} is no URL. Allowed: such as sqlite:///search.db.")
         return optuna.storages.get_storage(url)
@@ -167,15 +197,16 @@ def set_job(trial: Trial, job: str) -> None:
     trial.set_user_attr(_JOB, job)
 
 
-def best_trials(study: Study, count: int) -> list[FrozenTrial]:
-    """Return the best complete trials of a study with one score, the best first, each configuration once."""
+def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
+    """Return the complete trials of a study with one score whose jobs are there, the best first, each job once."""
     sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
     done = study.get_trials(states=[TrialState.COMPLETE])
     done.sort(key=lambda trial: sign * (trial.value or 0.0))
-    by_job: dict[str | None, FrozenTrial] = {}
+    by_job: dict[str, FrozenTrial] = {}
     for trial in done:
-        by_job.setdefault(job_of(trial), trial)
-    return list(by_job.values())[:count]
+        if (name := job_of(trial)) is not None and name in jobs:
+            by_job.setdefault(name, trial)
+    return list(by_job.values())
 
 
 def importances(study: Study) -> dict[str, float]:

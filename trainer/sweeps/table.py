@@ -13,7 +13,7 @@ from augment.cli.parser import writing
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
-from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys
+from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys, without_chosen
 from trainer.sweeps.runs import FINISHED, Run, find_runs
 from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.words import left_out
@@ -136,10 +136,12 @@ def _over_seeds(runs: Sequence[Run], varied: set[str]) -> tuple[list[Group], lis
     """Group jobs that differ in their seed or fold alone, in their order; with those that do not count, and why."""
     if not any(override.startswith(_REPEATED) for override in varied):
         return [], []  # the same job several times
+    runs, chosen = without_chosen(runs)
+    left = [(run.folder.name, reason) for run, reason in chosen]
     same: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for run, key in zip(runs, score_keys(runs), strict=True):
         same[" ".join(o for o in _kept(run, varied) if not o.startswith(_REPEATED)), key].append(run)
-    groups, left = [], []
+    groups: list[Group] = []
     for (name, key), rows in same.items():
         good, bad = counted(rows, [key] * len(rows))
         groups += [make_group(name, good, key)] if good else []

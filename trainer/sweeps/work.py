@@ -114,7 +114,10 @@ class Worker:
     def _run(self, job: Job, jobs: Sequence[Job], attempts: int) -> None:
         resumed = (job.folder / LAST).is_file()
         title = f"{label(job, jobs)}: {job.title}{' (resumed)' if resumed else ''}"
-        self.console.rule(Text(title), align="left")
+        if len(title) + 2 < self.console.width:
+            self.console.rule(Text(title), align="left")
+        else:  # a rule would cut it short
+            self.console.print(Text(title, style="rule.text"), soft_wrap=True)
         try:
             if attempts > _ATTEMPTS:
                 raise UserError(f"{amount(attempts - 1, 'process')} in a row died while running it")

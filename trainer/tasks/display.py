@@ -43,10 +43,10 @@ VAL_LOSS = Column("val_loss", "val loss", smaller=True, within=POSITIVE)
 # Columns of every task, behind its own.
 PACE = (
     Column("lr", "lr", "{:.2g}"),
-    Column("images_per_second", "img/s", "{:,.0f}"),
-    Column("waiting", "waiting", "", "{:.0%}"),
-    Column("gpu_memory_mib", "GPU MiB", "", "{:,.0f}"),
-    Column("seconds", "seconds", "{:.1f}"),
+    Column("images_per_second", "img/s", "{:,.0f}", within=POSITIVE),
+    Column("waiting", "waiting", "", "{:.0%}", smaller=True, within=SHARE),
+    Column("gpu_memory_mib", "GPU MiB", "", "{:,.0f}", smaller=True, within=POSITIVE),
+    Column("seconds", "seconds", "{:.1f}", smaller=True, within=POSITIVE),
 )
 
 

@@ -77,12 +77,12 @@ def monitored(monitor: str, task: Task[Any]) -> str:
 
 def smaller_is_better(key: str) -> bool:
     """Return whether a smaller value of a metric is better; False for a metric that no task has."""
-    return any(metric.key == key and metric.smaller for task in known_tasks().values() for metric in task.metrics)
+    return any(metric.key == key and metric.smaller for task in known_tasks().values() for metric in task.columns)
 
 
 def range_of(key: str) -> tuple[float, float]:
     """Return the lowest and the highest possible value of a metric; anything for a metric that no task has."""
-    columns = (metric for task in known_tasks().values() for metric in task.metrics if metric.key == key)
+    columns = (metric for task in known_tasks().values() for metric in task.columns if metric.key == key)
     return next((column.within for column in columns), (-inf, inf))
 
 

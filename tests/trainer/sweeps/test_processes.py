@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from trainer.sweeps.processes import Command
+from augment.support.signals import StopSignals
+from trainer.sweeps import processes
+from trainer.sweeps.ledger import Job
+from trainer.sweeps.processes import Command, watch
 
 
 def test_a_worker_writes_to_its_log_once_the_sweep_has_a_folder(tmp_path: Path) -> None:
@@ -50,3 +54,18 @@ def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> 
     finally:
         signal.signal(signal.SIGALRM, before)
     assert [type(one) for one in handed] == [submitit.helpers.DelayedSubmission]
+
+
+def test_the_time_left_is_that_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when a job has ended and its worker has not begun the next one; and it is printed when a job has ended."""
+    seen = [
+        ("running", "running", "planned"), ("finished", "running", "planned"), ("finished", "running", "running"),
+        ("finished", "finished", "running"), ("finished", "finished", "finished"),
+    ]  # fmt: skip
+    at = 0
+    monkeypatch.setattr(Job, "status", lambda job: seen[at][job.order])
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(processes, "time_left", lambda jobs, at_a_time: asked.append((at, at_a_time)) or "")
+    for _ in watch([Job(tmp_path / str(i), i, ()) for i in range(3)], Console(quiet=True), StopSignals()):
+        at += 1
+    assert asked == [(1, 2), (3, 2), (4, 2)]

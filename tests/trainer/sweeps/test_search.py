@@ -1,6 +1,7 @@
 """Searches with runs that end at once, so that what is found is known."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -18,7 +19,8 @@ from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.local import Local
 from trainer.sweeps.lease import Lease
 from trainer.sweeps.ledger import Job, read_ledger
-from trainer.sweeps.search import Plan, search
+from trainer.sweeps.plan import Plan, begin
+from trainer.sweeps.search import search
 from trainer.sweeps.study import job_of
 from trainer.sweeps.work import Worker
 
@@ -27,12 +29,12 @@ __all__ = ["unchecked"]
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 FIXED = ["aug=imagenette"]
+SWEEPER = {"kind": "optuna", "n_trials": 4, "finalists": 0}
 SWEPT = ["++fit.lr=tag(log,interval(1e-3,1))", "++aug.train.rotate.p=0,0.5"]
 
 
 def make(folder: Path, swept: list[str] = SWEPT, **settings: Any) -> Plan:
-    sweeper = {"kind": "optuna", "n_trials": 4, "finalists": 0} | settings
-    return Plan.of(sweeper, FIXED, swept, folder, "config", check=False)
+    return Plan.of(SWEEPER | settings, FIXED, swept, folder, "config", check=False)
 
 
 def noise(seed: int) -> float:
@@ -186,6 +188,8 @@ def test_several_scores_make_a_front(tmp_path: Path) -> None:
         ({"n_trail": 3}, r"hydra\.sweeper\.n_trail: unknown key\. Did you mean 'n_trials'"),
         ({"directions": ["up"]}, r"hydra\.sweeper\.directions: \['up'\] is not allowed"),
         ({"storage": "file.db"}, r"hydra\.sweeper\.storage: 'file\.db' is no URL"),
+        ({"metrics": ["val_acuracy"]}, r"hydra\.sweeper\.metrics: val_acuracy is not measured\. Did you mean 'val_acc"),
+        ({"metrics": ["val_loss"]}, r"hydra\.sweeper\.metrics: .* has no val_loss\."),
     ],
 )
 def test_mistakes(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -206,3 +210,63 @@ def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:
 def test_nothing_to_search(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="hydra/sweeper=optuna: nothing to search"):
         make(tmp_path, [])
+
+
+def test_a_search_is_continued_only_as_what_it_began(tmp_path: Path) -> None:
+    """Scores of other configurations cannot be compared, and Optuna refuses other choices."""
+    plan = make(tmp_path, n_trials=1)
+    begin(plan)
+    search(plan, Local(), FakeRuns().worker())
+    begin(make(tmp_path, ["++fit.lr=tag(log,interval(1e-2,1))", SWEPT[1]]))
+    begin(make(tmp_path, [*SWEPT, "++fit.weight_decay=interval(0,1)"], n_trials=9))
+    for swept, message in (
+        ("++aug.train.rotate.p=0,1", r"^aug\.train\.rotate\.p=0,1: the search in .* began with 0,0\.5\. Allowed: "),
+        (
+            "++fit.lr=interval(1e-3,1)",
+            r"^fit\.lr=interval\(0\.001,1\): .* began with tag\(log,interval\(0\.001,1\)\)\.",
+        ),
+        ("++fit.lr=1,2", r"^fit\.lr=1,2: "),
+    ):
+        with pytest.raises(UserError, match=message):
+            begin(make(tmp_path, [swept]))
+    other = Plan.of(SWEEPER, [*FIXED, "++fit.epochs=9"], SWEPT, tmp_path, "config", check=False)
+    with pytest.raises(UserError, match=r"^fit\.epochs=9, was \d+: not the configuration of the search in .*Allowed: "):
+        begin(other)
+    for metric in ("val_loss", "val_top5"):  # one of them is to be maximized as before
+        with pytest.raises(
+            UserError, match=r"^hydra\.sweeper\.metrics: .* began with maximize val_accuracy\. Allowed: "
+        ):
+            begin(make(tmp_path, metrics=[metric]))
+
+
+def test_deleted_and_failed_jobs_leave_a_verdict(tmp_path: Path) -> None:
+    runs = FakeRuns(scored(0.1))
+    runs.fail = lambda config: OSError("no") if config["seed"] in failing else None
+    plan = make(tmp_path, SWEPT[:1], n_trials=2, finalists=1, seeds=2, confirm=3)
+    failing = {1, 2, 1001, 1002, 1003}
+    assert search(plan, Local(), runs.worker()) == 0  # though every run that was to choose or confirm failed
+    assert "No verdict: no run of the starting configuration" in (tmp_path / "search.md").read_text()
+    failing = {1001}
+    (best, *_), study = read_ledger(tmp_path), plan.search.study()
+    shutil.rmtree(best.folder)
+    for job in read_ledger(tmp_path):
+        job.retry()
+    study.ask().set_user_attr("job", "deleted")
+    assert search(plan, Local(), runs.worker()) == 0
+    assert [trial.state for trial in study.trials][2:] == [TrialState.FAIL]
+    found = json.loads((tmp_path / "search.json").read_text())
+    assert [group["n"] for group in found["comparison"]["groups"]] == [2, 2]
+    assert not (tmp_path / best.id).exists()
+
+
+def test_half_a_line_in_the_journal_is_dropped(tmp_path: Path) -> None:
+    """A full disk or a power failure leaves one, which later lines would be appended to."""
+    searched = make(tmp_path).search
+    journal = tmp_path / JOURNAL_FILE
+    searched.study().set_user_attr("a", 1)
+    journal.write_bytes(journal.read_bytes() + b'{"op_code":2,"wor')
+    searched.study().set_user_attr("b", 2)
+    assert searched.study().user_attrs | {"a": 1, "b": 2} == searched.study().user_attrs
+    journal.write_bytes(b"{\n" + journal.read_bytes())
+    with pytest.raises(UserError, match=rf"{JOURNAL_FILE}: damaged \(.*\)\. Allowed: delete it"):
+        searched.study()

@@ -34,7 +34,8 @@ def test_values(token: str, expected: optuna.distributions.BaseDistribution) -> 
         ("++data.fold=0,1", "data.fold: not for a search"),
         ("++fit.lr=interval(3,1)", r"not an interval\. Allowed: "),
         ("++fit.lr=tag(log,interval(0,1))", r"not an interval\. Allowed: "),
-        ("++fit.lr=0.1", r"cannot be searched\. Allowed: "),
+        ("++fit.lr=0.1", r"^fit\.lr=0\.1: cannot be searched\. Allowed: "),
+        ("++fit.lr=interval(0,1),2", r"^fit\.lr=interval\(0,1\),2: cannot be searched\. Allowed: "),
         ("++fit.lr=range(3,3)", r"cannot be searched\. Allowed: "),
     ],
 )

@@ -1,5 +1,6 @@
 """The command line of sweeps: plan, run, extend, resume, retry, show; with runs that end at once."""
 
+import errno
 import json
 import signal
 import subprocess
@@ -126,6 +127,10 @@ def test_a_search_is_run_and_resumed(call: Call, runs: FakeRuns) -> None:
     assert code == 0
     assert "4 trials, 4 finished, 0 pruned, 0 failed." in text
     assert len({name for name, _ in runs.runs}) == 4
+    # A search that is stopped while it runs its new trials is resumed with as many.
+    assert [line for line in Path("S/sweep.yaml").read_text().splitlines() if "n_trials" in line] == [
+        "- ++hydra.sweeper.n_trials=4"
+    ]
 
 
 def test_failed_trials_of_a_search_are_retried(call: Call, runs: FakeRuns) -> None:
@@ -202,6 +207,9 @@ def test_the_tables_are_shown(call: Call) -> None:
     assert code == 0
     assert "2 jobs" in text
     assert call("sweep")[0] == 2
+    (ledger()[0].folder / "job.json").write_text('{"id')  # the others are shown
+    assert "2 jobs" in call("sweep", "show", "S")[1]
+    assert "job.json: not a job of a sweep (" in call("sweep", "resume", "S")[1]
 
 
 def test_workers_of_a_sweep_that_is_refused_end(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +231,49 @@ def test_settings_of_the_launcher_are_checked_before_anything_is_written(call: C
     for wrong in ("hydra.launcher.n_job=2", "hydra.launcher.gpus=a,b", "hydra/launcher=joblib"):
         assert call("-m", "seed=0,1", "hydra.sweep.dir=S", wrong)[0] == 2
         assert not Path("S").exists()
+
+
+def test_the_last_of_several_values_counts(call: Call, runs: FakeRuns) -> None:
+    command = ("-m", "fit.lr=0.1,0.2", "seed=0", "hydra.sweep.dir=T", "hydra.sweep.dir=S", "fit.lr=0.3")
+    assert call(*command)[0] == 0
+    assert [job.overrides for job in ledger()] == [("++seed=0", "++fit.lr=0.3")]
+    assert not Path("T").exists()
+
+
+def test_a_long_check_is_announced(call: Call, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.sweeps.start._MANY", 3)
+    assert "checking" not in call("-m", "seed=0,1", "hydra.sweep.dir=S")[1]
+    assert call("-m", "seed=0,1,2", "hydra.sweep.dir=S")[1].startswith("checking 3 jobs\n")
+
+
+def test_combinations_that_are_the_same_job_are_reported(call: Call, runs: FakeRuns) -> None:
+    code, text = call("-m", "run.name=a,b", "hydra.sweep.dir=S")
+    assert (code, len(runs.runs)) == (0, 1)
+    assert "2 combinations, but 1 different job: run.name, tags and trackers change no result" in text
+
+
+def test_a_long_title_is_not_cut(call: Call, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    text = call("-m", "fit.lr=0.123456", "fit.weight_decay=0.0123456,0.0123457", "hydra.sweep.dir=S")[1]
+    assert ": fit.weight_decay=0.0123457\n" in text
+
+
+def test_a_full_disk_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(job: Job) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(job.folder / ".lease.1"))
+
+    monkeypatch.setattr(Job, "claim", full)
+    code, text = call("-m", "seed=0,1", "hydra.sweep.dir=S")
+    assert code == 2
+    assert text.count("error: ") == 1
+    assert ".lease.1: No space left on device; python -m trainer sweep resume S continues it" in text
+
+
+def test_a_folder_holds_a_sweep_or_a_search(call: Call) -> None:
+    assert call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[0] == 0
+    before = Path("S/sweep.yaml").read_text()
+    code, text = call("-m", "hydra/sweeper=optuna", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")
+    assert (code, text) == (2, "error: hydra.sweep.dir=S: a plain sweep is in this folder. Allowed: another one.\n")
+    assert Path("S/sweep.yaml").read_text() == before
+    Path("S/sweep.yaml").write_text("command: [hydra/sweeper=optuna, '++fit.lr=1,2']")
+    assert "hydra.sweep.dir=S: a search is in this folder" in call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[1]

@@ -11,6 +11,8 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from trainer.run.summary import Summary
+from trainer.sweeps.comparison import compare_runs
+from trainer.sweeps.runs import find_runs
 from trainer.sweeps.table import JobRow, read_jobs, report_sweep
 
 BETTER = 0.0625  # by how much the best epoch of a job is better than its last one
@@ -310,3 +312,20 @@ def test_jobs_of_several_tasks_are_not_compared(tmp_path: Path) -> None:
     assert lines[-2].startswith("data=val_accuracy: not compared, as it is scored by val_accuracy, and the baseline")
     (means,) = json.loads((tmp_path / "sweep.json").read_text())["means"]
     assert means["score"] == "val_map"
+
+
+def test_what_a_search_chose_by_is_in_no_mean_and_no_verdict(tmp_path: Path) -> None:
+    """The trial is the luckiest of many, and the finalist's seeds made it the winner."""
+    jobs = [(0.9, 0, {"trial": 0}), (0.8, 1, {"finalist": True}), (0.5, 1001, {}), (0.6, 1002, {})]
+    for order, (accuracy, seed, more) in enumerate(jobs):
+        overrides = ["++fit.lr=0.1", f"++seed={seed}"]
+        write_job(tmp_path, str(order), overrides, accuracy)
+        job = {"id": str(order), "order": order, "overrides": overrides, "varied": overrides}
+        (tmp_path / str(order) / "job.json").write_text(json.dumps(job | more))
+    lines, _ = printed(tmp_path)
+    (mean,) = json.loads((tmp_path / "sweep.json").read_text())["means"]
+    assert mean["scores"] == [0.5, 0.6]
+    assert "Left out: trials and finalists of a search, which chose by their scores (0, 1)." in lines
+    compared, _ = compare_runs(find_runs([tmp_path]))
+    assert compared is not None
+    assert compared.baseline.mean == pytest.approx(0.55)

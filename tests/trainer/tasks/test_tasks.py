@@ -23,6 +23,7 @@ from trainer.report.record import read_record
 from trainer.run.check import check_config
 from trainer.run.config import parse_config
 from trainer.run.train import train
+from trainer.tasks.display import PACE
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better, task_named, task_of
 from trainer.tools import evaluate, predict
 
@@ -62,6 +63,7 @@ def test_the_best_row() -> None:
         "val_map",
         "val_r2",
     ]
+    assert [column.key for column in PACE if smaller_is_better(column.key)] == ["waiting", "gpu_memory_mib", "seconds"]
 
 
 @pytest.mark.parametrize(

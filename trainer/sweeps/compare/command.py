@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from augment.cli.parser import USAGE, Parser, output, positive_number, readable_errors, table_console, writing
-from augment.support.errors import UserError
+from augment.support.errors import UserError, suggest
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
 from trainer.sweeps.comparison import Comparison, compare_runs
@@ -38,6 +38,9 @@ def main(arguments: Sequence[str]) -> int:
         runs = find_runs(map(Path, paths))
         if not runs:
             raise UserError(f"{', '.join(paths)}: no runs. Allowed: folders of runs or sweeps, or above them.")
+        known = {name for run in runs for name in run.last}
+        if options.metric is not None and options.metric not in known:
+            raise UserError(f"--metric {options.metric}: no run has it.{suggest(options.metric, known)}")
         compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
         console = table_console()
         if compared is None:

@@ -1,7 +1,7 @@
 """The settings in which runs differ, and groups of runs that repeat each other."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,9 @@ def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
     of_sweep: defaultdict[tuple[Path | None, bool], list[Run]] = defaultdict(list)
     for run in runs:
         of_sweep[run.sweep, bool(run.config)].append(run)
-    names: list[str] = []
+    names: list[tuple[str, Path | None]] = []
     found: dict[Path, int] = {}
-    for (_, configured), members in of_sweep.items():
+    for (sweep, configured), members in of_sweep.items():
         same = same_configuration(members, [run.score for run in members])
         # Jobs that have not begun are known by their overrides alone.
         own = name_groups(same) if configured else [" ".join(group[0].overrides) for group in same]
@@ -80,8 +80,11 @@ def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
             own = [group[0].name for group in same]
         for name, group in zip(own, same, strict=True):
             found |= {run.folder: len(names) for run in group}
-            names.append(clip(name, VALUE))
-    return names, [found[run.folder] for run in runs]
+            names.append((clip(name, VALUE), sweep))
+    # A name is what sets a group apart in its own sweep; another sweep may have it, too.
+    count = Counter(name for name, _ in names)
+    unique = [f"{name} ({clip(sweep.name, KEY)})" if sweep and count[name] > 1 else name for name, sweep in names]
+    return unique, [found[run.folder] for run in runs]
 
 
 def _values(config: Mapping[str, Any]) -> dict[str, Value]:

@@ -22,7 +22,7 @@ from trainer.sweeps.launchers.registry import parse_launcher
 from trainer.sweeps.ledger import SWEEP_FILE, Job, read_ledger
 from trainer.sweeps.processes import LED, WITH_PARENT, Orders
 from trainer.sweeps.runs import JOB_FILE
-from trainer.sweeps.start import Request, is_search, read_request, run, search
+from trainer.sweeps.start import Request, continued, is_search, read_request, run, search
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import Worker
 
@@ -56,25 +56,31 @@ def main(arguments: Sequence[str]) -> int:
         if options.led and (ids := orders.first(options.led, signals)) is None:
             return 0
         request = read_request(folder)
-        jobs = _chosen(folder, options.job)
         if action == "show":
             return 0 if report_sweep(folder, table_console()) else 1
+        jobs = _chosen(folder, options.job)
         _check_given(overrides)
         if not options.trust:
             check_saved(request.fixed, (), (), folder / SWEEP_FILE)
             for job in jobs:
                 check_saved(job.overrides, (), (), job.folder / JOB_FILE)
         request = replace(request, config_name=options.config_name or request.config_name)
-        launcher, sweeper = _sections(request, normalize(overrides), trust=options.trust)
+        tokens = normalize(overrides)
+        launcher, sweeper = _sections(request, tokens, trust=options.trust)
+        # What is asked of the search now, such as more trials, is asked of it from now on.
+        kept = [token for token in tokens if key_of(parse(token)).startswith("hydra.sweeper.")]
+        kept = [token for token in kept if key_of(parse(token)) != "hydra.sweeper.storage"]
+        request = Request.of([*request.fixed, *request.swept, *request.hydra, *kept], request.config_name)
         signals.check()
         signals.hold()
         try:
             if action == "work":
                 worker = Worker(Console(), signals, request.config_name, watch=_watch(request, sweeper, folder))
-                if options.led:
-                    worker.follow(folder, ids, orders.next)
-                else:
-                    worker.work(jobs)
+                with continued(folder):
+                    if options.led:
+                        worker.follow(folder, ids, orders.next)
+                    else:
+                        worker.work(jobs)
                 return 0
             retried = jobs if action == "retry" else []
             if is_search(sweeper):
@@ -146,7 +152,8 @@ def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[
 def _watch(request: Request, sweeper: Mapping[str, Any], folder: Path) -> Callable[[Job], Sequence[Callback]]:
     if not is_search(sweeper):
         return lambda job: ()
-    from trainer.sweeps.search import Plan, watch_trials  # Optuna takes a while to import
+    from trainer.sweeps.plan import Plan  # Optuna takes a while to import
+    from trainer.sweeps.search import watch_trials
 
     swept = [*request.params(sweeper), *request.swept]
     return watch_trials(Plan.of(sweeper, request.fixed, swept, folder, request.config_name, check=False))

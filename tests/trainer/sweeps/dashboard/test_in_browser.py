@@ -115,3 +115,51 @@ def test_a_served_page_takes_new_runs_and_keeps_its_filters(outputs: Path, tmp_p
         document = dump(f"http://127.0.0.1:{server.server_port}/", tmp_path / "profile", 8000)
         server.shutdown()
     assert found(document) == [[], ["00000000aa"], "lr=0.03", "live"]
+
+
+def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
+    """The score is seen without scrolling; a mean is over the runs that reached an epoch, thinned or not."""
+    for seed, (epochs, status) in enumerate([(10, "finished"), (10, "finished"), (4, "interrupted")]):
+        given = [f"seed={seed}"]
+        curve = [0.1 + 0.01 * i for i in range(epochs)]
+        write_run(
+            tmp_path / "runs" / f"10-00-0{seed}-abcdef",
+            config_of(0.1, 0.0, seed),
+            given,
+            curve,
+            planned=10,
+            status=status,
+        )
+    data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
+    key = next(i for i, metric in enumerate(data["metrics"]) if metric["key"] == "val_accuracy")
+    data["epochs"].append([1, 4, 10])  # as of a run with too many points
+    data["runs"][0]["curves"][key] = [len(data["epochs"]) - 1, [0.1, 0.13, 0.19]]
+    script = """
+      document.body.style.width = "400px";
+      await wait(100);
+      const right = (node) => node.getBoundingClientRect().right;
+      const column = texts("#head th").findIndex((text) => text.startsWith("last"));
+      const scores = all("#rows tr[data-path]").map((row) => row.children[column]);
+      return [
+        scores.map((cell) => right(cell) <= right(document.querySelector(".window"))), texts("#legend li"),
+        echarts.getInstanceByDom(document.getElementById("curves")).getOption().series.at(-1).data,
+      ];
+    """
+    seen, legend, line = run_script(render(data), script, tmp_path, size="500,1000")
+    assert seen == [True] * 3
+    assert [text.rpartition(" n = ")[2] for text in legend] == ["2 to 3"]
+    assert line == [[epoch, pytest.approx(0.09 + 0.01 * epoch)] for epoch in range(1, 11)]
+
+
+def test_axes_name_what_differs(tmp_path: Path) -> None:
+    for i, kind in enumerate(("imagenette_2019_warps_1", "imagenette_2019_warps_11")):
+        config = config_of(0.1, 0.0, 0, model={"kind": kind}) | {"fit": {"lr": 0.1, "epochs": 2 + i}}
+        write_run(tmp_path / "runs" / str(i), config, [f"model={kind}", f"fit.epochs={2 + i}"], [0.5, 0.6], planned=2)
+    script = """
+      const axes = echarts.getInstanceByDom(document.getElementById("parallel")).getOption().parallelAxis;
+      const names = axes.find((axis) => axis.type === "category");
+      const numbers = axes.find((axis) => axis.name.endsWith("epochs"));
+      return [names.data.map((text) => names.axisLabel.formatter(text)), numbers.minInterval];
+    """
+    data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
+    assert run_script(render(data), script, tmp_path) == [["imagene…19_warps_1", "imagene…9_warps_11"], 1]

@@ -33,24 +33,28 @@ function metricIndex() {
 // Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
 const T = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11, 2.101, 2.093, 2.086];
 
-/** Return the points of an item: epoch, mean, and the ends of the band, over the runs that have the epoch. */
+/** Return the value of a curve at an epoch, between its points if it was thinned; null before its first and after its last. */
+function valueAt([epochs, values], epoch) {
+  const next = epochs.findIndex((other) => other >= epoch);
+  if (next < 0 || (next === 0 && epochs[0] > epoch)) return null;
+  if (epochs[next] === epoch) return values[next];
+  const share = (epoch - epochs[next - 1]) / (epochs[next] - epochs[next - 1]);
+  return values[next - 1] + share * (values[next] - values[next - 1]);
+}
+
+/** Return the points of an item: epoch, mean, the ends of the band, and the number of runs that reached the epoch. */
 function points(item) {
   const metric = metricIndex();
-  const byEpoch = new Map();
-  for (const run of item.runs) {
-    const [epochs, values] = run.curves[metric];
-    epochs.forEach((epoch, i) => {
-      if (values[i] !== null) byEpoch.set(epoch, [...(byEpoch.get(epoch) ?? []), values[i]]);
-    });
-  }
-  return [...byEpoch].sort((a, b) => a[0] - b[0]).map(([epoch, values]) => {
-    const center = mean(values);
-    if (state.band === "range") return [epoch, center, Math.min(...values), Math.max(...values)];
-    const n = values.length;
+  const curves = item.runs.map((run) => run.curves[metric]);
+  const epochs = [...new Set(curves.flatMap((curve) => curve[0]))].sort((a, b) => a - b);
+  return epochs.map((epoch) => {
+    const values = curves.map((curve) => valueAt(curve, epoch)).filter((value) => value !== null);
+    const center = mean(values), n = values.length;
+    if (state.band === "range") return [epoch, center, Math.min(...values), Math.max(...values), n];
     const spread = Math.sqrt(sum(values.map((value) => (value - center) ** 2)) / Math.max(1, n - 1));
     const half = n > 1 ? ((T[n - 2] ?? 1.96) * spread) / Math.sqrt(n) : 0;
     const inside = data.metrics[metric].share ? (value) => Math.min(1, Math.max(0, value)) : (value) => value;
-    return [epoch, center, inside(center - half), inside(center + half)];
+    return [epoch, center, inside(center - half), inside(center + half), n];
   });
 }
 
@@ -85,8 +89,12 @@ function showCurves(runs) {
       })),
     ],
   }, { notMerge: true });
-  fill("legend", lines.map(({ item, i }) => el("li", { title: item.runs.map((run) => run.path).join("\n") }, swatch(i),
-    el("span", {}, item.name, item.runs.length > 1 && el("span", { class: "soft" }, ` n = ${item.runs.length}`)))));
+  const counted = (all) => { // runs that ended early are in the mean of their epochs alone
+    const counts = all.map((p) => p[4]), least = Math.min(...counts), most = Math.max(...counts);
+    return least < most ? `${least} to ${most}` : most;
+  };
+  fill("legend", lines.map(({ item, i, data: all }) => el("li", { title: item.runs.map((run) => run.path).join("\n") }, swatch(i),
+    el("span", {}, item.name, item.runs.length > 1 && el("span", { class: "soft" }, ` n = ${counted(all)}`)))));
   const kind = state.mode === "groups" ? ["group", "groups"] : ["run", "runs"];
   const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. Select runs in the table to choose.` : `All ${kind[1]} of the table.`;
   const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: smallest to largest over repetitions." : " Bands: 95 % interval of the mean over repetitions (Student's t).";

@@ -43,7 +43,7 @@ function showParallel(runs, colors) {
       id: column.key, dim, name: column.label, nameLocation: upright ? "end" : "start", nameGap: upright ? 14 : 8, ...axisScale(column, current.scope),
       nameTextStyle: { color: ink, fontSize: 12, align: upright ? "center" : "left", verticalAlign: upright ? "bottom" : "bottom", padding: upright ? 0 : [0, 0, 10, 8] },
       nameTruncate: { maxWidth: upright ? Math.max(60, $("parallel").clientWidth / axes.length - 14) : 260 }, realtime: false,
-      axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, backgroundColor: color("--card"), padding: [1, 3], borderRadius: 3, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { formatter: (text) => (text.length > 16 ? text.slice(0, 15) + "…" : text || "unset") }) },
+      axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, backgroundColor: color("--card"), padding: [1, 3], borderRadius: 3, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { formatter: (text) => shorten(text) || "unset" }) },
       areaSelectStyle: { width: 18, borderWidth: 1, borderColor: color("--brush"), color: color("--brush"), opacity: 0.3 },
     })),
     series: [{ type: "parallel", smooth: false, inactiveOpacity: 0.04, activeOpacity: 0.9, progressive: 0, silent: true, data: rows }],
@@ -54,6 +54,11 @@ function showParallel(runs, colors) {
   }
   if (Object.keys(state.brushes).length) charts.parallel.setOption({}); // draws them
   $("parallel").setAttribute("aria-label", `Parallel coordinates of ${amount(runs.length, "run")} over ${axes.map((column) => column.label).join(", ")}; the table has the same values. Score: ${first?.key ?? ""}`);
+}
+
+/** Cut the middle of a long name out: names of one family differ at their ends. */
+function shorten(text) {
+  return text.length > 18 ? text.slice(0, 7) + "…" + text.slice(-10) : text;
 }
 
 function example(axes) {
@@ -71,7 +76,7 @@ function axisScale(column, runs) {
   const low = Math.min(...values), high = Math.max(...values);
   // Most of the values of a search on a logarithmic scale are small.
   const middle = [...values].sort((a, b) => a - b)[values.length >> 1];
-  return { type: column.param && low > 0 && high / low > 50 && middle < high / 4 ? "log" : "value", scale: true, splitNumber: 4 };
+  return { type: column.param && low > 0 && high / low > 50 && middle < high / 4 ? "log" : "value", scale: true, splitNumber: 4, minInterval: values.every(Number.isInteger) ? 1 : 0 };
 }
 
 /** Give brushes that were restored the color of those that were dragged, which ECharts forgets. */

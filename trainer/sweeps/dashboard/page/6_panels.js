@@ -93,7 +93,7 @@ function showProblems(runs) {
   const order = ["failed", "interrupted", "pruned"];
   const sorted = [...kinds].map(([key, members]) => [...JSON.parse(key), members])
     .sort((a, b) => (order.indexOf(a[0]) + 4) % 4 - (order.indexOf(b[0]) + 4) % 4 || b[2].length - a[2].length);
-  const rows = sorted.slice(0, ROWS).map(([status, why, members]) => el("li", { class: status === "failed" ? "warning" : "" },
+  const rows = sorted.slice(0, ROWS).map(([status, why, members]) => el("li", { class: status },
     el("span", { class: `status ${status}` }, status), ` ${amount(members.length, "run")}: `,
     members.slice(0, 20).flatMap((run, i) => [i ? ", " : "", el("span", { title: run.path }, link(run.report, run.name)),
       el("span", { class: "soft" }, run.planned ? ` (${run.epochs} of ${amount(run.planned, "epoch")})` : "")]),

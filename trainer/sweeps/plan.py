@@ -1,0 +1,121 @@
+"""What a search is about: checked, and compared with what the study in its folder began with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import FloatDistribution
+
+from augment.params import parse_settings
+from augment.support.errors import UserError, suggest
+from augment.support.files import shown
+from augment.support.text import list_some
+from trainer.run.config import Config, identity
+from trainer.run.jobs import check_jobs
+from trainer.run.sweeping import SearchSettings
+from trainer.sweeps.groups import flat
+from trainer.sweeps.space import Dimension, parse_space
+from trainer.sweeps.study import Search
+from trainer.tasks.registry import task_named
+
+# What a study remembers of the configuration that its search began with.
+_BASE = "base"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search is about.
+
+    Attributes:
+        search: its study.
+        space: what it varies.
+        fixed: the normalized overrides that it does not vary.
+        base: the configuration that they make.
+        config_name: file of conf/ to start from.
+    """
+
+    search: Search
+    space: tuple[Dimension, ...]
+    fixed: tuple[str, ...]
+    base: Config
+    config_name: str
+
+    @classmethod
+    def of(
+        cls,
+        sweeper: Mapping[str, Any],
+        fixed: Sequence[str],
+        swept: Sequence[str],
+        folder: Path,
+        config_name: str,
+        *,
+        check: bool = True,
+    ) -> "Plan":
+        """Check a search.
+
+        Args:
+            sweeper: Hydra's section `sweeper`.
+            fixed: normalized overrides with one value.
+            swept: those with several.
+            folder: the sweep's folder.
+            config_name: file of conf/ to start from.
+            check: whether to check each choice and both ends of each interval.
+
+        Raises:
+            UserError: a mistake in the settings, in the space, or in the configuration itself.
+        """
+        given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
+        settings = parse_settings(SearchSettings, given, "hydra.sweeper")
+        space = parse_space(swept)
+        if not space:
+            raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
+        (base,) = check_jobs([fixed], config_name=config_name)
+        task = task_named(base.dataset.task)
+        metrics = settings.metrics or (task.monitor,)
+        measured = {"epoch", *(column.key for column in task.columns)}
+        if unknown := next((metric for metric in metrics if metric not in measured), None):
+            raise UserError(f"hydra.sweeper.metrics: {unknown} is not measured.{suggest(unknown, measured)}")
+        made = cls(Search(settings, folder, metrics, base.fit.epochs), tuple(space), tuple(fixed), base, config_name)
+        if check:
+            made._check_space()
+        return made
+
+    def _check_space(self) -> None:
+        for one in self.space:
+            for value in one.ends:
+                check_jobs([[*self.fixed, one.override(value)]], config_name=self.config_name)
+            if isinstance(one.distribution, FloatDistribution):
+                low, high = one.distribution.low, one.distribution.high
+                try:
+                    check_jobs([[*self.fixed, one.override(low + 0.382 * (high - low))]], config_name=self.config_name)
+                except UserError as error:  # though its ends are allowed
+                    raise UserError(f"{error} For whole numbers write int(interval({low:g},{high:g})).") from error
+
+
+def begin(plan: Plan) -> None:
+    """Check that a study that has begun is about the same, as scores of others cannot be compared; note what it is.
+
+    Raises:
+        UserError: the configuration, the scores or the choices are not those of the study.
+    """
+    folder, now = shown(plan.search.folder), _settings(plan.base)
+    with plan.search.locked() as study:
+        before = study.user_attrs.get(_BASE, now)
+        if changed := [key for key in (now | before) if now.get(key) != before.get(key)]:
+            texts = (f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed)
+            raise UserError(
+                f"{list_some(texts, 3, '; ')}: not the configuration of the search in {folder}. Allowed: the same; or "
+                "another hydra.sweep.dir."
+            )
+        for one in plan.space:
+            for trial in study.get_trials(deepcopy=False):
+                if (known := trial.distributions.get(one.key)) is not None:
+                    one.check_same(known, folder)
+        if _BASE not in study.user_attrs:
+            study.set_user_attr(_BASE, now)
+
+
+def _settings(config: Config) -> dict[str, str]:
+    """Return what may change a result, as texts by their key paths."""
+    return flat(identity(config) | {"aug": config.resolved["aug"]})
