@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import current_process
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
 from torch import Tensor
+from torch.utils.data import get_worker_info
 from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
@@ -28,6 +30,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError, first_line
+from augment.support.seeds import derive_seed
 from augment.support.text import amount
 from augment.support.timing import cores
 
@@ -44,6 +47,9 @@ class Transform:
     The k-th call draws the same values whatever was called before, on every device and for every batch size: they are
     a pure function of the seed, the split, the rank, the step, k and the image's position in the batch. Windows of
     random crops have the distribution that DALI uses in a loader, but are drawn differently.
+
+    A worker process of a PyTorch DataLoader also draws by the seed that PyTorch gives it, a new one in each epoch unless
+    workers are persistent; a copy in any other process also draws by the process's name, as of `multiprocessing`.
 
     Args:
         recipe: a recipe from `augment.load_recipe`.
@@ -84,7 +90,7 @@ class Transform:
         self._classes = classes
         self._options: dict[str, Any] = {"half": half, "threads": threads or min(16, cores())}
         self._graphs: dict[str, _Graph] = {}
-        self._lock, self._process = Lock(), os.getpid()
+        self._lock, self._process, self._home = Lock(), os.getpid(), current_process().name
         self._graph("cpu", 1)  # to find at once what cannot be drawn
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,10 +123,16 @@ class Transform:
         if checked is None:
             return views[0] if len(views) == 1 else tuple(views)
         if self.plan.batch_stages:
-            mixer = Mixer(self.plan, seed=self._seed, rank=self._rank, classes=self._classes or 0, together=1)
+            mixer = Mixer(self.plan, seed=self._seed, rank=self._stream(), classes=self._classes or 0, together=1)
             mixed = [mixer.mix(view, checked, epoch=call, start=0) for view in views]
             views, checked = [view for view, _ in mixed], mixed[0][1]
         return Batch(views[0], checked, torch.arange(len(read), device=self._device), tuple(views))
+
+    def _stream(self) -> int:
+        """Return the rank to draw by: the given one, or, in a worker process, one that only its copy has."""
+        worker = get_worker_info()
+        here = current_process().name if worker is None else worker.seed
+        return self._rank if here == self._home else derive_seed(self._rank, here)
 
     def _run(self, read: Images) -> list[Tensor]:
         """Return the views of images."""
@@ -165,7 +177,7 @@ class Transform:
         """Return a graph for a kind of images and batches of this size, built if there is none."""
         graph = self._graphs.get(kind)
         if graph is None or graph.batch_size < count:
-            graph = _Graph(self.plan, kind, count, self._device, self._seed, self._rank, **self._options)
+            graph = _Graph(self.plan, kind, count, self._device, self._seed, self._stream(), **self._options)
             self._graphs[kind] = graph
         return graph
 

@@ -14,6 +14,8 @@ import pytest
 import torch
 from photos import draw_photo
 from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
 from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, encoded, recipe_of, same, transform_of
 
 from augment import Transform, UserError
@@ -142,9 +144,9 @@ def test_threads_share_a_transform() -> None:
     assert transform.position == 20 * len(levels)
 
 
-def test_a_forked_process_can_use_a_transform() -> None:
+def test_a_forked_process_can_use_a_transform_and_draws_otherwise() -> None:
     transform = transform_of({"rotate": {}}, torch.device("cpu"))
-    expected = transform(ALIKE)
+    ours = transform(ALIKE)
     transform.position = 0
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
@@ -152,10 +154,31 @@ def test_a_forked_process_can_use_a_transform() -> None:
     child.start()
     try:
         assert multiprocessing.connection.wait([queue._reader, child.sentinel], timeout=20) == [queue._reader]
-        np.testing.assert_array_equal(queue.get(), expected.numpy())
+        assert not np.array_equal(queue.get(), ours.numpy())
     finally:
         child.kill()
         child.join()
+    transform.position = 0
+    assert same(transform(ALIKE), ours)
+
+
+def test_workers_of_a_data_loader_draw_differently_in_each_epoch_by_the_seed_of_pytorch() -> None:
+    targets = torch.eye(len(ALIKE))
+    transform = transform_of({"rotate": {}, "mixup": {}}, torch.device("cpu"))
+
+    def collate(indices: list[int]) -> Any:
+        batch = transform(ALIKE, targets)
+        return batch.images, batch.targets
+
+    def epochs(seed: int) -> list[tuple[Tensor, Tensor]]:
+        batches = DataLoader(range(2), 1, num_workers=2, collate_fn=collate, multiprocessing_context="fork")
+        torch.manual_seed(seed)
+        return [batch for _ in range(2) for batch in batches]
+
+    first, again, other = epochs(0), epochs(0), epochs(1)
+    for kind in range(2):  # images, and the shares they are mixed in
+        assert len({batch[kind].numpy().tobytes() for batch in (*first, *other)}) == 8
+        assert all(same(one[kind], two[kind]) for one, two in zip(first, again, strict=True))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
