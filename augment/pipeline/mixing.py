@@ -59,7 +59,7 @@ class Mixer:
         for stage, values in zip(stages, given, strict=True):
             applied, step = values.pop("applied", None), stage.steps[0]
             both = images, partners
-            if not stage.neutral:  # an op of the user's own may write to what it is given, which is needed again
+            if step.op.writes:  # what it is given is needed again
                 both, values = (images.clone(), partners.clone()), {n: value.clone() for n, value in values.items()}
             mixed, share = step.op.function(*both, **step.op.fixed(step.params), **values)
             if applied is not None:

@@ -16,7 +16,7 @@ from io import BytesIO
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any
 from weakref import WeakSet
 
@@ -79,7 +79,7 @@ def as_path(value: object) -> Path | None:
 
 def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:
     if value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3 and channels == 2 and value.size:
-        return np.ascontiguousarray(value)
+        return _own(value, value)
     shown = f"{'an' if kind == 'array' else 'a'} {kind} {tuple(value.shape)} of {value.dtype}"
     if value.dtype != np.uint8:
         why = "; ToTensor and Normalize are left to the `aug` section" if value.dtype.kind == "f" else ""
@@ -89,7 +89,12 @@ def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:
     pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
     if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or 0 in pixels.shape:
         raise ValueError(shown)
-    return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+    return _own(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), value)
+
+
+def _own(pixels: NDArray[Any], given: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return pixels in one piece; as a copy if what was given can be written to, as the next item may do."""
+    return np.array(pixels, order="C", copy=given.flags.writeable or None)
 
 
 class Items:
@@ -107,7 +112,7 @@ class Items:
     def __init__(self, factory: SequenceFactory) -> None:
         self.factory = factory
         self.sequence = factory.make()
-        self._lock = Lock()
+        self._lock = RLock()
         self._starting = Lock()  # the next pass may be prepared during this one
         self._readers: Executor | None = None
 
@@ -143,7 +148,8 @@ class Items:
         Raises:
             UserError: it is not an image, or of the other kind.
         """
-        found = self.as_image(self.pair(index)[0], index)
+        with self._lock:  # the next item may overwrite the image
+            found = self.as_image(self.pair(index)[0], index)
         if isinstance(found, np.ndarray) != decoded:
             kinds = ("decoded", "encoded") if decoded else ("encoded", "decoded")
             raise self.error(
