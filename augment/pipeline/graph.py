@@ -114,7 +114,8 @@ class Dali:
         drawn, fixed = _split(values)
 
         def call(image: Any, *given: Any) -> Any:
-            result = function(image, **fixed, **{n: v.item() for n, v in zip(drawn, given, strict=True)})
+            own = np.array(image)  # other views may read it, too
+            result = function(own, **fixed, **{n: v.item() for n, v in zip(drawn, given, strict=True)})
             return _same(np.asarray(result), image, function)
 
         on_cpu = images.cpu() if self.device == "gpu" else images

@@ -20,6 +20,7 @@ from op_checks import (
     check_skipped,
 )
 
+from augment import Transform, load_recipe
 from augment.data.dataset import ImageRef
 from augment.params import Number, Range
 from augment.recipe.op import (
@@ -154,3 +155,20 @@ def test_a_new_op_is_an_op_like_any_other(
         check_shapes(op, params, squares[:8] + shapes, device)
         if device.type == "cuda":
             check_devices(op, params, squares[:8] + shapes)
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize("declare", [numpy_op, torch_op])
+def test_an_op_may_write_to_images_that_other_views_share(declare: Any, device: torch.device) -> None:
+    @declare()
+    def overwrite(images: Any) -> Any:
+        """Overwrite the images, but return them as they were."""
+        given = images + 0
+        images[:] = 0
+        return given
+
+    other = {"share": ["resize"], "steps": {"overwrite": {}}}
+    views = {"one": {"share": ["resize"], "steps": {"invert": {"p": 0}}}, "two": other, "three": other}
+    recipe = load_recipe({"size": 8, "mean": [0, 0, 0], "std": [1, 1, 1], "train": {"resize": {}}, "views": views})
+    made = Transform(recipe, device=device)(np.full((2, 8, 8, 3), 255, np.uint8))
+    assert [view.mean().item() for view in made] == [1, 1, 1]
