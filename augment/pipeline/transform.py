@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing import current_process
 from threading import Lock
@@ -30,6 +31,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError, first_line
+from augment.support.own_code import OwnCodeError, describe_in_op
 from augment.support.seeds import derive_seed
 from augment.support.text import amount
 from augment.support.timing import cores
@@ -48,8 +50,8 @@ class Transform:
     a pure function of the seed, the split, the rank, the step, k and the image's position in the batch. Windows of
     random crops have the distribution that DALI uses in a loader, but are drawn differently.
 
-    A worker process of a PyTorch DataLoader also draws by the seed that PyTorch gives it, a new one in each epoch unless
-    workers are persistent; a copy in any other process also draws by the process's name, as of `multiprocessing`.
+    A worker process of a PyTorch DataLoader also draws by the seed that PyTorch gives it, a new one in each epoch
+    unless workers are persistent; a copy in any other process also draws by the process's name in `multiprocessing`.
 
     Args:
         recipe: a recipe from `augment.load_recipe`.
@@ -143,6 +145,8 @@ class Transform:
             # A pipeline that failed once cannot be used again, nor one that was fed a part of its inputs.
             del self._graphs[read.kind]
             if isinstance(error, RuntimeError):
+                if own := describe_in_op(error):
+                    raise OwnCodeError(own) from error
                 check_encoded(read)
             raise
 
@@ -266,7 +270,8 @@ class _Graph:
                 self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
         drawn = self._drawn.pop(where, None) or self._draw(where)
         for name, values in drawn.items() if self._program is None else ():
-            self._pipeline.feed_input(name, values)
+            with suppress(KeyError):  # an op need not use what is drawn for it: DALI leaves out such a source
+                self._pipeline.feed_input(name, values)
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
         self._pipeline.schedule_run()
         # While DALI works, the draws of the next call are made, which mostly has as many images.

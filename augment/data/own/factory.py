@@ -207,8 +207,9 @@ def _check_options(signature: inspect.Signature, options: Mapping[str, Mapping[s
 def _memory(item: object) -> int | None:
     """Return where in memory the image of an item starts, None if it is no array, or one that is read-only."""
     image = item[0] if isinstance(item, tuple | list) and item else None
-    if hasattr(image, "data_ptr"):  # a tensor
-        return int(image.data_ptr())
+    pointer = getattr(image, "data_ptr", None)  # of a tensor
+    if pointer is not None:
+        return int(pointer())
     return image.ctypes.data if isinstance(image, np.ndarray) and image.flags.writeable else None
 
 
