@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.dataset import ImageError
-from augment.data.faults import find_fault
+from augment.data.faults import DECODER_ERRORS, find_fault
 from augment.data.images import as_ppm, to_rgb
 from augment.data.own.factory import SequenceFactory, describe, errors_of
 from augment.support.errors import UserError
@@ -65,7 +65,10 @@ def take(value: object) -> Given:
             raise ValueError(f"a Pillow image of mode {value.mode}{why}")
         if 0 in value.size:
             raise ValueError(f"a Pillow image of {value.width} x {value.height} pixels")
-        return np.asarray(to_rgb(value))
+        try:
+            return np.asarray(to_rgb(value))
+        except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
+            raise ValueError(f"a Pillow image that cannot be read: {error or type(error).__name__}") from error
     if isinstance(value, torch.Tensor):
         # Channels first, like torchvision's images.
         return _of_array(value.detach().cpu().numpy(), "tensor", channels=0)
