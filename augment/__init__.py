@@ -172,8 +172,8 @@ def make_loader(
     """
     from augment.cli.compose import with_data
     from augment.data.sources import forget_changed, load_dataset
-    from augment.params import Count, parse_params
-    from augment.pipeline.build import Shard
+    from augment.params import Count
+    from augment.pipeline.build import NUMBERS, Shard
     from augment.pipeline.loader import Loader
     from augment.pipeline.placement import place, torch_device
     from augment.recipe.plan import build_plan
@@ -182,10 +182,14 @@ def make_loader(
 
     if not hasattr(recipe, "aug"):
         raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what load_recipe returns.")
-    count = Count(within=(1, 10**6), doc="")
-    numbers = {"world_size": count, "batch_size": count, "threads": Count(optional=True, within=(1, 1024), doc="")}
-    parse_params(numbers, {"world_size": world_size, "batch_size": batch_size, "threads": threads}, "")
+    given = {"batch_size": batch_size, "rank": rank, "seed": seed, "threads": threads, "world_size": world_size}
+    for name, value in given.items():
+        NUMBERS[name].parse(value, name)
     Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
+    named: object = data
+    if not isinstance(named, str | None):
+        own = "a Dataset of your own is data='own', train='module.name'"
+        raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     forget_changed()
     dataset = load_dataset(with_data(recipe, data, settings).source())

@@ -19,7 +19,7 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import is_decoded_once, program_of
+from augment.pipeline.build import NUMBERS, is_decoded_once, program_of
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
 from augment.pipeline.images import Images, check_encoded, read_images
@@ -84,6 +84,8 @@ class Transform:
     ) -> None:
         if not hasattr(recipe, "aug"):
             raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what augment.load_recipe returns.")
+        for name, value in {"classes": classes, "rank": rank, "seed": seed, "threads": threads}.items():
+            NUMBERS[name].parse(value, name)
         self.plan = build_plan(recipe.aug, split)
         self.position = 0
         self._device = torch_device(device)
