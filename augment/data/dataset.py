@@ -51,7 +51,7 @@ class DecodedImage(StoredImage, Protocol):
     """An image that is stored decoded; `read` encodes it losslessly."""
 
     def read_pixels(self) -> NDArray[np.uint8]:
-        """Return (height, width, 3) RGB."""
+        """Return (height, width, 3) RGB, in an array that nobody writes to later."""
 
 
 ImageRef = Path | StoredImage
