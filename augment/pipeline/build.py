@@ -10,7 +10,6 @@ A graph also hands out each sample's index, by which the loader looks up its tar
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +23,6 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.data import dataset
 from augment.data.images import are_decoded, are_paths
-from augment.params import Count
 from augment.pipeline.feed import Feed
 from augment.pipeline.graph import Dali, Device, GraphImage, Node, Placement, apply, normalize
 from augment.pipeline.image_feed import ImageFeed, stood_in
@@ -32,16 +30,6 @@ from augment.pipeline.program import Program, ProgramFeed, kernels_run
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.support.seeds import derive_seed
-
-# The numbers that `augment.make_loader` and `augment.Transform` take.
-NUMBERS = {
-    "batch_size": Count(within=(1, 10**6), doc=""),
-    "classes": Count(optional=True, within=(1, 10**6), doc=""),
-    "rank": Count(doc=""),
-    "seed": Count(optional=True, within=(-inf, inf), doc=""),
-    "threads": Count(optional=True, within=(1, 1024), doc=""),
-    "world_size": Count(within=(1, 10**6), doc=""),
-}
 
 READER = "reader"
 ENCODED = "encoded"

@@ -1,4 +1,4 @@
-"""Images in memory, as people hand them to a transform and as DALI is fed them."""
+"""Images and targets in memory, as people hand them to a transform and as DALI is fed them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from torch import Tensor
 from augment.data.decoding import Decoder
 from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
 from augment.data.images import to_rgb
-from augment.support.errors import UserError
+from augment.support.errors import UserError, first_line
+from augment.support.text import amount
 
 _ALLOWED = (
     "a uint8 tensor or array (N, height, width, 3), a list of uint8 images (height, width, 3) or PIL images, or a "
@@ -82,6 +83,43 @@ def read_images(given: Any, device: torch.device) -> Images:
     if len(kinds) > 1:
         raise UserError("images: some on the CPU and some on the GPU. Allowed: all on one of them.")
     return Images(kinds.pop(), [_plain(image) for image in images])
+
+
+def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:
+    """Return the targets of a batch as a tensor, None if there are none.
+
+    Args:
+        given: see `Transform.__call__`.
+        count: number of images.
+        device: where the tensor is to be.
+        mixing: the steps that mix the targets, if any, for messages.
+        classes: number of classes, if it is known.
+
+    Raises:
+        UserError: they are missing, of another type or shape than is allowed, or name a class that does not exist.
+    """
+    if given is None:
+        if mixing:
+            raise UserError(f"targets: missing, and {mixing} mixes them. Allowed: transform(images, targets).")
+        return None
+    allowed = f"Allowed: ({count},) class indices, or ({count}, K) floats."
+    try:
+        found = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"targets: no tensor can be made of them: {first_line(error)}. {allowed}") from error
+    floats = found.is_floating_point()
+    if found.shape[:1] != (count,) or found.ndim != (2 if floats else 1):
+        dtype = str(found.dtype).removeprefix("torch.")
+        raise UserError(f"targets: {tuple(found.shape)} {dtype} for {amount(count, 'image')}. {allowed}")
+    if mixing and not floats:
+        if classes is None:
+            raise UserError(f"classes: missing, and {mixing} mixes class indices. Allowed: Transform(..., classes=N).")
+        # A look at a GPU would wait for it.
+        beyond = [t for t in found.tolist() if not 0 <= t < classes] if found.device.type == "cpu" else []
+        if beyond:
+            raise UserError(f"targets: there is no class {beyond[0]}. Allowed: 0 to {classes - 1}.")
+    tensor = found.to(device, non_blocking=True)
+    return tensor.float() if floats else tensor.long()
 
 
 def check_encoded(images: Images) -> None:

@@ -19,21 +19,20 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import NUMBERS, is_decoded_once, program_of
+from augment.pipeline.build import is_decoded_once, program_of
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
-from augment.pipeline.images import Images, check_encoded, read_images
+from augment.pipeline.images import Images, check_encoded, read_images, read_targets
 from augment.pipeline.mixing import Mixer, to_device
-from augment.pipeline.placement import gpu_number, torch_device
+from augment.pipeline.placement import check_numbers, gpu_number, torch_device
 from augment.pipeline.windows import COLUMNS, random_windows
 from augment.recipe.op import Array
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError
 from augment.support.own_code import OwnCodeError, describe_in_op
 from augment.support.seeds import derive_seed
-from augment.support.text import amount
 from augment.support.timing import cores
 
 if TYPE_CHECKING:
@@ -84,8 +83,7 @@ class Transform:
     ) -> None:
         if not hasattr(recipe, "aug"):
             raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what augment.load_recipe returns.")
-        for name, value in {"classes": classes, "rank": rank, "seed": seed, "threads": threads}.items():
-            NUMBERS[name].parse(value, name)
+        check_numbers(classes=classes, rank=rank, seed=seed, threads=threads)
         self.plan = build_plan(recipe.aug, split)
         self.position = 0
         self._device = torch_device(device)
@@ -118,7 +116,8 @@ class Transform:
             UserError: images or targets that are not as above, or missing targets.
         """
         read = read_images(images, self._device)
-        checked = self._check_targets(targets, len(read))
+        mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
+        checked = read_targets(targets, len(read), self._device, mixing=mixing, classes=self._classes)
         if self._process != os.getpid():  # in a fork, pipelines have no threads, and to free them would hang
             self._process, self._lock, self._graphs, self._inherited = os.getpid(), Lock(), {}, self._graphs
         with self._lock:
@@ -151,33 +150,6 @@ class Transform:
                     raise OwnCodeError(own) from error
                 check_encoded(read)
             raise
-
-    def _check_targets(self, targets: Any, count: int) -> Tensor | None:
-        """Return targets as a tensor on the device."""
-        mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
-        if targets is None:
-            if mixing:
-                raise UserError(f"targets: missing, and {mixing} mixes them. Allowed: transform(images, targets).")
-            return None
-        allowed = f"Allowed: ({count},) class indices, or ({count}, K) floats."
-        try:
-            given = torch.as_tensor(targets)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"targets: no tensor can be made of them: {first_line(error)}. {allowed}") from error
-        if given.shape[:1] != (count,) or given.ndim != (2 if given.is_floating_point() else 1):
-            raise UserError(
-                f"targets: {tuple(given.shape)} {str(given.dtype).removeprefix('torch.')} for "
-                f"{amount(count, 'image')}. {allowed}"
-            )
-        tensor = given.to(self._device, non_blocking=True)
-        tensor = tensor.float() if tensor.is_floating_point() else tensor.long()
-        if mixing and not tensor.is_floating_point() and self._classes is None:
-            raise UserError(f"classes: missing, and {mixing} mixes class indices. Allowed: Transform(..., classes=N).")
-        if mixing and not given.is_floating_point() and given.device.type == "cpu":  # a look at a GPU would wait for it
-            beyond = [target for target in given.tolist() if not 0 <= target < (self._classes or 0)]
-            if beyond:
-                raise UserError(f"targets: there is no class {beyond[0]}. Allowed: 0 to {(self._classes or 0) - 1}.")
-        return tensor
 
     def _graph(self, kind: str, count: int) -> "_Graph":
         """Return a graph for a kind of images and batches of this size, built if there is none."""

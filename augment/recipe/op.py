@@ -83,11 +83,10 @@ class Op:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: local and batch: `(size, **values)` -> {name: (N, ...) array} in NumPy, for many batches at once;
             `function` takes its result in place of the drawn values.
-        neutral: local and batch: drawn or prepared values with which the op changes no bit; on the GPU, a cheap op for
-            all samples is faster than two more operators, which split and merge the batch.
+        neutral: local and batch: drawn or prepared values with which the op changes no bit: on the GPU they save masks.
         random: crop and local: DALI draws, from a seed of the step.
         checkpoints: whether DALI can checkpoint its operators.
-        writes: batch: may write to what it is given, which is therefore copied.
+        writes: batch: it may write to what it is given, a copy.
         on_cpu: local: runs on the CPU even if there is a GPU.
         slots: policy with nested steps: `(weights, **params)` -> for each slot {index of a step: share of samples}.
         weighted: policy with nested steps: whether these may have weights; otherwise all weights are 1.
