@@ -142,6 +142,8 @@ def _check(image: Any, ndim: int, what: str) -> None:
     if dtype != "uint8" or len(shape) != ndim or shape[-1] != 3 or 0 in shape:
         hints = {4: "images.permute(0, 2, 3, 1)", 3: "image.permute(1, 2, 0)"}
         hint = f" Channels come last: {hints[ndim]}." if len(shape) == ndim and shape[-3] == 3 else ""
+        if "float" in dtype:
+            hint = " Leave out ToTensor and Normalize."
         raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} Allowed: {_ALLOWED}.")
 
 
