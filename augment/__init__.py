@@ -172,20 +172,22 @@ def make_loader(
     """
     from augment.cli.compose import with_data
     from augment.data.sources import forget_changed, load_dataset
-    from augment.params import Count, parse_params
+    from augment.params import Count
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
-    from augment.pipeline.placement import place, torch_device
+    from augment.pipeline.placement import check_numbers, place, torch_device
     from augment.recipe.plan import build_plan
     from augment.support.errors import UserError
     from augment.support.timing import cores
 
     if not hasattr(recipe, "aug"):
         raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what load_recipe returns.")
-    count = Count(within=(1, 10**6), doc="")
-    numbers = {"world_size": count, "batch_size": count, "threads": Count(optional=True, within=(1, 1024), doc="")}
-    parse_params(numbers, {"world_size": world_size, "batch_size": batch_size, "threads": threads}, "")
+    check_numbers(batch_size=batch_size, rank=rank, seed=seed, threads=threads, world_size=world_size)
     Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
+    named: object = data
+    if not isinstance(named, str | None):
+        own = "a Dataset of your own is data='own', train='module.name'"
+        raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     forget_changed()
     dataset = load_dataset(with_data(recipe, data, settings).source())

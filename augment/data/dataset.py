@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Protocol
 
@@ -51,7 +52,7 @@ class DecodedImage(StoredImage, Protocol):
     """An image that is stored decoded; `read` encodes it losslessly."""
 
     def read_pixels(self) -> NDArray[np.uint8]:
-        """Return (height, width, 3) RGB."""
+        """Return (height, width, 3) RGB, in an array that nobody writes to later."""
 
 
 ImageRef = Path | StoredImage
@@ -141,3 +142,39 @@ class Dataset:
     task: Task = "classify"
     copies: Mapping[ImageRef, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+
+
+def check_dataset(dataset: object, what: str) -> Dataset:
+    """Return what a source has loaded, after a check that it is a data set as described above.
+
+    Args:
+        dataset: what the source has loaded.
+        what: names the source in messages.
+
+    Raises:
+        UserError: it is no such data set.
+    """
+    if not isinstance(dataset, Dataset):
+        raise UserError(f"{what}: loads {type(dataset).__name__}. Allowed: an augment.Dataset.")
+    for name, split in (("train", dataset.train), ("val", dataset.val)):
+        _check_split(split, len(dataset.classes), f"{what}: {name}")
+    return dataset
+
+
+def _check_split(split: Split, classes: int, what: str) -> None:
+    if len(split.files) != len(split.targets):
+        raise UserError(f"{what} has {len(split.files)} files and {len(split.targets)} targets. Allowed: as many.")
+    for file in {type(file): file for file in split.files}.values():
+        if not isinstance(file, Path) and not (hasattr(file, "name") and hasattr(file, "read")):
+            raise UserError(f"{what} has the file {file!r}. Allowed: a Path, or an object with a name and a read().")
+    kinds = set(map(type, split.targets))
+    wrong: list[object]
+    if all(issubclass(kind, Integral) for kind in kinds):
+        wrong = [target for target in set(split.targets) if not 0 <= target < classes]  # type: ignore[operator]
+    elif kinds == {tuple}:
+        wrong = [target for target in split.targets if isinstance(target, tuple) and len(target) != classes]
+    else:
+        wrong = [target for target in split.targets if not isinstance(target, int)]
+    if wrong:
+        allowed = f"an index below {classes}, the number of classes, or a tuple of as many numbers; all of one kind"
+        raise UserError(f"{what} has the target {wrong[0]!r}. Allowed: {allowed}.")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage
 from augment.support.background import Background
+from augment.support.errors import UserError
 
 Values = NDArray[Any]
 _Block = tuple[int, int]  # epoch, and number of the block in it
@@ -135,7 +136,11 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, 
         # The identity stays the identity: a skipped sample is not resampled.
         rows = np.flatnonzero((matrix != np.eye(3)).any(axis=(1, 2)))
         total = np.tile(np.eye(3, dtype=np.float32), (len(matrix), 1, 1))
-        total[rows] = there @ _inverse(matrix[rows]) @ back
+        with np.errstate(all="ignore"):
+            total[rows] = there @ _inverse(matrix[rows]) @ back
+        if not np.isfinite(total).all():  # DALI would hang
+            names = ", ".join(step.key for step in stage.steps)
+            raise UserError(f"aug: {names}: a matrix has no inverse. Allowed: geometry that maps no area to a line.")
         return {"matrix": total}
     return color_values(matrix)
 

@@ -114,7 +114,8 @@ class Dali:
         drawn, fixed = _split(values)
 
         def call(image: Any, *given: Any) -> Any:
-            result = function(image, **fixed, **{n: v.item() for n, v in zip(drawn, given, strict=True)})
+            own = np.array(image)  # other views may read it, too
+            result = function(own, **fixed, **{n: v.item() for n, v in zip(drawn, given, strict=True)})
             return _same(np.asarray(result), image, function)
 
         on_cpu = images.cpu() if self.device == "gpu" else images
@@ -149,11 +150,9 @@ def _split(values: Mapping[str, Any]) -> tuple[dict[str, Node], dict[str, Any]]:
 
 def _same(result: Any, given: Any, function: Callable[..., Any]) -> Any:
     """Return the result of a user's function if it is of the shape and type of what it was given."""
-    if result.shape != given.shape or result.dtype != given.dtype:
-        raise TypeError(
-            f"op '{function.__name__}' made {tuple(result.shape)} {result.dtype} of {tuple(given.shape)} "
-            f"{given.dtype}; an op keeps shape and type"
-        )
+    made, allowed = (f"{tuple(np.shape(some))} {getattr(some, 'dtype', type(some))}" for some in (result, given))
+    if made != allowed:
+        raise TypeError(f"op '{function.__name__}' made {made} of {allowed}; an op keeps shape and type")
     return result
 
 

@@ -108,7 +108,11 @@ class ImageFeed:
         try:
             if self._raw:
                 assert is_decoded(image)
-                return np.ascontiguousarray(image.read_pixels())
+                pixels = np.ascontiguousarray(image.read_pixels())
+                if pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3:
+                    return pixels
+                given = f"{pixels.shape} {pixels.dtype}"
+                raise UserError(f"data: {image.name} has {given} pixels. Allowed: (height, width, 3) uint8.")
             return np.frombuffer(read_encoded(image), np.uint8)
         except (OSError, UserError) as error:
             raise UnreadableError(image, error) from error

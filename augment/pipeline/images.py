@@ -1,4 +1,4 @@
-"""Images in memory, as people hand them to a transform and as DALI is fed them."""
+"""Images and targets in memory, as people hand them to a transform and as DALI is fed them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
+from augment.data.decoding import Decoder
+from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
 from augment.data.images import to_rgb
-from augment.support.errors import UserError
+from augment.support.errors import UserError, first_line
+from augment.support.text import amount
 
 _ALLOWED = (
     "a uint8 tensor or array (N, height, width, 3), a list of uint8 images (height, width, 3) or PIL images, or a "
@@ -67,6 +70,10 @@ def read_images(given: Any, device: torch.device) -> Images:
     if not given:
         raise UserError(f"images: none are given. Allowed: {_ALLOWED}, with at least one image.")
     if all(isinstance(image, bytes | bytearray | memoryview) for image in given):
+        for number, image in enumerate(given):
+            # DALI decodes some of these wrongly, without an error.
+            if image[:1] == b"P" and (fault := find_fault_of_header(image)[0]):
+                raise UserError(f"images[{number}] {fault}.")
         return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
     images = [_pixels(image, number) if isinstance(image, Image.Image) else image for number, image in enumerate(given)]
     kinds = set()
@@ -78,18 +85,53 @@ def read_images(given: Any, device: torch.device) -> Images:
     return Images(kinds.pop(), [_plain(image) for image in images])
 
 
+def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:
+    """Return the targets of a batch as a tensor, None if there are none.
+
+    Args:
+        given: see `Transform.__call__`.
+        count: number of images.
+        device: where the tensor is to be.
+        mixing: the steps that mix the targets, if any, for messages.
+        classes: number of classes, if it is known.
+
+    Raises:
+        UserError: they are missing, of another type or shape than is allowed, or name a class that does not exist.
+    """
+    if given is None:
+        if mixing:
+            raise UserError(f"targets: missing, and {mixing} mixes them. Allowed: transform(images, targets).")
+        return None
+    allowed = f"Allowed: ({count},) class indices, or ({count}, K) floats."
+    try:
+        found = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"targets: no tensor can be made of them: {first_line(error)}. {allowed}") from error
+    floats = found.is_floating_point()
+    if found.shape[:1] != (count,) or found.ndim != (2 if floats else 1):
+        dtype = str(found.dtype).removeprefix("torch.")
+        raise UserError(f"targets: {tuple(found.shape)} {dtype} for {amount(count, 'image')}. {allowed}")
+    if mixing and not floats:
+        if classes is None:
+            raise UserError(f"classes: missing, and {mixing} mixes class indices. Allowed: Transform(..., classes=N).")
+        # A look at a GPU would wait for it.
+        beyond = [t for t in found.tolist() if not 0 <= t < classes] if found.device.type == "cpu" else []
+        if beyond:
+            raise UserError(f"targets: there is no class {beyond[0]}. Allowed: 0 to {classes - 1}.")
+    tensor = found.to(device, non_blocking=True)
+    return tensor.float() if floats else tensor.long()
+
+
 def check_encoded(images: Images) -> None:
     """Find out which encoded image could not be decoded.
 
     Raises:
         UserError: names the first one.
     """
-    for number, data in enumerate(images.data if images.kind == "encoded" else ()):
-        try:
-            with Image.open(BytesIO(data.tobytes())) as image:
-                image.load()
-        except OSError as error:
-            raise _undecodable(number, error) from error
+    if images.kind == "encoded":
+        for number, fault in enumerate(Decoder().find_faults([data.tobytes() for data in images.data], pixels=0)):
+            if fault:
+                raise UserError(f"images[{number}] {fault}.")
 
 
 def _check(image: Any, ndim: int, what: str) -> None:
@@ -98,15 +140,21 @@ def _check(image: Any, ndim: int, what: str) -> None:
         raise UserError(f"{what}: {type(image).__name__} is not allowed. Allowed: {_ALLOWED}.")
     dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
     if dtype != "uint8" or len(shape) != ndim or shape[-1] != 3 or 0 in shape:
-        hint = " Channels come last: images.permute(0, 2, 3, 1)." if len(shape) == 4 and shape[1] == 3 else ""
+        hints = {4: "images.permute(0, 2, 3, 1)", 3: "image.permute(1, 2, 0)"}
+        hint = f" Channels come last: {hints[ndim]}." if len(shape) == ndim and shape[-3] == 3 else ""
+        if "float" in dtype:
+            hint = " Leave out ToTensor and Normalize."
         raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} Allowed: {_ALLOWED}.")
 
 
 def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:
     """Return the pixels of a PIL image, (height, width, 3)."""
-    if image.mode == "F":  # of any range: Pillow would take 0..1 for black
-        raise UserError(f"images[{number}]: a PIL image of mode F is not allowed. Allowed: {_ALLOWED}.")
-    return np.asarray(to_rgb(image))
+    if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):  # of any range; PPM has 16 bits
+        raise UserError(f"images[{number}]: a PIL image of mode {image.mode} is not allowed. Allowed: {_ALLOWED}.")
+    try:
+        return np.asarray(to_rgb(image))
+    except DECODER_ERRORS as error:  # its file is damaged, or closed
+        raise UserError(f"images[{number}]: cannot be decoded: {error or type(error).__name__}.") from error
 
 
 def _kind(image: Any, device: torch.device, what: str) -> Literal["cpu", "gpu"]:
@@ -132,12 +180,6 @@ def _encoded_size(data: NDArray[np.uint8], number: int) -> tuple[int, int]:
         with Image.open(BytesIO(data.tobytes())) as image:
             width, height = image.size
             turned = image.getexif().get(_ORIENTATION, 1) >= 5
-    except OSError as error:
-        raise _undecodable(number, error) from error
+    except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
+        raise UserError(f"images[{number}] {describe_damage(BytesIO(data.tobytes()))}.") from error
     return (width, height) if turned else (height, width)
-
-
-def _undecodable(number: int, error: OSError) -> UserError:
-    # Pillow's own sentence ends with the address of the buffer.
-    why = "of no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else error
-    return UserError(f"images[{number}]: cannot be decoded: {why}.")

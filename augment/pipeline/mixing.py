@@ -6,6 +6,7 @@ copied for many batches at once, and samples that a stage skips get its op's neu
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from augment.pipeline.feed import BLOCK, compact, stage_values
 from augment.recipe.op import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
+from augment.support.errors import UserError
 
 _Values = dict[str, Tensor]
 
@@ -59,9 +61,13 @@ class Mixer:
         for stage, values in zip(stages, given, strict=True):
             applied, step = values.pop("applied", None), stage.steps[0]
             both = images, partners
-            if not stage.neutral:  # an op of the user's own may write to what it is given, which is needed again
+            if step.op.writes:  # what it is given is needed again
                 both, values = (images.clone(), partners.clone()), {n: value.clone() for n, value in values.items()}
-            mixed, share = step.op.function(*both, **step.op.fixed(step.params), **values)
+            made = step.op.function(*both, **step.op.fixed(step.params), **values)
+            shapes = [tuple(np.shape(one)) for one in made] if isinstance(made, tuple) else type(made).__name__
+            if shapes != (allowed := [tuple(images.shape), (len(own),)]):
+                raise UserError(f"op '{step.op.name}' made {shapes}. Allowed: images and share, {allowed}.")
+            mixed, share = made
             if applied is not None:
                 mixed = torch.where(applied[:, None, None, None], mixed, images)
                 share = torch.where(applied, share, 1.0)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from statistics import fmean
 from typing import Literal
 
@@ -15,6 +16,7 @@ from nvidia.dali.pipeline import Pipeline
 from augment.data import dataset
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import are_decoded, are_paths, open_image
+from augment.params import Count
 from augment.pipeline.build import READER, feed_images
 from augment.pipeline.graph import GraphImage, Placement
 from augment.pipeline.image_feed import ImageFeed
@@ -33,6 +35,27 @@ _LARGEST_SHARE = 0.65
 
 # The trial: batches that are decoded to warm up, and to be timed.
 _WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
+
+
+# The numbers among the arguments of `augment.make_loader` and `augment.Transform`.
+_NUMBERS = {
+    "batch_size": Count(within=(1, 10**6), doc=""),
+    "classes": Count(optional=True, within=(1, 10**6), doc=""),
+    "rank": Count(doc=""),
+    "seed": Count(optional=True, within=(-inf, inf), doc=""),
+    "threads": Count(optional=True, within=(1, 1024), doc=""),
+    "world_size": Count(within=(1, 10**6), doc=""),
+}
+
+
+def check_numbers(**given: int | None) -> None:
+    """Check arguments of `augment.make_loader` and `augment.Transform` by name.
+
+    Raises:
+        UserError: one is not allowed.
+    """
+    for name, value in given.items():
+        _NUMBERS[name].parse(value, name)
 
 
 def torch_device(name: torch.device | str) -> torch.device:

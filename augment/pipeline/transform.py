@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from multiprocessing import current_process
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
 from torch import Tensor
+from torch.utils.data import get_worker_info
 from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
@@ -19,16 +22,17 @@ from augment.pipeline.batch import Batch
 from augment.pipeline.build import is_decoded_once, program_of
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
-from augment.pipeline.images import Images, check_encoded, read_images
+from augment.pipeline.images import Images, check_encoded, read_images, read_targets
 from augment.pipeline.mixing import Mixer, to_device
-from augment.pipeline.placement import gpu_number, torch_device
+from augment.pipeline.placement import check_numbers, gpu_number, torch_device
 from augment.pipeline.windows import COLUMNS, random_windows
 from augment.recipe.op import Array
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName
-from augment.support.errors import UserError, first_line
-from augment.support.text import amount
+from augment.support.errors import UserError
+from augment.support.own_code import OwnCodeError, describe_in_op
+from augment.support.seeds import derive_seed
 from augment.support.timing import cores
 
 if TYPE_CHECKING:
@@ -44,6 +48,9 @@ class Transform:
     The k-th call draws the same values whatever was called before, on every device and for every batch size: they are
     a pure function of the seed, the split, the rank, the step, k and the image's position in the batch. Windows of
     random crops have the distribution that DALI uses in a loader, but are drawn differently.
+
+    A worker process of a PyTorch DataLoader also draws by the seed that PyTorch gives it, a new one in each epoch
+    unless workers are persistent; a copy in any other process also draws by the process's name in `multiprocessing`.
 
     Args:
         recipe: a recipe from `augment.load_recipe`.
@@ -76,6 +83,7 @@ class Transform:
     ) -> None:
         if not hasattr(recipe, "aug"):
             raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what augment.load_recipe returns.")
+        check_numbers(classes=classes, rank=rank, seed=seed, threads=threads)
         self.plan = build_plan(recipe.aug, split)
         self.position = 0
         self._device = torch_device(device)
@@ -84,7 +92,7 @@ class Transform:
         self._classes = classes
         self._options: dict[str, Any] = {"half": half, "threads": threads or min(16, cores())}
         self._graphs: dict[str, _Graph] = {}
-        self._lock, self._process = Lock(), os.getpid()
+        self._lock, self._process, self._home = Lock(), os.getpid(), current_process().name
         self._graph("cpu", 1)  # to find at once what cannot be drawn
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,7 +116,8 @@ class Transform:
             UserError: images or targets that are not as above, or missing targets.
         """
         read = read_images(images, self._device)
-        checked = self._check_targets(targets, len(read))
+        mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
+        checked = read_targets(targets, len(read), self._device, mixing=mixing, classes=self._classes)
         if self._process != os.getpid():  # in a fork, pipelines have no threads, and to free them would hang
             self._process, self._lock, self._graphs, self._inherited = os.getpid(), Lock(), {}, self._graphs
         with self._lock:
@@ -117,10 +126,16 @@ class Transform:
         if checked is None:
             return views[0] if len(views) == 1 else tuple(views)
         if self.plan.batch_stages:
-            mixer = Mixer(self.plan, seed=self._seed, rank=self._rank, classes=self._classes or 0, together=1)
+            mixer = Mixer(self.plan, seed=self._seed, rank=self._stream(), classes=self._classes or 0, together=1)
             mixed = [mixer.mix(view, checked, epoch=call, start=0) for view in views]
             views, checked = [view for view, _ in mixed], mixed[0][1]
         return Batch(views[0], checked, torch.arange(len(read), device=self._device), tuple(views))
+
+    def _stream(self) -> int:
+        """Return the rank to draw by: the given one, or, in a worker process, one that only its copy has."""
+        worker = get_worker_info()
+        here = current_process().name if worker is None else worker.seed
+        return self._rank if here == self._home else derive_seed(self._rank, here)
 
     def _run(self, read: Images) -> list[Tensor]:
         """Return the views of images."""
@@ -131,41 +146,16 @@ class Transform:
             # A pipeline that failed once cannot be used again, nor one that was fed a part of its inputs.
             del self._graphs[read.kind]
             if isinstance(error, RuntimeError):
+                if own := describe_in_op(error):
+                    raise OwnCodeError(own) from error
                 check_encoded(read)
             raise
-
-    def _check_targets(self, targets: Any, count: int) -> Tensor | None:
-        """Return targets as a tensor on the device."""
-        mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
-        if targets is None:
-            if mixing:
-                raise UserError(f"targets: missing, and {mixing} mixes them. Allowed: transform(images, targets).")
-            return None
-        allowed = f"Allowed: ({count},) class indices, or ({count}, K) floats."
-        try:
-            given = torch.as_tensor(targets)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"targets: no tensor can be made of them: {first_line(error)}. {allowed}") from error
-        if given.shape[:1] != (count,) or given.ndim != (2 if given.is_floating_point() else 1):
-            raise UserError(
-                f"targets: {tuple(given.shape)} {str(given.dtype).removeprefix('torch.')} for "
-                f"{amount(count, 'image')}. {allowed}"
-            )
-        tensor = given.to(self._device, non_blocking=True)
-        tensor = tensor.float() if tensor.is_floating_point() else tensor.long()
-        if mixing and not tensor.is_floating_point() and self._classes is None:
-            raise UserError(f"classes: missing, and {mixing} mixes class indices. Allowed: Transform(..., classes=N).")
-        if mixing and not given.is_floating_point() and given.device.type == "cpu":  # a look at a GPU would wait for it
-            beyond = [target for target in given.tolist() if not 0 <= target < (self._classes or 0)]
-            if beyond:
-                raise UserError(f"targets: there is no class {beyond[0]}. Allowed: 0 to {(self._classes or 0) - 1}.")
-        return tensor
 
     def _graph(self, kind: str, count: int) -> "_Graph":
         """Return a graph for a kind of images and batches of this size, built if there is none."""
         graph = self._graphs.get(kind)
         if graph is None or graph.batch_size < count:
-            graph = _Graph(self.plan, kind, count, self._device, self._seed, self._rank, **self._options)
+            graph = _Graph(self.plan, kind, count, self._device, self._seed, self._stream(), **self._options)
             self._graphs[kind] = graph
         return graph
 
@@ -254,7 +244,8 @@ class _Graph:
                 self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
         drawn = self._drawn.pop(where, None) or self._draw(where)
         for name, values in drawn.items() if self._program is None else ():
-            self._pipeline.feed_input(name, values)
+            with suppress(KeyError):  # an op need not use what is drawn for it: DALI leaves out such a source
+                self._pipeline.feed_input(name, values)
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
         self._pipeline.schedule_run()
         # While DALI works, the draws of the next call are made, which mostly has as many images.

@@ -83,10 +83,10 @@ class Op:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: local and batch: `(size, **values)` -> {name: (N, ...) array} in NumPy, for many batches at once;
             `function` takes its result in place of the drawn values.
-        neutral: local and batch: drawn or prepared values with which the op changes no bit; on the GPU, a cheap op for
-            all samples is faster than two more operators, which split and merge the batch.
+        neutral: local and batch: drawn or prepared values with which the op changes no bit: on the GPU they save masks.
         random: crop and local: DALI draws, from a seed of the step.
         checkpoints: whether DALI can checkpoint its operators.
+        writes: batch: it may write to what it is given, a copy.
         on_cpu: local: runs on the CPU even if there is a GPU.
         slots: policy with nested steps: `(weights, **params)` -> for each slot {index of a step: share of samples}.
         weighted: policy with nested steps: whether these may have weights; otherwise all weights are 1.
@@ -103,6 +103,7 @@ class Op:
     neutral: Mapping[str, Any] = field(default_factory=dict)
     random: bool = False
     checkpoints: bool = True
+    writes: bool = True
     on_cpu: bool = False
     slots: Function | None = None
     weighted: bool = False
@@ -274,21 +275,22 @@ def batch(
     uniforms: tuple[str, ...] = (),
     prepare: Function | None = None,
     neutral: Mapping[str, Any] = MappingProxyType({}),
+    writes: bool = True,
     **params: Param[Any],
 ) -> Callable[[Function], Function]:
     """Declare an op that mixes samples: `function(images, partners, **values) -> images, share`.
 
     Images and their partners are (N, 3, size, size) float tensors, normalized; `share`, (N,), is each sample's own
-    share of the mixed target. Drawn values are (N,) tensors.
+    share of the mixed target. Drawn values are (N,) tensors. It may write to all of these.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: see `local`.
-        neutral: drawn or prepared values with which the op changes no bit, and each share is 1. An op that has some
-            must not write to what it is given.
+        neutral: drawn or prepared values with which the op changes no bit, and each share is 1.
+        writes: false promises that the op writes to nothing that it is given, and saves a copy of it.
         params: the op's parameters by name; p is added.
     """
-    return _register("batch", params, uniforms=uniforms, prepare=prepare, neutral=neutral)
+    return _register("batch", params, uniforms=uniforms, prepare=prepare, neutral=neutral, writes=writes)
 
 
 def policy(**params: Param[Any]) -> Callable[[Function], Function]:

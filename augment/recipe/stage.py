@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from augment.recipe.op import Array
 from augment.recipe.steps import Step
+from augment.support.errors import UserError
 
 Border = tuple[str, int]
 Draws = Mapping[str, Array]
@@ -146,14 +147,27 @@ def _matrices(step: Step, drawn: Draws, size: int, rows: NDArray[np.intp], side:
     """Return a step's matrices for some samples, (rows, side, side), or those of one of its parts."""
     values = step.op.values(step.params, {n: drawn[n][rows] for n in (*step.op.draws, *step.op.uniforms)})
     if step.op.kind == "geometry":
-        return np.broadcast_to(step.op.function(size=size, **values), (len(rows), 3, 3))
-    matrix = step.op.function(**values)
+        return np.broadcast_to(_checked(step, step.op.function(size=size, **values), len(rows)), (len(rows), 3, 3))
+    matrix = _checked(step, step.op.function(**values), len(rows))
     parts = matrix if matrix.ndim == 4 else matrix.reshape(-1, 1, *matrix.shape[-2:])
     if part is None:
         return _square(_product(parts), side)
     if part < parts.shape[1]:
         return _square(parts[:, part], side)
     return np.tile(np.eye(side), (len(rows), 1, 1))  # another step at this position has more
+
+
+def _checked(step: Step, made: Any, count: int) -> Array:
+    """Return the matrices that an op made for `count` samples; refuse what is none."""
+    matrix = np.asarray(made)
+    columns, most = ("3", 1) if step.op.kind == "geometry" else ("47", 2)
+    leading, ending = matrix.shape[:-2], matrix.shape[-2:]
+    if ending not in [(3, int(c)) for c in columns] or len(leading) > most or leading[:1] not in ((), (1,), (count,)):
+        allowed = " or ".join(f"(N, 3, {c})" for c in columns)
+        raise UserError(f"op '{step.op.name}' made {matrix.shape} for N = {count}. Allowed: {allowed}.")
+    if not np.isfinite(matrix).all():
+        raise UserError(f"op '{step.op.name}' made a matrix that is not finite.")
+    return matrix
 
 
 def _square(matrix: Array, side: int) -> Array:

@@ -10,6 +10,7 @@ from augment.support.errors import UserError, first_line
 
 # Neither the lines of this project nor those of installed packages are the user's.
 _OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
+_DALI = tuple(f"{sysconfig.get_path(name)}/nvidia/dali/" for name in ("purelib", "platlib"))
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 # What DALI makes of an exception in a Python function: its message, and the lines that led to it, the last one first.
@@ -58,7 +59,7 @@ def _text_and_lines(error: BaseException) -> tuple[str, list[tuple[str, int]]]:
     if inside := _IN_DALI.search(str(error)):
         text = inside["text"].partition("\n")[0]
         lines = [(line["file"], int(line["number"])) for line in _LINE.finditer(inside["lines"])][::-1]
-    return text, [line for line in lines if not line[0].startswith((*_OURS, "<"))]
+    return text, [line for line in lines if not line[0].startswith((*_OURS, *_DALI, "<"))]
 
 
 def _show(file: str, number: int) -> str:

@@ -1,8 +1,10 @@
 """Seeds derived from names and numbers."""
 
 from hashlib import blake2b
+from operator import index
 
 
 def derive_seed(*parts: int | str) -> int:
     """Hash names and numbers into 128 bits, the same on every machine and in every process."""
-    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=16).digest(), "little")
+    plain = tuple(str(part) if isinstance(part, str) else index(part) for part in parts)  # NumPy's have another repr
+    return int.from_bytes(blake2b(repr(plain).encode(), digest_size=16).digest(), "little")

@@ -30,10 +30,10 @@ def transform_of(
     return Transform(recipe_of(steps, split), split, device=device, seed=seed, threads=1, **options)
 
 
-def encoded(pixels: Any) -> bytes:
-    """Return an image as PNG, which every decoder reads alike."""
+def encoded(pixels: Any, file_format: str = "png") -> bytes:
+    """Return an image as PNG, which every decoder reads alike, or in another format."""
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
+    Image.fromarray(pixels).save(file, file_format)
     return file.getvalue()
 
 

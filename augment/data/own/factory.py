@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.own_code import describe_raised
@@ -76,6 +78,11 @@ class SequenceFactory:
             with progress_bar() as progress, errors_of(self.what, lambda: f"after {amount(len(items), 'item')}: "):
                 bar = progress.add_task(f"Reading {self.name}", total=None)
                 for item in found:
+                    if items and _memory(item) == _memory(items[-1]) is not None:
+                        raise UserError(
+                            f"{self.what}: items {len(items) - 1} and {len(items)} are the same array, which can hold "
+                            "only one image. Allowed: a new array for each item."
+                        )
                     items.append(item)
                     progress.advance(bar)
             found = items
@@ -195,6 +202,15 @@ def _check_options(signature: inspect.Signature, options: Mapping[str, Mapping[s
     missing = [name for name, p in named.items() if p.default is p.empty and name not in {n for _, n in known}]
     if missing:
         raise UserError(f"{next(iter(options))}.{missing[0]}: missing, for {what} needs it: {signature}.")
+
+
+def _memory(item: object) -> int | None:
+    """Return where in memory the image of an item starts, None if it is no array, or one that is read-only."""
+    image = item[0] if isinstance(item, tuple | list) and item else None
+    pointer = getattr(image, "data_ptr", None)  # of a tensor
+    if pointer is not None:
+        return int(pointer())
+    return image.ctypes.data if isinstance(image, np.ndarray) and image.flags.writeable else None
 
 
 def _is_sequence(found: object) -> bool:

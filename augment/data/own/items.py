@@ -16,7 +16,7 @@ from io import BytesIO
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any
 from weakref import WeakSet
 
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.dataset import ImageError
-from augment.data.faults import find_fault
+from augment.data.faults import DECODER_ERRORS, find_fault
 from augment.data.images import as_ppm, to_rgb
 from augment.data.own.factory import SequenceFactory, describe, errors_of
 from augment.support.errors import UserError
@@ -65,7 +65,10 @@ def take(value: object) -> Given:
             raise ValueError(f"a Pillow image of mode {value.mode}{why}")
         if 0 in value.size:
             raise ValueError(f"a Pillow image of {value.width} x {value.height} pixels")
-        return np.asarray(to_rgb(value))
+        try:
+            return np.asarray(to_rgb(value))
+        except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
+            raise ValueError(f"a Pillow image that cannot be read: {error or type(error).__name__}") from error
     if isinstance(value, torch.Tensor):
         # Channels first, like torchvision's images.
         return _of_array(value.detach().cpu().numpy(), "tensor", channels=0)
@@ -79,7 +82,7 @@ def as_path(value: object) -> Path | None:
 
 def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:
     if value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3 and channels == 2 and value.size:
-        return np.ascontiguousarray(value)
+        return _own(value, value)
     shown = f"{'an' if kind == 'array' else 'a'} {kind} {tuple(value.shape)} of {value.dtype}"
     if value.dtype != np.uint8:
         why = "; ToTensor and Normalize are left to the `aug` section" if value.dtype.kind == "f" else ""
@@ -89,7 +92,12 @@ def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:
     pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
     if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or 0 in pixels.shape:
         raise ValueError(shown)
-    return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+    return _own(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), value)
+
+
+def _own(pixels: NDArray[Any], given: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return pixels in one piece; as a copy if what was given can be written to, as the next item may do."""
+    return np.array(pixels, order="C", copy=given.flags.writeable or None)
 
 
 class Items:
@@ -107,7 +115,7 @@ class Items:
     def __init__(self, factory: SequenceFactory) -> None:
         self.factory = factory
         self.sequence = factory.make()
-        self._lock = Lock()
+        self._lock = RLock()
         self._starting = Lock()  # the next pass may be prepared during this one
         self._readers: Executor | None = None
 
@@ -143,7 +151,8 @@ class Items:
         Raises:
             UserError: it is not an image, or of the other kind.
         """
-        found = self.as_image(self.pair(index)[0], index)
+        with self._lock:  # the next item may overwrite the image
+            found = self.as_image(self.pair(index)[0], index)
         if isinstance(found, np.ndarray) != decoded:
             kinds = ("decoded", "encoded") if decoded else ("encoded", "decoded")
             raise self.error(

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
         for index in range(len(items)):
             image, target = items.pair(index)
             paths.append(as_path(image))
-            targets.append(target)
+            targets.append(deepcopy(target))  # the next item may overwrite it
             progress.advance(bar)
     return targets, paths
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from augment.data.balance import check_balance, oversample
 from augment.data.copies import warn_of_copies
-from augment.data.dataset import TASKS, Dataset
+from augment.data.dataset import TASKS, Dataset, check_dataset
 from augment.data.formats.folder import CUT
 from augment.data.selection import as_left_out, take_fold, take_fraction, take_val
 from augment.data.sources.notices import recorded_notices, warn_of_foreign, warn_of_missing, warn_of_unused_names
@@ -313,7 +313,8 @@ def _load(source: Source, folder: Path) -> tuple[Dataset, tuple[LogRecord, ...]]
     with recorded_notices() as notices:
         if isinstance(source, LabeledSource) and source.val is None and not source.cuts_val:
             raise UserError(VAL_MISSING)
-        dataset = source.load()
+        name = next((name for name, cls in _SOURCES.items() if cls is type(source)), type(source).__name__)
+        dataset = check_dataset(source.load(), f"data.source={name}")
         if not len(dataset.val) and not source.cuts_val:
             raise UserError(VAL_MISSING)
         warn_of_unused_names(source, dataset)

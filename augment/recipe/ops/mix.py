@@ -26,6 +26,7 @@ def _shares(size: int, uniform: Array, alpha: float) -> dict[str, Array]:
     prepare=_shares,
     neutral={"uniform": 1.0},
     uniforms=("uniform",),
+    writes=False,
     alpha=Number(
         default=0.4, within=(0, 100), above=0, doc="parameter of Beta(alpha, alpha), the distribution of the share"
     ),
@@ -50,6 +51,7 @@ def _boxes(size: int, uniform: Array, x: Array, y: Array, alpha: float) -> dict[
     prepare=_boxes,
     neutral={"uniform": 1.0},
     uniforms=("uniform", "x", "y"),
+    writes=False,
     alpha=Number(
         default=1.0, within=(0, 100), above=0, doc="parameter of Beta(alpha, alpha), the distribution of the share"
     ),

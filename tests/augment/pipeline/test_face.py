@@ -152,7 +152,12 @@ def test_recipes_that_are_not_allowed(
         ({"world_size": 0}, "world_size: 0 is not allowed."),
         ({"rank": 2, "world_size": 2}, "rank: 2 is not allowed. Allowed: a whole number from 0 to 1."),
         ({"rank": 0.5, "world_size": 2}, "rank: 0.5 is not allowed."),
+        ({"seed": "0"}, "seed: '0' is not allowed. Did you mean 0? Allowed: a whole number or null."),
         ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what load_recipe returns."),
+        (
+            {"data": [1]},
+            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own'",
+        ),
     ],
 )
 def test_arguments_of_a_loader_that_are_not_allowed(
@@ -160,6 +165,12 @@ def test_arguments_of_a_loader_that_are_not_allowed(
 ) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         augment.make_loader(**{"recipe": recipe, "data": "folder", "root": folder, "device": "cpu"} | given)
+
+
+@pytest.mark.parametrize("name", ["classes", "rank", "seed", "threads"])
+def test_numbers_of_a_transform_are_whole(name: str, recipe: Recipe) -> None:
+    with pytest.raises(UserError, match=rf"^{name}: 1\.5 is not allowed\. Allowed: a whole number"):
+        Transform(recipe, **CPU | {name: 1.5})
 
 
 def test_a_transform_takes_a_recipe_not_its_name() -> None:

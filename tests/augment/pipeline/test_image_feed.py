@@ -71,6 +71,14 @@ def samples(loader: Loader, split: Split) -> list[Sample]:
     return found
 
 
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 4), (8, 8, 3)])
+def test_pixels_of_another_form_are_refused(shape: tuple[int, ...]) -> None:
+    image: Any = MemoryImage("mine", np.zeros(shape, np.float32 if shape == (8, 8, 3) else np.uint8))
+    feed = ImageFeed([image], batch_size=1, batches=1)
+    with pytest.raises(UserError, match=r"^data: mine has \(8, 8.*\) \w+ pixels\. Allowed: \(height, width, 3\) uint8"):
+        feed(SimpleNamespace(iteration=0))
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_the_same_samples_once_an_epoch_whatever_they_lie_in(
     stores: dict[str, Split], world_size: int, device: torch.device

@@ -129,16 +129,19 @@ def test_neutral_values_do_what_masks_do(
         assert torch.equal(one.targets, other.targets)
 
 
-def test_an_op_may_write_to_what_it_is_given(varied: Split, device: torch.device, clean_registry: None) -> None:
+@pytest.mark.parametrize("neutral", [{}, {"share": 1.0}], ids=["masked", "neutral"])
+def test_an_op_may_write_to_what_it_is_given(
+    neutral: dict[str, float], varied: Split, device: torch.device, clean_registry: None
+) -> None:
     share_range = Range(default=(0.2, 0.8), within=(0, 1), doc="of the image")
 
-    @batch(share_range=share_range)
+    @batch(neutral=neutral, share_range=share_range)
     def blend(images: Tensor, partners: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         """Blend."""
         own = share[:, None, None, None]
         return images * own + partners * (1 - own), share
 
-    @batch(share_range=share_range)
+    @batch(neutral=neutral, share_range=share_range)
     def blend_in_place(images: Tensor, partners: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         """Blend."""
         own = share[:, None, None, None].clone()

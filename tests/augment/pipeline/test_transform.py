@@ -14,6 +14,8 @@ import pytest
 import torch
 from photos import draw_photo
 from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
 from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, encoded, recipe_of, same, transform_of
 
 from augment import Transform, UserError
@@ -74,7 +76,7 @@ def test_half(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (ALIKE.astype(np.float32), "images: float32 (6, 30, 40, 3) is not allowed. Allowed: a uint8 tensor"),
+        (ALIKE.astype(np.float32), "images: float32 (6, 30, 40, 3) is not allowed. Leave out ToTensor and"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "images: uint8 (2, 3, 8, 8) is not allowed. Channels come last:"),
         (ALIKE[0], "images: uint8 (30, 40, 3) is not allowed."),
         (ALIKE[:0], "images: uint8 (0, 30, 40, 3) is not allowed."),
@@ -84,6 +86,11 @@ def test_half(device: torch.device) -> None:
         ([ALIKE[0], ALIKE[0][..., 0]], "images[1]: uint8 (30, 40) is not allowed."),
         ([ALIKE[0], b"..."], "images[1]: bytes is not allowed."),
         ([Image.new("F", (8, 8))], "images[0]: a PIL image of mode F is not allowed."),
+        ([Image.new("I", (8, 8))], "images[0]: a PIL image of mode I is not allowed."),
+        ([Image.open(io.BytesIO(encoded(ALIKE[0])[:900]))], "images[0]: cannot be decoded: image file is truncated"),
+        ([torch.zeros(3, 8, 8).byte()], "images[0]: uint8 (3, 8, 8) is not allowed. Channels come last: image.permute"),
+        ([b"P5\n1 1\n1023\n!!"], "images[0] is a PPM of a kind that DALI does not decode (levels from 0 to 1023)."),
+        ([encoded(ALIKE[0], "GIF")], "images[0] is a GIF, which DALI does not decode; allowed: JPEG, PNG,"),
     ],
 )  # fmt: skip
 def test_images_that_are_not_allowed(images: Any, message: str) -> None:
@@ -98,10 +105,10 @@ def test_bytes_that_are_no_image_are_named_and_the_next_batch_works(
     transform = transform_of(steps, device)
     good = [encoded(image) for image in ALIKE]
     expected = transform(good)
-    unknown = r"of no format that Pillow knows\.$"
-    for bad, reason in ((b"no image", unknown), (good[1][:100], "")):
+    unknown = "is no image that DALI decodes; allowed: JPEG, PNG"
+    for bad, reason in ((b"no image", unknown), (b"", r"is empty \(0 bytes\)"), (good[1][:100], "is broken: ")):
         transform.position = 0
-        with pytest.raises(UserError, match=rf"^images\[2\]: cannot be decoded: {reason}"):
+        with pytest.raises(UserError, match=rf"^images\[2\] {reason}"):
             transform([good[0], good[1], bad])
         assert same(transform(good), expected)
 
@@ -112,7 +119,7 @@ def test_windows_of_a_call_that_failed_are_not_used_in_the_next(device: torch.de
     recipe = recipe_of({"random_crop": {"scale": 0.5}}, views=crops)
     one, other = (Transform(recipe, device=device, seed=SEED, threads=1) for _ in range(2))
     good = [encoded(image) for image in ALIKE]
-    with pytest.raises(UserError, match=r"^images\[0\]: cannot be decoded"):
+    with pytest.raises(UserError, match=r"^images\[0\] is no image"):
         one([b"no image", *good[1:]])
     for _ in range(2):
         assert all(map(same, one(good), other(good)))
@@ -142,9 +149,9 @@ def test_threads_share_a_transform() -> None:
     assert transform.position == 20 * len(levels)
 
 
-def test_a_forked_process_can_use_a_transform() -> None:
+def test_a_forked_process_can_use_a_transform_and_draws_otherwise() -> None:
     transform = transform_of({"rotate": {}}, torch.device("cpu"))
-    expected = transform(ALIKE)
+    ours = transform(ALIKE)
     transform.position = 0
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
@@ -152,10 +159,31 @@ def test_a_forked_process_can_use_a_transform() -> None:
     child.start()
     try:
         assert multiprocessing.connection.wait([queue._reader, child.sentinel], timeout=20) == [queue._reader]
-        np.testing.assert_array_equal(queue.get(), expected.numpy())
+        assert not np.array_equal(queue.get(), ours.numpy())
     finally:
         child.kill()
         child.join()
+    transform.position = 0
+    assert same(transform(ALIKE), ours)
+
+
+def test_workers_of_a_data_loader_draw_differently_in_each_epoch_by_the_seed_of_pytorch() -> None:
+    targets = torch.eye(len(ALIKE))
+    transform = transform_of({"rotate": {}, "mixup": {}}, torch.device("cpu"))
+
+    def collate(indices: list[int]) -> Any:
+        batch = transform(ALIKE, targets)
+        return batch.images, batch.targets
+
+    def epochs(seed: int) -> list[tuple[Tensor, Tensor]]:
+        batches = DataLoader(range(2), 1, num_workers=2, collate_fn=collate, multiprocessing_context="fork")
+        torch.manual_seed(seed)
+        return [batch for _ in range(2) for batch in batches]
+
+    first, again, other = epochs(0), epochs(0), epochs(1)
+    for kind in range(2):  # images, and the shares they are mixed in
+        assert len({batch[kind].numpy().tobytes() for batch in (*first, *other)}) == 8
+        assert all(same(one[kind], two[kind]) for one, two in zip(first, again, strict=True))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

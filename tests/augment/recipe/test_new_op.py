@@ -1,5 +1,6 @@
 """A newly declared op of every kind passes the checks that hold for all ops."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from op_checks import (
     check_skipped,
 )
 
+from augment import Transform, UserError, load_recipe
 from augment.data.dataset import ImageRef
 from augment.params import Number, Range
 from augment.recipe.op import (
@@ -154,3 +156,59 @@ def test_a_new_op_is_an_op_like_any_other(
         check_shapes(op, params, squares[:8] + shapes, device)
         if device.type == "cuda":
             check_devices(op, params, squares[:8] + shapes)
+
+
+IMAGES = np.full((2, 8, 8, 3), 255, np.uint8)
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize("declare", [numpy_op, torch_op])
+def test_an_op_may_write_to_images_that_other_views_share(declare: Any, device: torch.device) -> None:
+    @declare()
+    def overwrite(images: Any) -> Any:
+        """Overwrite the images, but return them as they were."""
+        given = images + 0
+        images[:] = 0
+        return given
+
+    other = {"share": ["resize"], "steps": {"overwrite": {}}}
+    views = {"one": {"share": ["resize"], "steps": {"invert": {"p": 0}}}, "two": other, "three": other}
+    recipe = load_recipe({"size": 8, "mean": [0, 0, 0], "std": [1, 1, 1], "train": {"resize": {}}, "views": views})
+    made = Transform(recipe, device=device)(IMAGES)
+    assert [view.mean().item() for view in made] == [1, 1, 1]
+
+
+RANGE = Range(default=(0.2, 0.8), within=(0, 1), doc="anything")
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize(
+    ("kind", "made", "message"),
+    [
+        (color, lambda a: np.eye(3), "op 'own' made (3, 3) for N = 1. Allowed: (N, 3, 4) or (N, 3, 7)."),
+        (color, lambda a: np.full((3, 4), np.nan), "op 'own' made a matrix that is not finite."),
+        (geometry, lambda size, a: np.eye(2, 3), "op 'own' made (2, 3) for N = 1. Allowed: (N, 3, 3)."),
+        (geometry, lambda size, a: np.zeros((3, 3)), "aug: own: a matrix has no inverse. Allowed: geometry that"),
+        (batch, lambda x, y, a: x, "op 'own' made Tensor. Allowed: images and share, [(2, 3, 8, 8), (2,)]."),
+        (batch, lambda x, y, a: (x[..., 1:], a), "op 'own' made [(2, 3, 8, 7), (2,)]. Allowed: images and share,"),
+        (numpy_op, lambda x, a: x * 0.5, "TypeError: op 'own' made (8, 8, 3) float64 of (8, 8, 3) uint8; an op keeps"),
+        (torch_op, lambda x, a: None, "TypeError: op 'own' made () <class 'NoneType'> of (2, 8, 8, 3) torch.uint8;"),
+        (numpy_op, lambda x, a: x[a], "IndexError: only integers"),
+    ],
+)  # fmt: skip
+def test_what_an_op_makes_is_checked(kind: Any, made: Any, message: str, device: torch.device) -> None:
+    made.__name__, made.__doc__ = "own", "Make something."
+    kind(a_range=RANGE)(made)
+    with pytest.raises(UserError, match=re.escape(message)):
+        Transform(load_recipe({"size": 8, "train": {"own": {}}}), device=device)(IMAGES, np.eye(2))
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_local_op_need_not_use_what_is_drawn(device: torch.device) -> None:
+    @local(a_range=RANGE)
+    def idle(images: Any, dali: Any, a: Any) -> Any:
+        """Do nothing."""
+        return images
+
+    recipe = load_recipe({"size": 8, "mean": [0, 0, 0], "std": [1, 1, 1], "train": {"idle": {}}})
+    assert Transform(recipe, device=device)(IMAGES).mean().item() == 1

@@ -38,6 +38,7 @@ THREE: dict[str, Any] = {
 
 def test_seeds_are_the_same_in_every_process() -> None:
     assert derive_seed(0, "train", "rotate") == 237386257990824522494056462916912159748
+    assert derive_seed(np.int64(0), "train", np.str_("rotate")) == derive_seed(0, "train", "rotate")
     assert 0 <= derive_seed() < 2**128
 
 

@@ -197,6 +197,27 @@ def test_gray_images_become_rgb_and_rotated_ones_upright() -> None:
     assert read_encoded(files[0]).startswith(b"P6\n4 3\n255\n")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("buffer", ["np.zeros((8, 8, 3), np.uint8)", "torch.zeros(8, 8, 3).byte().permute(2, 0, 1)"])
+def test_items_may_share_a_buffer(buffer: str) -> None:
+    code = f"""\
+        from my_data import *
+
+        class train:
+            image, target = {buffer}, np.zeros(2)
+            def __len__(self):
+                return 200
+            def __getitem__(self, index):
+                self.image[:] = index
+                self.target[:] = index, 0
+                return self.image, self.target
+    """
+    # Images are checked by several threads.
+    split = written(code, task="regress", skip_bad=True).train
+    assert [target for target, _ in split.targets] == list(range(200))  # type: ignore[misc]
+    for target, pixels in epoch(split):
+        assert set(pixels) == {int(target[0])}
+
+
 # --- what is read when ---
 
 

@@ -64,6 +64,8 @@ def test_unknown_arguments_are_refused(name: str, settings: Any, message: str) -
         ("train = 3", r"^data\.train=mine\.train: is an int\. Allowed: a function, a class, a Dataset or a list"),
         ("def train():\n    yield 'a.png', 0\n    raise KeyError('b')",
          r"after 1 item: KeyError: 'b' \(.*mine\.py, line 3: raise KeyError\('b'\)\)"),
+        ("import numpy\ndef train():\n    x = numpy.zeros((4, 4, 3), 'uint8')\n    yield x, 0\n    yield x, 1",
+         r"^data\.train=mine\.train: items 0 and 1 are the same array, which can hold only one image\. Allowed: a new"),
         ("import torch\ndef train(): return torch.utils.data.DataLoader([1])", "gives a DataLoader. Allowed: its data"),
         ("import torch\nclass train(torch.utils.data.IterableDataset):\n  def __iter__(self): yield 1",
          "gives an IterableDataset, whose items have no index"),
@@ -92,6 +94,10 @@ ITEM = r"^data\.train: item 0 of mine\.train "
         ("(torch.zeros(3, 8, 8), 0)", r"a tensor \(3, 8, 8\) of float32; ToTensor and Normalize are left to the `aug`"),
         ("(np.zeros((0, 8, 3), np.uint8), 0)", r"an array \(0, 8, 3\) of uint8"),
         ("(Image.new('I', (4, 4)), 0)", "a Pillow image of mode I, which has more than 8 bits"),
+        (
+            "(Image.open(io.BytesIO(FILES[0].read_bytes()[:999])), 0)",
+            r"a Pillow image that cannot be read: image file is",
+        ),
         ("(Image.new('HSV', (4, 4)), 0)", r"a Pillow image of mode HSV\. Allowed"),
     ],
 )

@@ -1,9 +1,12 @@
 """Sources are found, not listed; a dataset is loaded once per source and current folder."""
 
+import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -11,8 +14,10 @@ from stores import make_fixed_loader
 
 from augment.cli.compose import compose_recipe
 from augment.data import sources
-from augment.data.sources import SOURCES, Folder, load_dataset, parse_data
+from augment.data.dataset import Dataset, Split
+from augment.data.sources import SOURCES, Folder, Source, load_dataset, parse_data
 from augment.data.sources.registry import _SOURCES
+from augment.support.errors import UserError
 
 MODULE = """
     from dataclasses import dataclass
@@ -61,7 +66,38 @@ def folder_with_squares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         sys.modules.pop(name, None)
 
 
-def levels_and_targets(source: sources.Source) -> set[tuple[int, int]]:
+PATHS = (Path("a.png"), Path("b.png"))
+ALLOWED = "Allowed: an index below 2, the number of classes, or a tuple of as many numbers; all of one kind."
+
+
+@pytest.mark.parametrize(
+    ("loaded", "message"),
+    [
+        (None, "loads NoneType. Allowed: an augment.Dataset."),
+        (Split(PATHS, (0,)), "train has 2 files and 1 targets. Allowed: as many."),
+        (
+            Split(("a.png",), (0,)),
+            "train has the file 'a.png'. Allowed: a Path, or an object with a name and a read().",
+        ),
+        (Split(PATHS, (0, 2)), f"train has the target 2. {ALLOWED}"),
+        (Split(PATHS, (0.5, 1.5)), f"train has the target 0.5. {ALLOWED}"),
+        (Split(PATHS, ([1.0, 0.0], [0.0, 1.0])), f"train has the target [1.0, 0.0]. {ALLOWED}"),
+        (Split(PATHS, ((1.0, 0.0), (0.0,))), f"train has the target (0.0,). {ALLOWED}"),
+        (Split(PATHS, ((1.0, 0.0), 1)), f"train has the target (1.0, 0.0). {ALLOWED}"),
+    ],
+)
+def test_what_a_source_loads_is_checked(loaded: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Own(Source):
+        def load(self) -> Any:
+            return loaded and Dataset(("a", "b"), loaded, loaded)
+
+    monkeypatch.setitem(_SOURCES, "mine", Own)
+    with pytest.raises(UserError, match=f"^{re.escape(f'data.source=mine: {message}')}$"):
+        load_dataset(Own())
+
+
+def levels_and_targets(source: Source) -> set[tuple[int, int]]:
     """Return the gray level and the target of each image that the loader yields."""
     (batch,) = make_fixed_loader(load_dataset(source).train, batch_size=4)
     levels = batch.images.amax((1, 2, 3)).tolist()
