@@ -35,6 +35,9 @@ from augment.support.signals import ignore_in_worker, shield_children
 # Items per request to a thread or process: a request takes as long as reading a small image.
 _TOGETHER = 32
 
+# Images after which it is known whether a sequence writes them to the same memory again and again.
+_WATCHED = 8
+
 Loaded = NDArray[np.uint8] | bytes
 
 # Pillow's modes with 8 bits per channel, whose conversion to RGB is unambiguous.
@@ -82,7 +85,7 @@ def as_path(value: object) -> Path | None:
 
 def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:
     if value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3 and channels == 2 and value.size:
-        return _own(value, value)
+        return np.ascontiguousarray(value)
     shown = f"{'an' if kind == 'array' else 'a'} {kind} {tuple(value.shape)} of {value.dtype}"
     if value.dtype != np.uint8:
         why = "; ToTensor and Normalize are left to the `aug` section" if value.dtype.kind == "f" else ""
@@ -92,12 +95,7 @@ def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:
     pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
     if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or 0 in pixels.shape:
         raise ValueError(shown)
-    return _own(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), value)
-
-
-def _own(pixels: NDArray[Any], given: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return pixels in one piece; as a copy if what was given can be written to, as the next item may do."""
-    return np.array(pixels, order="C", copy=given.flags.writeable or None)
+    return np.ascontiguousarray(pixels if pixels.shape[2] == 3 else np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
 
 
 class Items:
@@ -118,6 +116,8 @@ class Items:
         self._lock = RLock()
         self._starting = Lock()  # the next pass may be prepared during this one
         self._readers: Executor | None = None
+        self._reuses: bool | None = None  # whether images are written to memory of earlier ones; None: not known yet
+        self._seen: dict[int, tuple[int, NDArray[Any]]] = {}  # the first images, with their indices, by address
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -151,14 +151,30 @@ class Items:
         Raises:
             UserError: it is not an image, or of the other kind.
         """
-        with self._lock:  # the next item may overwrite the image
-            found = self.as_image(self.pair(index)[0], index)
+        with self._lock:
+            found = self._kept(self.as_image(self.pair(index)[0], index), index)
         if isinstance(found, np.ndarray) != decoded:
             kinds = ("decoded", "encoded") if decoded else ("encoded", "decoded")
             raise self.error(
                 index, f"has an image that is {kinds[1]}; that of item 0 is {kinds[0]}. Allowed: all alike."
             )
         return found
+
+    def _kept(self, image: Given, index: int) -> Given:
+        """Return an image, as a copy if the next one may be written to the same memory.
+
+        As long as the first images are kept, no other one has their memory, unless the sequence uses it again.
+        """
+        if not isinstance(image, np.ndarray) or not image.flags.writeable or self._reuses is False:
+            return image
+        if self._reuses is None:
+            if self._seen.setdefault(image.ctypes.data, (index, image))[0] != index:
+                self._reuses = True
+            elif len(self._seen) == _WATCHED:
+                self._reuses = False
+            if self._reuses is not None:
+                self._seen.clear()
+        return image.copy()
 
     def as_image(self, image: object, index: int) -> Given:
         """Return the image of an item as one of the types that are used here.

@@ -218,6 +218,28 @@ def test_items_may_share_a_buffer(buffer: str) -> None:
         assert set(pixels) == {int(target[0])}
 
 
+@pytest.mark.parametrize("buffers", [0, 1, 3])
+def test_only_images_in_memory_that_is_used_again_are_copied(buffers: int) -> None:
+    code = f"""\
+        from my_data import *
+
+        class train:
+            targets, images = [0, 1] * 10, np.arange(20, dtype=np.uint8).repeat(48).reshape(20, 4, 4, 3)
+            buffers = np.zeros(({buffers}, 4, 4, 3), np.uint8)
+            def __len__(self):
+                return 20
+            def __getitem__(self, index):
+                if not {buffers}:
+                    return self.images[index], self.targets[index]
+                self.buffers[index % {buffers}] = index
+                return self.buffers[index % {buffers}], self.targets[index]
+    """
+    files: Any = written(code).train.files
+    images = [file.read_pixels() for file in files * 2]
+    assert [set(image.ravel().tolist()) for image in images] == [{index} for index in [*range(20)] * 2]
+    assert [image.base is None for image in images[20:]] == [bool(buffers)] * 20
+
+
 # --- what is read when ---
 
 
