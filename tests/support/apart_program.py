@@ -23,7 +23,7 @@ from trainer.loop.callback import CANCELS, Callback
 from trainer.loop.learner import Learner
 
 FORK = multiprocessing.get_context("fork")
-PATIENCE = 20.0  # seconds after which ranks hang
+PATIENCE = 60.0  # seconds after which ranks hang
 
 
 def cancels(
@@ -64,27 +64,30 @@ def weights(model: nn.Module, *callbacks: Callback, **options: Any) -> str:
 
 def in_ranks(action: Callable[[int], str], size: int = 2) -> list[str]:
     """Return what a function returned or raised in each rank."""
-    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    pipes = [FORK.Pipe(duplex=False) for _ in range(size)]
-    started = [FORK.Process(target=be, args=(rank, size, store.port, action, pipes[rank][1])) for rank in range(size)]
+    pipes = [FORK.Pipe() for _ in range(size)]
+    started = [FORK.Process(target=be, args=(rank, size, action, pipes[rank][1])) for rank in range(size)]
     for process in started:
         process.start()
-    ended = [reader.recv() if reader.poll(PATIENCE) else "hangs" for reader, _ in pipes]
+    # Only now, as a fork could inherit a lock of the store's thread.
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    for ours, _ in pipes:
+        ours.send(store.port)
+    ended = [ours.recv() if ours.poll(PATIENCE) else "hangs" for ours, _ in pipes]
     for process in started:
         process.kill()
         process.join()
     return ended
 
 
-def be(rank: int, size: int, port: int, action: Callable[[int], str], writer: Connection) -> None:
+def be(rank: int, size: int, action: Callable[[int], str], pipe: Connection) -> None:
     """Be a rank."""
-    store = dist.TCPStore("localhost", port, is_master=False)
+    store = dist.TCPStore("localhost", pipe.recv(), is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     try:
         ended = action(rank)
     except Exception as error:
         ended = f"{type(error).__name__}: {error}"
-    writer.send(ended)
+    pipe.send(ended)
     os._exit(0)  # as a rank does that has failed
 
 
