@@ -50,7 +50,7 @@ class Settings:
         return tuple(chosen)
 
     def jobs(self, positions: Sequence[int]) -> dict[str, list[Value]]:
-        """Return the values of what differs among some runs and was given to any of them, but for repetitions."""
+        """Return the values of what differs among some runs and was given to any of them, but for replicates."""
         given = {key for i in positions for key in self._overrides[i]}.difference(REPEATED)
         values = {key: [column.get(i) for i in positions] for key, column in self.columns.items() if key in given}
         return {key: column for key, column in values.items() if len(set(column)) > 1}

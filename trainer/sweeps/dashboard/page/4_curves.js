@@ -1,4 +1,4 @@
-// Curves of the selected runs or groups, with bands over their repetitions.
+// Curves of the selected runs or groups, with bands over their replicates.
 
 /** Return what to draw: the selected runs or their groups, or the best ones if none is selected. */
 function curveItems(runs) {
@@ -97,7 +97,7 @@ function showCurves(runs) {
     el("span", {}, item.name, item.runs.length > 1 && el("span", { class: "soft" }, ` n = ${counted(all)}`)))));
   const kind = state.mode === "groups" ? ["group", "groups"] : ["run", "runs"];
   const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. Select runs in the table to choose.` : `All ${kind[1]} of the table.`;
-  const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: smallest to largest over repetitions." : " Bands: 95 % interval of the mean over repetitions (Student's t).";
+  const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: smallest to largest over replicates." : " Bands: 95 % interval of the mean over replicates (Student's t).";
   $("curves-note").textContent = !total ? "No run of the table has epochs."
     : (chosen ? (total > items.length ? `The first ${items.length} of ${total} that are selected.` : "The selected runs.") : best) + what;
   $("curves").setAttribute("aria-label", `${metric?.key ?? ""} over epochs: ${lines.map(({ item, data: all }) => `${item.name} ends at ${showScore(all.at(-1)?.[1])}`).join("; ")}`);

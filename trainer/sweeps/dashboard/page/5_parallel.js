@@ -7,7 +7,7 @@ const BRUSH_Z = 10000; // of ECharts
 function axisColumns(runs) {
   const monitored = [...new Set(runs.map((run) => run.monitor))].filter((i) => i >= 0);
   const scores = columns.filter((column) => column.which === "last" && monitored.includes(column.metric));
-  // The order of repetitions says nothing.
+  // The order of replicates says nothing.
   const params = varyingParams(runs).filter((column) => !["seed", "data.fold"].includes(column.key));
   return [...params.slice(0, MOST_AXES - scores.length), ...scores.slice(0, 3)];
 }
