@@ -26,9 +26,10 @@ from augment.recipe.op import _OPS
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
-# Where pytest runs in the background, it and what it starts would ignore Ctrl-C, which tests send.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# In the background, and under nohup, pytest and what it starts would ignore signals that tests send.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # What tests share checks too, and is to say what it found as they do.
 pytest.register_assert_rewrite("op_checks", "passes", "pipelines", "rendering")
