@@ -46,8 +46,8 @@ def in_threads(
 ) -> Iterator[Iterator[R]]:
     """Call a function for items in threads, in a context whose end waits for the calls that have begun.
 
-    Ctrl-C is safe: it raises in the main thread, where within an executor's methods it could leave a lock taken for
-    ever. Therefore a thread of its own calls those.
+    Ctrl-C is safe: it raises in the main thread, where within an executor's methods it could leave a lock taken
+    forever. Therefore a thread of its own calls those.
 
     Args:
         work: the function.

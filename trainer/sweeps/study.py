@@ -17,8 +17,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.storages.journal._file import get_lock_file
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -39,14 +38,22 @@ _STALE = 60.0
 class _Journal(JournalFileBackend):
     """A journal whose last line may have been cut short by a full disk or a power failure."""
 
+    def __init__(self, file: Path) -> None:
+        self._file, self._access = file, JournalFileSymlinkLock(str(file))
+        super().__init__(str(file), self._access)
+
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append lines, which Optuna alone would append to half a line, and never read again."""
-        with get_lock_file(self._lock), Path(self._file_path).open("rb+") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                if file.read() != b"\n":
-                    file.seek(0)
-                    file.truncate(file.read().rfind(b"\n") + 1)
+        self._access.acquire()
+        try:
+            with self._file.open("rb+") as file:
+                if file.seek(0, os.SEEK_END):
+                    file.seek(-1, os.SEEK_END)
+                    if file.read() != b"\n":
+                        file.seek(0)
+                        file.truncate(file.read().rfind(b"\n") + 1)
+        finally:
+            self._access.release()
         super().append_logs(logs)
 
 
@@ -123,7 +130,7 @@ class Search:
         """
         url = self.settings.storage
         if url is None:
-            return JournalStorage(_Journal(str(self.folder / JOURNAL_FILE)))
+            return JournalStorage(_Journal(self.folder / JOURNAL_FILE))
         if not urlsplit(url).scheme:
             raise UserError(f"hydra.sweeper.storage: {url!r} is no URL. Allowed: such as sqlite:///search.db.")
         return optuna.storages.get_storage(url)

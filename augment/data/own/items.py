@@ -320,7 +320,7 @@ def _load(whose: Items | SequenceFactory, indices: Mapping[int, int], decoded: b
 
 def _start_worker() -> None:
     ignore_in_worker()
-    # A parent that was killed cannot end its workers, which would wait for ever.
+    # A parent that was killed cannot end its workers, which would wait forever.
     Thread(target=_end_with_parent, daemon=True).start()
 
 
