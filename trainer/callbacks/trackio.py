@@ -31,6 +31,8 @@ class Trackio(Tracker):
 
     def start(self, run: TrackedRun) -> None:
         """Start a run, or continue the resumed one."""
+        # Trackio drops values that are logged while another thread imports Matplotlib.
+        import matplotlib.figure  # noqa: F401
         import trackio
 
         # A resumed run keeps its name, which a checkpoint holds that may come from a stranger.

@@ -1,6 +1,7 @@
 """The check of images: files that cannot be read, limits, order, and settings of Pillow."""
 
 import os
+import re
 import socket
 import struct
 import threading
@@ -36,8 +37,9 @@ def test_what_never_ends_is_refused_at_once(tmp_path: Path, kind: str) -> None:
 
 def test_names_that_no_file_can_have(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("nul\0.jpg", "a" * 100_000)]
-    reasons = ["cannot be read: embedded null byte", "cannot be read: File name too long"]
-    assert [problem.reason for problem in check_files(files)] == reasons
+    nul, long = (problem.reason for problem in check_files(files))
+    assert re.fullmatch("cannot be read: .*embedded null .*", nul)  # each version of Python has its own words
+    assert long == "cannot be read: File name too long"
 
 
 def test_few_pixels_are_decoded_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:

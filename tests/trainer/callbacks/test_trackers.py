@@ -7,7 +7,7 @@ import sqlite3
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -187,7 +187,7 @@ def test_tensorboard_has_all_of_the_run_in_the_folder_that_it_ended_in(tracked: 
 
 def test_trackio_has_the_run(tracked: Tracked) -> None:
     (file,) = (tracked.folder / "trackio_dir").glob("*.db")
-    with sqlite3.connect(file) as store:
+    with closing(sqlite3.connect(file)) as store:
         found = store.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id").fetchall()
         (config,) = store.execute("SELECT config FROM configs").fetchone()
     assert len({(id, name) for id, name, *_ in found}) == 1
