@@ -177,7 +177,9 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("trainer.loop.ranks.report", lambda _: first)
     monkeypatch.setattr("trainer.loop.ranks.reported", lambda: "rank 1: the same")
-    error = UserError("the same. fit.resume=run continues.")
+    error = UserError("the same fit.resume=old. fit.resume=run continues.")
+    assert str(ranks.once(error)) == (str(error) if first else "rank 1 failed; its message says why.")
+    error.hint = "fit.resume=run continues."
     short = "rank 1 failed; its message says why. fit.resume=run continues."
     assert str(ranks.once(error)) == (str(error) if first else short)
 
