@@ -13,11 +13,10 @@ import pytest
 import torch
 from fakes import assert_same
 from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environment, settings_of, state_of
-from runs import rows_of
+from runs import read_metrics, rows_of
 
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
-from trainer.callbacks.recorder import read_metrics
 from trainer.cli import ranks
 from trainer.run.config import load_config
 from trainer.run.jobs import check_jobs
