@@ -12,7 +12,7 @@ from rich.text import Text
 
 from augment.cli.parser import USAGE, Parser, one_of, readable_errors, table_console, writing
 from augment.cli.trust import add_trust_flag
-from augment.data.check import require_readable
+from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.formats.folder import scan_split
 from augment.data.sources import load_dataset
@@ -82,7 +82,7 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
                         "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
     listed = scan_split(folder, trained.classes)
     warn_of_foreign(Dataset(trained.classes, listed, NO_VAL))
-    return require_readable(listed, "val", skip_bad=False)
+    return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
 
 
 def _own_split(trained: Trained) -> Split:
