@@ -144,8 +144,12 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
     """Parse `RUN [DIR] [key=value ...]`: return the flags, both folders and the overrides.
 
     Raises:
+        SystemExit: nothing is given, so the help was printed.
         UserError: another number of folders is given.
     """
+    if not given:
+        parser.print_help()
+        raise SystemExit(USAGE)
     options, folders, overrides = parser.split_paths(given)
     if not 1 <= len(folders) <= 2:
         raise UserError(f"{len(folders)} folders are given. Allowed: the folder of a run, and one with images.")
@@ -155,11 +159,7 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        parser = _parser()
-        if not arguments:
-            parser.print_help()
-            return USAGE
-        options, run, folder, overrides = run_and_images(parser, arguments)
+        options, run, folder, overrides = run_and_images(_parser(), arguments)
         scores = evaluate(run, folder, overrides, tta=options.tta, trust=options.trust)
         _report(scores, run, folder, overrides)
     return 0
