@@ -155,11 +155,6 @@ def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> Ex
     return Examined(problems, digests)
 
 
-def require_readable(split: Split, name: str, *, skip_bad: bool, cache: Path | None = None) -> Split:
-    """Return the part of a split that can be decoded, see `leave_out`."""
-    return leave_out(split, name, check_files(split.files, cache=cache), skip_bad=skip_bad, cache=cache)
-
-
 def leave_out(
     split: Split, name: str, problems: Sequence[Problem], *, skip_bad: bool, cache: Path | None = None
 ) -> Split:

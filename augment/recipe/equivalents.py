@@ -140,9 +140,6 @@ EQUIVALENTS = (
     Equivalent("", "", "re_count, re_num_splits, cutmix_minmax, mode=pair"),
 )
 
-# Ops that none of the three has in this form.
-OWN = ("warp",)
-
 
 def op_like(name: str) -> str | None:
     """Return the op that does what a transform of torchvision or albumentations does; RandomHorizontalFlip: flip."""

@@ -172,28 +172,27 @@ class Aug:
         return self.train if split == "train" else self.val
 
 
-def parse_aug(given: object, key: str = "aug") -> Aug:
+def parse_aug(given: object) -> Aug:
     """Validate the `aug` section and return it typed.
 
     Args:
         given: mapping with any of the keys of `Aug`; null means no augmentation.
-        key: key path of the section.
 
     Raises:
         UserError: a key, op or parameter is unknown, a value is not allowed, or a step is in the wrong position.
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug.")
+        raise UserError(f"aug: {given!r} is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug.")
     nested = ("train", "val", "views")
     known = {**settings(Aug), **dict.fromkeys(nested)}
-    check_known(given, known, key, {op: f"train.{op}" for op in OPS})
-    plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, key)
-    load_plugins(plain["plugins"], f"{key}.plugins")
-    train, val = (parse_steps(given.get(split), f"{key}.{split}") for split in ("train", "val"))
+    check_known(given, known, "aug", {op: f"train.{op}" for op in OPS})
+    plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, "aug")
+    load_plugins(plain["plugins"], "aug.plugins")
+    train, val = (parse_steps(given.get(split), f"aug.{split}") for split in ("train", "val"))
     if mixing := [step.key for step in val if step.mixes]:
-        raise UserError(f"{key}.val.{mixing[0]}: mixes samples and their targets. Allowed: in {key}.train only.")
-    views = parse_views(given.get("views"), f"{key}.views", given.get("train"), parse_steps)
+        raise UserError(f"aug.val.{mixing[0]}: mixes samples and their targets. Allowed: in aug.train only.")
+    views = parse_views(given.get("views"), "aug.views", given.get("train"), parse_steps)
     return Aug(**plain, train=train, val=val, views=views)
 
 

@@ -20,7 +20,7 @@ def _counter() -> Callable[[], float | None]:
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         identifier = f"GPU-{torch.cuda.get_device_properties().uuid}".encode()
-    except (OSError, AttributeError):  # no library, or a PyTorch before 2.5
+    except OSError:  # no library
         return lambda: None
     handle, millijoules = ctypes.c_void_p(), ctypes.c_ulonglong()
     if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(identifier, ctypes.byref(handle)):

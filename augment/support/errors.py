@@ -10,7 +10,12 @@ class UserError(Exception):
     """A mistake in a configuration, a command line or a data set; entry points print it and exit with code 2.
 
     The message says where (key path, folder or file), what was given and what is allowed.
+
+    Attributes:
+        hint: the end of the message that says how to go on, where other processes print what went wrong; or empty.
     """
+
+    hint = ""
 
 
 def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] = MappingProxyType({})) -> str:

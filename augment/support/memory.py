@@ -4,7 +4,7 @@ import atexit
 import ctypes
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Event, Thread
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's mallopt
@@ -15,18 +15,14 @@ def keep_freed_memory() -> None:
 
     Saves a fifth of the CPU time of the input pipeline on the CPU at 128 px.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another libc
-        return
+    mallopt = ctypes.CDLL(None).mallopt
     mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def return_freed_memory() -> None:
     """Return freed memory to the system, which glibc keeps otherwise, scattered among what is still in use."""
-    with suppress(OSError, AttributeError):  # another libc
-        ctypes.CDLL(None).malloc_trim(0)
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

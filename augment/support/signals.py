@@ -15,9 +15,7 @@ from typing import Any
 from augment.support.process import launched
 
 # SIGUSR1 is what schedulers usually send as a preemption notice.
-STOP_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
-)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 # A shell whose terminal closes passes SIGHUP on, and the kernel sends another one when the shell exits.
 _HANGUP_SECONDS = 1.0
@@ -117,7 +115,7 @@ class StopSignals:
         while context is not None:
             context.asked, context = True, context._outer
         same = _RELAYED_SECONDS if launched() > 1 else 0.0
-        if number == getattr(signal, "SIGHUP", None):
+        if number == signal.SIGHUP:
             leave_closed_terminal()
             same = max(same, _HANGUP_SECONDS)
         if same:

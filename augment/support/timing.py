@@ -223,10 +223,10 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def settle(longest: float = 5.0) -> None:
-    """Wait, at most `longest` seconds, until threads and workers have filled their queues and are idle."""
+def settle() -> None:
+    """Wait, at most five seconds, until threads and workers have filled their queues and are idle."""
     synchronize()
-    end = monotonic() + longest
+    end = monotonic() + 5
     while monotonic() < end:
         before = own_seconds()
         sleep(0.1)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from photos import draw_photo
 from PIL import Image
+from runs import read_metrics
 
 from augment.cli.parser import USAGE
-from trainer.callbacks.recorder import read_metrics
 from trainer.cli.jobs import train
 from trainer.cli.main import main
 

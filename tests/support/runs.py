@@ -7,7 +7,7 @@ from PIL import Image
 from rich.console import Console
 
 from augment.cli.compose import compose
-from trainer.callbacks.recorder import TIMES, MetricsRow, read_metrics
+from trainer.callbacks.recorder import METRICS_FILE, MetricsRow, read_rows
 from trainer.run.config import Config, parse_config
 
 QUIET = Console(quiet=True)
@@ -34,7 +34,13 @@ def small_config(photos: Path, *overrides: str) -> Config:
 
 def timeless(row: MetricsRow) -> MetricsRow:
     """Return the values of an epoch that are the same in every run of the same seed."""
-    return {key: value for key, value in row.items() if key not in TIMES}
+    times = ("seconds", "images_per_second", "waiting", "gpu_memory_mib")
+    return {key: value for key, value in row.items() if key not in times}
+
+
+def read_metrics(run: Path) -> list[MetricsRow]:
+    """Return the metrics in the folder of a run, a row for each epoch."""
+    return read_rows(run / METRICS_FILE)
 
 
 def rows_of(run: Path) -> list[MetricsRow]:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 
-# Keys of a row that differ between two runs with the same seed.
-TIMES = ("seconds", "images_per_second", "waiting", "gpu_memory_mib")
-
 # Maximum number of rows in steps.jsonl; beyond it, every other one is dropped.
 MAX_STEPS = 4000
 
@@ -267,18 +264,6 @@ def _merged(learner: Learner, meter: Meter[Any], *, keep: bool = False) -> Meter
 
 def _write(rows: Iterable[Mapping[str, float]], file: Path) -> None:
     write_atomically(file, "".join(map(json_line, rows)))
-
-
-def read_metrics(folder: Path) -> list[MetricsRow]:
-    """Read the metrics of a run's epochs from its folder, see `read_rows`.
-
-    Raises:
-        UserError: the folder has none.
-    """
-    file = folder / METRICS_FILE
-    if not file.is_file():
-        raise UserError(f"{folder}: no {METRICS_FILE} in it. Allowed: the folder of a run.")
-    return read_rows(file)
 
 
 def read_rows(file: Path) -> list[MetricsRow]:

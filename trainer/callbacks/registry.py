@@ -41,7 +41,7 @@ def name_in_config(cls: type[Callback]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
-def parse_callbacks(given: object, key: str = "callbacks") -> tuple[Callable[[], Callback], ...]:
+def parse_callbacks(given: object) -> tuple[Callable[[], Callback], ...]:
     """Check the `callbacks` section, `{name: {setting: value}}`, and return a factory for each callback.
 
     A callback that is null is omitted, so that `callbacks.plots=null` switches off one of the defaults.
@@ -49,21 +49,21 @@ def parse_callbacks(given: object, key: str = "callbacks") -> tuple[Callable[[],
     Raises:
         UserError: an unknown callback or setting, or a value that is not allowed.
     """
-    return tuple(partial(_CALLBACKS[name], **values) for name, values in complete_callbacks(given, key).items())
+    return tuple(partial(_CALLBACKS[name], **values) for name, values in complete_callbacks(given).items())
 
 
-def complete_callbacks(given: object, key: str = "callbacks") -> dict[str, dict[str, Any]]:
+def complete_callbacks(given: object) -> dict[str, dict[str, Any]]:
     """Check the `callbacks` section as `parse_callbacks` does; return it with all defaults, without omitted ones."""
     if not isinstance(given, Mapping):
-        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of callbacks, as grad_clip: {{}}.")
+        raise UserError(f"callbacks: {given!r} is not allowed. Allowed: a mapping of callbacks, as grad_clip: {{}}.")
     complete = {}
     known = known_callbacks()
     for name, values in given.items():
         if name not in known:
-            raise UserError(f"{key}.{name}: unknown callback.{suggest(str(name), known)}")
+            raise UserError(f"callbacks.{name}: unknown callback.{suggest(str(name), known)}")
         if isinstance(values, bool):
             allowed = "{}, which adds it, or a mapping of its settings; null, which leaves it out"
-            raise UserError(f"{key}.{name}: {values} is not allowed. Allowed: {allowed}.")
+            raise UserError(f"callbacks.{name}: {values} is not allowed. Allowed: {allowed}.")
         if values is not None:
-            complete[str(name)] = parse_params(settings(known[name]), values, f"{key}.{name}")
+            complete[str(name)] = parse_params(settings(known[name]), values, f"callbacks.{name}")
     return complete

@@ -115,8 +115,8 @@ def once(error: Exception) -> Exception:
 
     if not current().is_main or report(f"rank 0: {error}"):
         return error
-    _, key, value = str(error).partition(" fit.resume=")
-    return UserError(f"{reported().partition(':')[0]} failed; its message says why.{key}{value}")
+    hint = error.hint if isinstance(error, UserError) else ""
+    return UserError(f"{reported().partition(':')[0]} failed; its message says why. {hint}".rstrip())
 
 
 def share(value: T) -> T:

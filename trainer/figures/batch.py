@@ -23,14 +23,7 @@ def plot_batch(images: NDArray[np.uint8], labels: Sequence[str], path: Path, *, 
         labels: N texts; one that is too long for its image gets a second line, then an ellipsis in the middle.
         path: the PNG to write.
         title: a line above the images.
-
-    Raises:
-        ValueError: `images` has another shape or type, or `labels` another length.
     """
-    if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8 or not images.size:
-        raise ValueError(f"images must be (N, H, W, 3) uint8 with N at least 1, not {images.shape} {images.dtype}")
-    if len(labels) != len(images):
-        raise ValueError(f"there must be one label for each of {len(images)} images, not {len(labels)}")
     with new_figure(path, constrained=False) as figure:
         images = images[:MAX_IMAGES]
         factor = max(1, -(-128 // max(images.shape[1:3])))

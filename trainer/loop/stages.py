@@ -30,7 +30,7 @@ class StageSettings:
     name: str = ""
 
 
-def parse_stages(given: object, key: str = "fit.stages") -> tuple[StageSettings, ...]:
+def parse_stages(given: object) -> tuple[StageSettings, ...]:
     """Check an ordered mapping of stages, `{name: {setting: value}}`; null counts as none.
 
     Raises:
@@ -38,19 +38,21 @@ def parse_stages(given: object, key: str = "fit.stages") -> tuple[StageSettings,
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of stages, as small: {{epochs: 5}}.")
+        raise UserError(f"fit.stages: {given!r} is not allowed. Allowed: a mapping of stages, as small: {{epochs: 5}}.")
     if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
-        raise UserError(f"{key}.{twice[0]}: there twice, as text and as a number. Allowed: a name of its own each.")
+        raise UserError(
+            f"fit.stages.{twice[0]}: there twice, as text and as a number. Allowed: a name of its own each."
+        )
     if dotted := [name for name in given if "." in str(name)]:
-        raise UserError(f"{key}.{dotted[0]}: a stage's name has no dot. Allowed: any other name.")
+        raise UserError(f"fit.stages.{dotted[0]}: a stage's name has no dot. Allowed: any other name.")
     stages = tuple(
-        replace(parse_settings(StageSettings, values, f"{key}.{name}"), name=str(name))
+        replace(parse_settings(StageSettings, values, f"fit.stages.{name}"), name=str(name))
         for name, values in given.items()
     )
     takers = [stage.name for stage in stages if stage.epochs is None]
     if len(takers) > 1:
         allowed = "at most one stage without epochs, which takes the rest"
-        raise UserError(f"{key}.{takers[1]}.epochs: null, as in {key}.{takers[0]}. Allowed: {allowed}.")
+        raise UserError(f"fit.stages.{takers[1]}.epochs: null, as in fit.stages.{takers[0]}. Allowed: {allowed}.")
     return stages
 
 
@@ -82,7 +84,7 @@ class FitStage:
 
 
 def complete_stages(
-    stages: Sequence[StageSettings], *, epochs: int, size: int, batch_size: int, key: str = "fit.stages"
+    stages: Sequence[StageSettings], *, epochs: int, size: int, batch_size: int
 ) -> tuple[FitStage, ...]:
     """Fill in the settings that stages leave open.
 
@@ -91,7 +93,6 @@ def complete_stages(
         epochs: number of epochs of the whole fit.
         size: side of the images in stages without a size of their own, in pixels.
         batch_size: images in a batch in stages without a batch size of their own.
-        key: key path of the stages.
 
     Raises:
         UserError: the stages' epochs do not add up to those of the fit.
@@ -101,11 +102,13 @@ def complete_stages(
     is_open = any(stage.epochs is None for stage in stages)
     if rest and not is_open:
         allowed = "the same number, or one stage without epochs, which takes the rest"
-        raise UserError(f"{key}: the stages have {amount(fixed, 'epoch')}, fit.epochs is {epochs}. Allowed: {allowed}.")
+        raise UserError(
+            f"fit.stages: the stages have {amount(fixed, 'epoch')}, fit.epochs is {epochs}. Allowed: {allowed}."
+        )
     if rest < 1 and is_open:
         name = next(stage.name for stage in stages if stage.epochs is None)
         raise UserError(
-            f"{key}.{name}: no epoch is left for it, the others have {fixed} of {epochs}. "
+            f"fit.stages.{name}: no epoch is left for it, the others have {fixed} of {epochs}. "
             f"Allowed: at least one; a larger fit.epochs, or fewer epochs before or after it."
         )
     lengths = [stage.epochs or rest for stage in stages]

@@ -86,13 +86,13 @@ def model(kind: str) -> Callable[[M], M]:
     return decorate
 
 
-def parse_model(given: object, key: str = "model") -> Model:
+def parse_model(given: object) -> Model:
     """Check the `model` section, `{kind: name, ...settings}`.
 
     Raises:
         UserError: an unknown kind or setting, or a value that is not allowed.
     """
-    return parse_named(_MODELS, given, key, "kind")
+    return parse_named(_MODELS, given, "model", "kind")
 
 
 @model("cnn")

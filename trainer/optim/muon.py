@@ -23,7 +23,7 @@ from trainer.optim.layers import layer_of, matches
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
-def orthogonalize(matrices: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
+def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
     """Bring all singular values near 1, about 0.7 to 1.2, by Newton-Schulz iterations.
 
     Computes in bfloat16 on a GPU and in float32 elsewhere; a matrix of zeros stays zero.
@@ -31,7 +31,6 @@ def orthogonalize(matrices: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor
     Args:
         matrices: (N, rows, columns).
         steps: iterations; each multiplies small singular values by 3.4.
-        eps: added to the norms.
 
     Returns:
         (N, rows, columns) in the precision of the computation.
@@ -40,7 +39,7 @@ def orthogonalize(matrices: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor
     x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     x = x.mT if tall else x
     # No singular value exceeds the Frobenius norm.
-    x = x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) + eps)
+    x = x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) + 1e-7)
     a, b, c = _QUINTIC
     for _ in range(steps):
         gram = x @ x.mT

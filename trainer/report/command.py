@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from augment.cli.parser import USAGE, Parser, readable_errors, writing
 from augment.cli.trust import add_trust_flag
 from augment.support.errors import UserError, describe_error
-from trainer.report.page import write_report
-from trainer.report.record import REPORT_FILE
+from trainer.report.page import write_record
+from trainer.report.record import REPORT_FILE, read_record
 from trainer.run.config import config_file
 
 _EXAMPLES = """\
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         for folder in folders:
             with writing(f"{folder / REPORT_FILE}"):
                 try:
-                    file = write_report(folder, overrides=plus, trust=options.trust)
+                    file = write_record(read_record(folder, plus, trust=options.trust))
                 except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                     raise UserError(f"{folder}: its files do not fit together ({describe_error(error)}).") from error
                 sys.stdout.write(f"{file}\n")

@@ -17,6 +17,7 @@ from trainer.tasks.display import WrongSample
 
 _THREADS = 4
 _MOST_PIXELS = 2**26  # of a figure; those of a run have a tenth
+_WIDEST = 1600
 
 
 class Mistake(NamedTuple):
@@ -62,7 +63,7 @@ def _thumbnail(file: ImageRef) -> str:
     return "" if image is None else _jpeg(image, quality=82)
 
 
-def inline_image(file: Path, widest: int = 1600) -> str:
+def inline_image(file: Path) -> str:
     """Return an image in the run's folder as a data URI; empty if there is none."""
     try:
         with Image.open(file, formats=["PNG"]) as image:
@@ -71,8 +72,8 @@ def inline_image(file: Path, widest: int = 1600) -> str:
             colors = image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return ""
-    if colors.width > widest:
-        colors = colors.resize((widest, round(colors.height * widest / colors.width)), Image.Resampling.LANCZOS)
+    if colors.width > _WIDEST:
+        colors = colors.resize((_WIDEST, round(colors.height * _WIDEST / colors.width)), Image.Resampling.LANCZOS)
     return _jpeg(colors, quality=85)
 
 

@@ -1,7 +1,7 @@
 """The page of a report: a record, rendered with the template."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from math import isfinite, nan, sqrt
@@ -21,9 +21,9 @@ from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
 from trainer.report.findings import findings
 from trainer.report.images import inline_image, mistakes
-from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record
+from trainer.report.record import MISTAKES, REPORT_FILE, Record
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
-from trainer.run.summary import RUNNING, Summary
+from trainer.run.summary import RUNNING
 from trainer.tasks.display import FigureImage, Matrix, Section, percent
 from trainer.tasks.metrics import wilson_interval
 from trainer.tasks.registry import monitored
@@ -32,29 +32,13 @@ from trainer.tasks.task import AUTO
 RELOAD = 30  # seconds after which the page of a run in progress loads itself again
 
 
-def write_report(
-    folder: Path, ending: Summary | None = None, overrides: Sequence[str] = (), *, trust: bool = False
-) -> Path:
-    """Write the report of a run into its folder, in place of an old one only when it is complete.
-
-    Args:
-        folder: folder of the run.
-        ending: how the run ended, if summary.json does not have it yet.
-        overrides: `key=value` that replace values of the run's configuration.
-        trust: whether the folder may name code to import, see `augment.cli.trust`.
-
-    Returns:
-        The file.
+def write_record(record: Record) -> Path:
+    """Write the page of a record into its folder, in place of an old one only when it is complete; return the file.
 
     Raises:
         OSError: the file cannot be written.
         UserError: it is a link.
     """
-    return write_record(read_record(folder, ending, overrides, trust=trust))
-
-
-def write_record(record: Record) -> Path:
-    """Write the page of a record into its folder; see `write_report`."""
     file = no_link(record.folder / REPORT_FILE)
     write_atomically(file, render(record))
     return file

@@ -139,25 +139,17 @@ class Record:
             self.samples = self.task.samples(**best.samples)
 
 
-def read_record(
-    folder: Path,
-    ending: Summary | None = None,
-    overrides: Sequence[str] = (),
-    *,
-    trust: bool = False,
-    model: bool = True,
-) -> Record:
+def read_record(folder: Path, overrides: Sequence[str] = (), *, trust: bool = False, model: bool = True) -> Record:
     """Read the folder of a run.
 
     Args:
         folder: folder of the run.
-        ending: how the run ended; None: as summary.json has it.
         overrides: `key=value` that replace values of the run's configuration.
         trust: whether the folder may name code to import, see `augment.cli.trust`.
         model: whether to read best.pt, and to build the model in order to count its parameters.
     """
     files = [file for file in (folder / CONFIG_FILE, folder / PLAN_FILE) if file.is_file()]
-    record = Record(folder, ending or _ending(folder))
+    record = Record(folder, _ending(folder))
     attempt = record.attempt
 
     def configured(*, data: bool) -> Config:

@@ -77,18 +77,18 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
 
 
-def parse_fit(given: object, key: str = "fit") -> Fit:
+def parse_fit(given: object) -> Fit:
     """Check the `fit` section and return it typed.
 
     Raises:
         UserError: an unknown key, or a value that is not allowed.
     """
     if not isinstance(given, Mapping):
-        return parse_settings(Fit, given, key)
+        return parse_settings(Fit, given, "fit")
     known = {**settings(Fit), "stages": None}
-    check_known(given, known, key)
-    fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, key)
-    return replace(fit, stages=parse_stages(given.get("stages"), f"{key}.stages"))
+    check_known(given, known, "fit")
+    fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, "fit")
+    return replace(fit, stages=parse_stages(given.get("stages")))
 
 
 def check_ranks(fit: Fit, size: int) -> None:

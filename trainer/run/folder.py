@@ -59,9 +59,9 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
 
 
 @contextmanager
-def owned(folder: Path, resumed: str | None = None, *, key: str = "folder") -> Iterator[None]:
+def owned(folder: Path, resumed: str | None = None) -> Iterator[None]:
     """Hold a folder's lock during its run; call `reserve` first if that has not been done yet."""
-    reserve(folder, resumed, key=key)
+    reserve(folder, resumed)
     lock = _reserved.pop(folder.resolve())
     try:
         yield

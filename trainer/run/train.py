@@ -159,7 +159,8 @@ def _train(
             log.exception("the run failed", exc_info=failure)
             raise failure from failure.__cause__
         if (folder / LAST).is_file() and not isinstance(failure, NonFiniteLossError):
-            failure.args = (f"{failure} fit.resume={shown(folder)} continues from its last checkpoint.",)
+            failure.hint = f"fit.resume={shown(folder)} continues from its last checkpoint."
+            failure.args = (f"{failure} {failure.hint}",)
         log.error("the run failed: %s", failure, exc_info=cause if isinstance(failure, OwnCodeError) else None)
         raise failure from cause
     else:

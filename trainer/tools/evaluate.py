@@ -12,7 +12,7 @@ from rich.text import Text
 
 from augment.cli.parser import USAGE, Parser, one_of, readable_errors, table_console, writing
 from augment.cli.trust import add_trust_flag
-from augment.data.check import require_readable
+from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.formats.folder import scan_split
 from augment.data.sources import load_dataset
@@ -82,7 +82,7 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
                         "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
     listed = scan_split(folder, trained.classes)
     warn_of_foreign(Dataset(trained.classes, listed, NO_VAL))
-    return require_readable(listed, "val", skip_bad=False)
+    return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
 
 
 def _own_split(trained: Trained) -> Split:
@@ -144,8 +144,12 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
     """Parse `RUN [DIR] [key=value ...]`: return the flags, both folders and the overrides.
 
     Raises:
+        SystemExit: nothing is given, so the help was printed.
         UserError: another number of folders is given.
     """
+    if not given:
+        parser.print_help()
+        raise SystemExit(USAGE)
     options, folders, overrides = parser.split_paths(given)
     if not 1 <= len(folders) <= 2:
         raise UserError(f"{len(folders)} folders are given. Allowed: the folder of a run, and one with images.")
@@ -155,11 +159,7 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        parser = _parser()
-        if not arguments:
-            parser.print_help()
-            return USAGE
-        options, run, folder, overrides = run_and_images(parser, arguments)
+        options, run, folder, overrides = run_and_images(_parser(), arguments)
         scores = evaluate(run, folder, overrides, tta=options.tta, trust=options.trust)
         _report(scores, run, folder, overrides)
     return 0

@@ -44,13 +44,11 @@ def draw_scene(split: str, index: int) -> Image.Image:
     return expose(rng, scene.reduce(OVERSAMPLING))
 
 
-def make_scenes(root: Path, *, train: int = TRAIN, val: int = VAL) -> Path:
+def make_scenes(root: Path) -> Path:
     """Draw the set into a folder of its own under `root`, unless it is there already.
 
     Args:
         root: the parent folder; made when missing.
-        train: images of the train split.
-        val: images of the val split.
 
     Returns:
         The folder, with {train,val}/<index>.jpg, the lists train.txt and val.txt, and classes.txt.
@@ -58,11 +56,11 @@ def make_scenes(root: Path, *, train: int = TRAIN, val: int = VAL) -> Path:
     Raises:
         UserError: the folder cannot be written.
     """
-    counts = {"train": train, "val": val}
+    counts = {"train": TRAIN, "val": VAL}
     images = {f"{split}/{index:03d}.jpg": (split, index) for split in counts for index in range(counts[split])}
     lines = {name: " ".join([name, *labels_of(*of)]) for name, of in images.items()}
     texts = {f"{split}.txt": [lines[name] for name, of in images.items() if of[0] == split] for split in counts}
-    folder = root / f"scenes-v{VERSION}-{train}-{val}"
+    folder = root / f"scenes-v{VERSION}-{TRAIN}-{VAL}"
     return make_set(folder, images, draw_scene, texts | {"classes.txt": list(CLASSES)})
 
 

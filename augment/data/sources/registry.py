@@ -183,21 +183,21 @@ def source(name: str) -> Callable[[S], S]:
     return decorate
 
 
-def parse_data(given: object, key: str = "data") -> Source:
+def parse_data(given: object) -> Source:
     """Check the `data` section, `{source: name, ...settings}`.
 
     Raises:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
-    source = parse_named(_SOURCES, given, key, "source")
+    source = parse_named(_SOURCES, given, "data", "source")
     if source.folds is None and source.fold is not None:
-        raise UserError(f"{key}.fold={source.fold}: of how many? Allowed: null, or with {key}.folds=K.")
+        raise UserError(f"data.fold={source.fold}: of how many? Allowed: null, or with data.folds=K.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):
-        wrong = f"{key}.fold={source.fold}: no such one of {source.folds} folds, which count from 0"
-        was = f"{key}.fold: missing" if source.fold is None else wrong
-        raise UserError(f"{was}. Allowed: 0 to {source.folds - 1}, or -m '{key}.fold=range({source.folds})' for all.")
+        wrong = f"data.fold={source.fold}: no such one of {source.folds} folds, which count from 0"
+        was = "data.fold: missing" if source.fold is None else wrong
+        raise UserError(f"{was}. Allowed: 0 to {source.folds - 1}, or -m 'data.fold=range({source.folds})' for all.")
     if source.folds is not None and source.val_fraction is not None:
-        raise UserError(f"{key}.val_fraction={source.val_fraction:g}: but {key}.folds={source.folds}. Allowed: either.")
+        raise UserError(f"data.val_fraction={source.val_fraction:g}: but data.folds={source.folds}. Allowed: either.")
     return source
 
 

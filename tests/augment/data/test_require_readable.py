@@ -6,7 +6,7 @@ import pytest
 from image_bytes import encoded, write
 
 from augment.data import check
-from augment.data.check import require_readable
+from augment.data.check import check_files, leave_out
 from augment.data.dataset import Split
 from augment.support.errors import UserError
 
@@ -16,6 +16,11 @@ def split_of(tmp_path: Path, good: int, bad: int) -> Split:
     names = sorted([f"{i:02d}_good.jpg" for i in range(good)] + [f"{i:02d}_bad.jpg" for i in range(bad)])
     files = tuple(write(tmp_path, name, encoded("JPEG") if "good" in name else b"") for name in names)
     return Split(files, tuple(int("good" in name) for name in names))
+
+
+def require_readable(split: Split, name: str, *, skip_bad: bool, cache: Path | None = None) -> Split:
+    """Check a split and return the part of it that can be decoded."""
+    return leave_out(split, name, check_files(split.files, cache=cache), skip_bad=skip_bad, cache=cache)
 
 
 def test_a_readable_split_is_returned_unchanged(tmp_path: Path) -> None:

@@ -328,11 +328,6 @@ def test_errors_in_val_have_its_key_path() -> None:
     assert refusal({"train": {"flip": {}}, "val": {"flip": {"p": 2}}}).startswith("aug.val.flip.p: 2 is not allowed.")
 
 
-def test_errors_use_the_key_path_of_the_caller() -> None:
-    with pytest.raises(UserError, match=r"^recipe\.train\.flip\.p: 2 is not allowed\."):
-        parse_aug({"train": {"flip": {"p": 2}}}, key="recipe")
-
-
 def test_duplicate_step_names() -> None:
     with pytest.raises(UserError, match=r"aug.train.1: given twice"):
         parse_aug({"train": {1: {"op": "rotate"}, "1": {"op": "flip"}}})

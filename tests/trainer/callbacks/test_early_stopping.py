@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from fakes import make_learner, on
+from runs import read_metrics
 
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.early_stopping import EarlyStopping
-from trainer.callbacks.recorder import Recorder, read_metrics
+from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner

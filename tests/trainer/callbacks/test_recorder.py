@@ -9,12 +9,12 @@ import pytest
 import torch
 from fakes import make_learner, needs_gpu, noise_loader, on, raises
 from recorded import KEYS, TRAIN_KEYS, VAL, known
-from runs import timeless
+from runs import read_metrics, timeless
 
 from augment.support.errors import UserError
 from augment.support.files import json_line
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.recorder import METRICS_FILE, NonFiniteLossError, Recorder, read_metrics
+from trainer.callbacks.recorder import METRICS_FILE, NonFiniteLossError, Recorder
 from trainer.loop.callback import CancelBatch, CancelEpoch, CancelTrain, CancelValidate
 from trainer.loop.learner import Learner
 from trainer.tasks.classify import ClassSamples
@@ -113,14 +113,6 @@ def test_a_damaged_line_before_others_is_named(line: str, tmp_path: Path) -> Non
         return
     with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is no row of metrics \("):
         read_metrics(tmp_path)
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_read_metrics_refuses_a_folder_without_a_run(there: bool, tmp_path: Path) -> None:
-    folder = tmp_path if there else tmp_path / "missing"
-    with pytest.raises(UserError) as caught:
-        read_metrics(folder)
-    assert str(caught.value) == f"{folder}: no metrics.jsonl in it. Allowed: the folder of a run."
 
 
 def broken(value: float, when: Callable[[Learner], bool], learner: Learner) -> Learner:

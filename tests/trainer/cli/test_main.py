@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from fakes import assert_same
 from PIL import Image
-from runs import rows_of
+from runs import read_metrics, rows_of
 
-from trainer.callbacks.recorder import read_metrics
 from trainer.cli.main import main
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.sweeps.ledger import read_ledger

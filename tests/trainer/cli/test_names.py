@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from photos import draw_photo
 from PIL import Image
+from runs import read_metrics
 
 from augment.cli.tools import run_tool
 from augment.support.text import as_bytes, keep_names
-from trainer.callbacks.recorder import read_metrics
 from trainer.cli.main import main
 from trainer.run.config import left_out_of
 from trainer.tools import evaluate, predict

@@ -13,11 +13,10 @@ import pytest
 import torch
 from fakes import assert_same
 from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environment, settings_of, state_of
-from runs import rows_of
+from runs import read_metrics, rows_of
 
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
-from trainer.callbacks.recorder import read_metrics
 from trainer.cli import ranks
 from trainer.run.config import load_config
 from trainer.run.jobs import check_jobs
@@ -177,7 +176,9 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("trainer.loop.ranks.report", lambda _: first)
     monkeypatch.setattr("trainer.loop.ranks.reported", lambda: "rank 1: the same")
-    error = UserError("the same. fit.resume=run continues.")
+    error = UserError("the same fit.resume=old. fit.resume=run continues.")
+    assert str(ranks.once(error)) == (str(error) if first else "rank 1 failed; its message says why.")
+    error.hint = "fit.resume=run continues."
     short = "rank 1 failed; its message says why. fit.resume=run continues."
     assert str(ranks.once(error)) == (str(error) if first else short)
 

@@ -1,7 +1,5 @@
 """The confusion matrix: counts, names, and how large it grows."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from figures import LONG, assert_apart, assert_whole, confusion, draw, extents, figure_of
@@ -69,9 +67,3 @@ def test_confusion_shortens_names_that_would_dwarf_it() -> None:
 def test_confusion_of_nothing() -> None:
     axes = figure_of(plot_confusion, np.zeros((2, 2), dtype=int), ["cat", "dog"]).axes[0]
     assert axes.get_title("left") == "No samples"
-
-
-@pytest.mark.parametrize(("shape", "size"), [((2, 3), 2), ((3, 3), 2), ((0, 0), 0), ((4,), 2)])
-def test_confusion_refuses_other_shapes(tmp_path: Path, shape: tuple[int, ...], size: int) -> None:
-    with pytest.raises(ValueError, match="counts must be"):
-        plot_confusion(np.zeros(shape, dtype=int), ["cat"] * size, tmp_path / "confusion.png")

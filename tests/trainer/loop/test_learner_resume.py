@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from fakes import assert_same, make_learner, needs_gpu, noise_loader, on, raises, tiny_model
-from runs import rows_of, timeless
+from runs import read_metrics, rows_of, timeless
 
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.ema import EMA
-from trainer.callbacks.recorder import Recorder, read_metrics
+from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import Callback, CancelFit, CancelStep
 from trainer.loop.checkpoint import LAST, FitState, load

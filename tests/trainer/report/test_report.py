@@ -20,7 +20,7 @@ from trainer.optim.schedule import lin, one_cycle
 from trainer.report import page
 from trainer.report.charts import charts
 from trainer.report.images import mistakes
-from trainer.report.page import render, write_report
+from trainer.report.page import render, write_record
 from trainer.report.record import REPORT_FILE, read_record
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.environment import ENVIRONMENT_FILE
@@ -38,7 +38,7 @@ def test_repeated_images_are_counted_once() -> None:
 
 
 def test_all_sections_appear_in_order(run: Path) -> None:
-    file = write_report(run)
+    file = write_record(read_record(run))
     assert file == run / REPORT_FILE
     text = Page(file.read_text())
     assert text.sections == ["curves", "classes", "mistakes", "fed", "again"]

@@ -10,8 +10,8 @@ from textwrap import dedent
 
 import pytest
 from files_of_sources import drawn, put
+from runs import read_metrics
 
-from trainer.callbacks.recorder import read_metrics
 from trainer.cli.main import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_plugin")]

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from fakes import on
-from runs import BARE, QUIET, draw_classes, small_config
+from runs import BARE, QUIET, draw_classes, read_metrics, small_config
 
 from augment.support.signals import STOP_SIGNALS
 from trainer.callbacks.grad_clip import GradClip
-from trainer.callbacks.recorder import read_metrics
 from trainer.cli import main as cli
 from trainer.run import build
 from trainer.run import train as run

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from reports import Page, counted, record, row
+from runs import read_metrics
 
 from augment.cli.compose import compose
 from augment.data.dataset import Dataset, Split
 from augment.data.sources.registry import _SOURCES, Source, source
 from augment.support.errors import UserError
-from trainer.callbacks.recorder import read_metrics
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.report.page import render
 from trainer.run.check import check_config

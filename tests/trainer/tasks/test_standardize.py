@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 from photos import draw_photo
 from PIL import Image
 from rich.console import Console
+from runs import read_metrics
 from torch import nn
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
-from trainer.callbacks.recorder import read_metrics
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.report.page import render
 from trainer.report.record import read_record

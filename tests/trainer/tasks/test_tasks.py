@@ -12,11 +12,11 @@ import torch
 from photos import draw_photo
 from PIL import Image
 from rich.console import Console
+from runs import read_metrics
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.recorder import read_metrics
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report.page import render
 from trainer.report.record import read_record

@@ -243,7 +243,7 @@ def test_a_configuration_is_tried_and_its_model_left_alone(folder, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     # The stages of a fit have other sizes, and not as many epochs as the test.
     stages = ["fit.epochs=2", "fit.stages={a: {epochs: 1, size: 8}, b: {epochs: 1}}"]
-    curve = find_lr(parse_config(compose([*small(folder), *stages])), steps=40)
+    curve = find_lr(parse_config(compose([*small(folder), *stages])), 1e-6, 10.0, 40)
     assert 1e-5 < curve.suggestion < 3
     assert curve.losses[0] == pytest.approx(math.log(2), abs=0.5)
     assert not list(tmp_path.glob("outputs/2*"))

@@ -4,7 +4,7 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
-from augment.cli.parser import USAGE, Parser, one_of, output, readable_errors, whole_number
+from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number
 from augment.cli.trust import add_trust_flag
 from trainer.tools.evaluate import run_and_images
 
@@ -49,11 +49,7 @@ def _parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        parser = _parser()
-        if not arguments:
-            parser.print_help()
-            return USAGE
-        options, run, images, overrides = run_and_images(parser, arguments)
+        options, run, images, overrides = run_and_images(_parser(), arguments)
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import
 
         export_run(options, run, images, overrides)

@@ -29,8 +29,7 @@ from trainer.tools.find_lr.curve import Curve, read_curve
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
-START, END, STEPS = 1e-6, 10.0, 100
-MIN_STEPS = 20
+_START, _END, _STEPS = 1e-6, 10.0, 100
 
 _EVERY = 10  # steps between two checks of the losses, which wait for the device
 
@@ -56,7 +55,7 @@ class LRFinder(Callback):
 
     order = -5  # as the scheduler, which it replaces
 
-    def __init__(self, start: float = START, end: float = END, steps: int = STEPS) -> None:
+    def __init__(self, start: float = _START, end: float = _END, steps: int = _STEPS) -> None:
         self._rise, self._wanted = exp(start, end), steps
 
     def before_fit(self, learner: Learner) -> None:
@@ -111,22 +110,20 @@ class LRFinder(Callback):
         return self._rise(step / max(1, self._steps - 1))
 
 
-def find_lr(config: Config, *, start: float = START, end: float = END, steps: int = STEPS) -> Curve:
+def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
     """Run a learning rate range test: model, data and optimizer as configured, nothing is written.
 
     Args:
         config: the checked configuration.
         start: the first learning rate.
         end: the last learning rate, larger than `start`.
-        steps: optimizer steps, at least `MIN_STEPS`; passes over the training data are repeated as needed.
+        steps: optimizer steps; passes over the training data are repeated as needed.
 
     Raises:
         UserError: the loss is not finite from the beginning, the range is empty, or the GPU's memory is too small.
     """
-    if not 0 < start < end:
+    if start >= end:
         raise UserError(f"--from {start:g} --to {end:g}: not allowed. Allowed: numbers above 0, the second the larger.")
-    if steps < MIN_STEPS:
-        raise UserError(f"--steps {steps}: not allowed. Allowed: a whole number of at least {MIN_STEPS}.")
     from trainer.run.build import make_learner, make_loaders, release_memory, using
 
     device = config.fit.torch_device()
@@ -169,12 +166,12 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
 
 def _parser() -> Parser:
     parser = Parser("trainer find_lr", "Raise the learning rate from step to step, and suggest one.", _EXAMPLES)
-    parser.add_argument("--from", dest="start", type=positive_number(), default=START, metavar="LR",
-                        help=f"first learning rate, default {START:g}")  # fmt: skip
-    parser.add_argument("--to", dest="end", type=positive_number(), default=END, metavar="LR",
-                        help=f"last learning rate, default {END:g}")  # fmt: skip
-    parser.add_argument("--steps", type=whole_number(MIN_STEPS, 100_000), default=STEPS, metavar="N",
-                        help=f"steps of the optimizer, default {STEPS}")  # fmt: skip
+    parser.add_argument("--from", dest="start", type=positive_number(), default=_START, metavar="LR",
+                        help=f"first learning rate, default {_START:g}")  # fmt: skip
+    parser.add_argument("--to", dest="end", type=positive_number(), default=_END, metavar="LR",
+                        help=f"last learning rate, default {_END:g}")  # fmt: skip
+    parser.add_argument("--steps", type=whole_number(20, 100_000), default=_STEPS, metavar="N",
+                        help=f"steps of the optimizer, default {_STEPS}")  # fmt: skip
     parser.add_argument(
         "--out", type=png_file, metavar="FILE.png", help="where to write; by default a folder of outputs/"
     )
@@ -192,7 +189,7 @@ def main(arguments: Sequence[str]) -> int:
         from trainer.run.check import check_config  # PyTorch takes seconds to import
 
         check_config(config)
-        curve = find_lr(config, start=options.start, end=options.end, steps=options.steps)
+        curve = find_lr(config, options.start, options.end, options.steps)
         out = options.out or new_folder("-find_lr") / "lr_find.png"
         _report(curve, config, out)
     return 0 if curve.suggestion is not None else 1
