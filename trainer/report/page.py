@@ -113,7 +113,7 @@ def _headline(record: Record) -> dict[str, Any]:
         tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}{_last(record)}"))
     for column in record.task.metrics:
         if column.above and column.key in record.best:
-            value = column.page.format(record.best[column.key])
+            value = _shown(record, record.best[column.key])
             tiles.append((column.title.replace("val ", "validation "), value, "of the best epoch"))
     if isfinite(record.ending.seconds):
         notes = ["since resuming"] if record.config is not None and record.config.fit.resume else []
@@ -160,7 +160,7 @@ def _last(record: Record) -> str:
     score = last.get(f"val_{record.task.score}", nan)
     if last["epoch"] == record.best["epoch"] or not isfinite(score):
         return ""
-    return f"; last epoch: {_shown(record, score)}"
+    return f"; last epoch: {_shown(record, score)}".replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _sizes(record: Record) -> str:
