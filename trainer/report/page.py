@@ -95,7 +95,7 @@ def template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "cells": _cells, "name_of": name_of, "file_name": file_name}
+    environment.filters |= {"percent": _percent, "cells": _cells, "name_of": name_of, "file_name": file_name}
     return environment.get_template("page.html.jinja")
 
 
@@ -146,7 +146,12 @@ def _headline(record: Record) -> dict[str, Any]:
 
 
 def _shown(record: Record, score: float) -> str:
-    return percent(score, 1) if record.task.share else f"{score:.4g}"
+    return _percent(score, 1) if record.task.share else f"{score:.4g}"
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    """Write a share as percent that no line break separates from its sign."""
+    return percent(share, digits).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _monitor(record: Record) -> str:
@@ -160,7 +165,7 @@ def _last(record: Record) -> str:
     score = last.get(f"val_{record.task.score}", nan)
     if last["epoch"] == record.best["epoch"] or not isfinite(score):
         return ""
-    return f"; last epoch: {_shown(record, score)}".replace(" %", "\N{NO-BREAK SPACE}%")
+    return f"; last epoch: {_shown(record, score)}"
 
 
 def _sizes(record: Record) -> str:
