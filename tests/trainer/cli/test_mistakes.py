@@ -28,6 +28,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["fit.pretrained=true"], "fit.pretrained: unknown key. Did you mean 'model.pretrained'?"),
         (["fit.ema=0.9"], "fit.ema: unknown key. Did you mean 'callbacks.ema'?"),
         (["fit.mixup=0.2"], "fit.mixup: unknown key. Did you mean 'aug.train.mixup'?"),
+        (["fit.schedule=cosine"], "fit.schedule: unknown name 'cosine'. Did you mean 'one_cycle'?"),
         (["fit.seed=1"], "fit.seed: unknown key. Did you mean 'seed'?"),
         (["data.batch_size=8"], "data.batch_size: unknown key. Did you mean 'fit.batch_size'?"),
         (["model.workers=8"], "model.workers: unknown key. Did you mean 'fit.threads'?"),
