@@ -170,13 +170,13 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
 def _parser() -> Parser:
     parser = Parser("trainer find_lr", "Raise the learning rate from step to step, and suggest one.", _EXAMPLES)
     parser.add_argument("--from", dest="start", type=positive_number(), default=START, metavar="LR",
-                        help=f"first learning rate, default {START:g}")  # fmt: skip
+                        help=f"first learning rate (default: {START:g})")  # fmt: skip
     parser.add_argument("--to", dest="end", type=positive_number(), default=END, metavar="LR",
-                        help=f"last learning rate, default {END:g}")  # fmt: skip
+                        help=f"last learning rate (default: {END:g})")  # fmt: skip
     parser.add_argument("--steps", type=whole_number(MIN_STEPS, 100_000), default=STEPS, metavar="N",
-                        help=f"steps of the optimizer, default {STEPS}")  # fmt: skip
+                        help=f"steps of the optimizer (default: {STEPS})")  # fmt: skip
     parser.add_argument(
-        "--out", type=png_file, metavar="FILE.png", help="where to write; by default a folder of outputs/"
+        "--out", type=png_file, metavar="FILE.png", help="the figure (default: in a new folder of outputs)"
     )
     return parser
 
