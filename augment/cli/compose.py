@@ -234,6 +234,9 @@ class Recipe:
     plugins: tuple[str, ...]
     plain: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        return f"Recipe({self.plain.get('aug')})"
+
     def source(self) -> "Source":
         """Check the section `data` and return the source of images.
 

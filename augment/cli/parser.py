@@ -153,7 +153,7 @@ def output(text: str) -> Path:
     path = Path(text)
     there = next(some for some in (path.absolute(), *path.absolute().parents) if some.exists())
     if there != path.absolute() and not there.is_dir():
-        raise ArgumentTypeError(f"{text} cannot be made: {there} is no folder")
+        raise ArgumentTypeError(f"{text} cannot be made: {there} is not a folder")
     if not os.access(there, os.W_OK):
         raise ArgumentTypeError(f"{text} cannot be written: {there} may not be written to")
     return path

@@ -34,7 +34,7 @@ def warn_of_copies(dataset: Dataset) -> None:
     found = []
     if scored:
         are = plural(len(scored), "is a copy of a train image", "are copies of train images")
-        found.append(f"{len(scored):,} of {amount(len(dataset.val), 'val image')} {are}, as {name_of(scored[0])}")
+        found.append(f"{len(scored):,} of {amount(len(dataset.val), 'val image')} {are}, such as {name_of(scored[0])}")
     if clashing := [images for images in targets.values() if len(images) > 1]:
         (one, first), (other, second), *_ = clashing[0].items()
         shown = [
@@ -42,7 +42,7 @@ def warn_of_copies(dataset: Dataset) -> None:
             for target, image in ((one, first), (other, second))
         ]
         what = "numbers" if dataset.task == "regress" else "labels"
-        found.append(f"{amount(len(clashing), 'image')} with copies of other {what}, as {' and '.join(shown)}")
+        found.append(f"{amount(len(clashing), 'image')} with copies of other {what}, such as {' and '.join(shown)}")
     if found:
         logger.warning("data: %s; python -m augment info lists them", "; ".join(found))
 

@@ -184,7 +184,7 @@ def _describe(head: bytes) -> str:
         return f"is a Photoshop file{NOT_DECODED}; {allowed}"
     if head.startswith((b"\xff\xd8\xff", b"\x89PNG")):
         return "has a broken header, or is of a kind that is not decoded (a JPEG with 12 bits a channel, for one)"
-    return f"is no image that DALI decodes; {allowed}"
+    return f"is not an image that DALI decodes; {allowed}"
 
 
 @contextmanager

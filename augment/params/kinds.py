@@ -115,7 +115,7 @@ class Texts(Param[tuple[str, ...]]):
     def parse(self, value: object, key: str) -> tuple[str, ...] | None:
         """Validate a list as `Param.parse` does; the error about a single string shows how to write a list."""
         if isinstance(value, str) and value:
-            raise UserError(f"{key}: {value!r} is not allowed. Allowed: {self.allowed()}, as {key}=[{value}].")
+            raise UserError(f"{key}: {value!r} is not allowed. Allowed: {self.allowed()}, such as {key}=[{value}].")
         return super().parse(value, key)
 
     def _convert(self, value: object) -> tuple[str, ...] | None:

@@ -100,7 +100,7 @@ def _readings(value: object) -> Iterator[object]:
     """Yield what a value that is not allowed may mean: 0,5 for 0.5, 20% for 0.2, 3.0 for 3, 7..9 for [7, 9]."""
     if isinstance(value, str):
         text = re.sub(r"(?<=\d),(?=\d)", ".", value) if value.count(",") == 1 else value
-        begins = re.match(r"(\w=)?\W*\d", text)  # resnet18 is no number
+        begins = re.match(r"(\w=)?\W*\d", text)  # resnet18 is not a number
         numbers = [_number(n) for n in re.findall(_NUMBER, text.replace("..", " "), re.IGNORECASE) if begins]
         if len(numbers) == 1:
             yield float(f"{numbers[0] / 100:g}") if "%" in text else numbers[0]

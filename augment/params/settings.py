@@ -35,7 +35,7 @@ def check_known(
 
     Args:
         given: the mapping found at `key`.
-        known: the allowed keys with their parameters; None for a key that is no parameter.
+        known: the allowed keys with their parameters; None for a key that is not a parameter.
         key: full key path of the mapping; empty at the top.
         others: names that are known elsewhere, each with what to write here.
 
@@ -57,7 +57,7 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
         key: full key path of the mapping; empty at the top.
 
     Raises:
-        UserError: it is no mapping, has an unknown key, lacks a required one, or holds a value that is not allowed.
+        UserError: it is not a mapping, has an unknown key, lacks a required one, or holds a value that is not allowed.
     """
     if given is None:
         given = {}

@@ -1,9 +1,8 @@
 """Convert a data set to another format, resizing large images if wanted.
 
 Any source can be converted, whether its targets are classes, labels or numbers. Images that Pillow opens and DALI does
-not, such as AVIF and GIF, become JPEG. Interrupted conversions resume:
-complete shards are validated and kept. Everything that is written is read back by the format's reader and compared by
-count and checksum.
+not, such as AVIF and GIF, become JPEG. Interrupted conversions resume: complete shards are validated and kept.
+Everything that is written is read back by the format's reader and compared by count and checksum.
 """
 
 import os

@@ -281,5 +281,5 @@ def read_rows(file: Path) -> list[MetricsRow]:
                 rows.append(dict(json.loads(line)))
         except (TypeError, ValueError) as error:
             if any(rest.strip(b"\0") for rest in lines[number:]):
-                raise UserError(f"{file}: line {number} is no row of metrics ({first_line(error)}).") from None
+                raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
     return [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]

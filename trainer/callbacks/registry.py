@@ -55,7 +55,9 @@ def parse_callbacks(given: object) -> tuple[Callable[[], Callback], ...]:
 def complete_callbacks(given: object) -> dict[str, dict[str, Any]]:
     """Check the `callbacks` section as `parse_callbacks` does; return it with all defaults, without omitted ones."""
     if not isinstance(given, Mapping):
-        raise UserError(f"callbacks: {given!r} is not allowed. Allowed: a mapping of callbacks, as grad_clip: {{}}.")
+        raise UserError(
+            f"callbacks: {given!r} is not allowed. Allowed: a mapping of callbacks, such as grad_clip: {{}}."
+        )
     complete = {}
     known = known_callbacks()
     for name, values in given.items():

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import getattr_static
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from augment.support.errors import UserError, suggest
@@ -72,6 +73,7 @@ class RunDescription:
         val_files: the validation images, in the order of their indices; empty: unknown.
         validation: what scores of the validation depend on, as plain values by the names of settings.
         notes: sentences about the model that people should read.
+        began: when the run began, on the clock of `time.monotonic`.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class RunDescription:
     val_files: "Sequence[ImageRef]" = ()
     validation: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    began: float = field(default_factory=monotonic)
 
 
 class Callback:

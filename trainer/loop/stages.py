@@ -38,7 +38,9 @@ def parse_stages(given: object) -> tuple[StageSettings, ...]:
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise UserError(f"fit.stages: {given!r} is not allowed. Allowed: a mapping of stages, as small: {{epochs: 5}}.")
+        raise UserError(
+            f"fit.stages: {given!r} is not allowed. Allowed: a mapping of stages, such as small: {{epochs: 5}}."
+        )
     if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
         raise UserError(
             f"fit.stages.{twice[0]}: there twice, as text and as a number. Allowed: a name of its own each."

@@ -77,6 +77,7 @@ class ScheduleSettings(OptimizerSettings):
             aliases=("scheduler", "lr_scheduler", "sched"),
             default="one_cycle",
             options=("one_cycle", "flat_cos", "constant"),
+            others={"cosine": "one_cycle"},
             doc="learning rate schedule",
         )
     )

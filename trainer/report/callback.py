@@ -41,7 +41,6 @@ class Report(Callback):
     # After the callbacks whose files it reads; before Interrupt restores Ctrl-C, so that a second press ends it.
     main_only = True
     order: ClassVar[int] = 85
-    _begun: float = field(default_factory=monotonic, init=False)
     _refresher: Refresher | None = field(default=None, init=False)
     _parameters: int = field(default=0, init=False)
     _read: Background[Record] | None = field(default=None, init=False)  # what does not change during the fit
@@ -62,7 +61,7 @@ class Report(Callback):
                 return
             recorder, best = learner.find(Recorder), best_of(learner)[1]
             ending = Summary(
-                *(RUNNING, folder, len(recorder.rows), dict(best), {}, monotonic() - self._begun),
+                *(RUNNING, folder, len(recorder.rows), dict(best), {}, monotonic() - learner.run.began),
                 name=learner.run.name,
                 tags=learner.run.tags,
             )
@@ -81,7 +80,8 @@ class Report(Callback):
 
         try:
             read = self._read_folder(learner, learner.folder) if self._read is None else self._read.result()
-            ending, recorder = summarize(learner, learner.folder, monotonic() - self._begun), learner.find(Recorder)
+            ending = summarize(learner, learner.folder, monotonic() - learner.run.began)
+            recorder = learner.find(Recorder)
             record = _complete(read, ending, recorder.rows, recorder.steps)
             record.add_best(partial(best_model, learner))
             write_record(record)

@@ -125,7 +125,7 @@ def _schedule(record: Record, title: str, schedule: Schedule, epochs: int) -> Ch
     ends = (values[0], values[-1])
     peak = int(values.argmax() if values.max() > max(ends) else values.argmin())
     steps = "" if before is None else f"{amount(int(before[-1]), 'training batch')}. "
-    course = f"from {values[0]:.3g} over {values[peak]:.3g} to {values[-1]:.3g}"
+    course = f"from {values[0]:.3g} via {values[peak]:.3g} to {values[-1]:.3g}"
     if len(set(values.tolist())) == 1:
         course = f"{values[0]:.3g} throughout"
     elif values[peak] in ends:

@@ -117,10 +117,10 @@ def _waiting(record: Record) -> Iterator[Finding]:
     if not shares:
         return
     share = median(shares)
-    waiting = "GPU" if record.gpu else "model"
+    waiting, cache = ("GPU", "aug.cache, ") if record.gpu else ("model", "")  # the cache is in the GPU's memory
     if share >= 0.1:
         yield Finding(
-            f"The {waiting} waited {percent(share)} of the training time for data: more fit.threads, aug.cache or "
+            f"The {waiting} waited {percent(share)} of the training time for data: {cache}more fit.threads or "
             "smaller files may help.",
             warning=True,
         )

@@ -79,7 +79,7 @@ def template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "cells": _cells, "name_of": name_of, "file_name": file_name}
+    environment.filters |= {"percent": _percent, "cells": _cells, "name_of": name_of, "file_name": file_name}
     return environment.get_template("page.html.jinja")
 
 
@@ -97,7 +97,7 @@ def _headline(record: Record) -> dict[str, Any]:
         tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}{_last(record)}"))
     for column in record.task.metrics:
         if column.above and column.key in record.best:
-            value = column.page.format(record.best[column.key])
+            value = _shown(record, record.best[column.key])
             tiles.append((column.title.replace("val ", "validation "), value, "of the best epoch"))
     if isfinite(record.ending.seconds):
         notes = ["since resuming"] if record.config is not None and record.config.fit.resume else []
@@ -130,7 +130,12 @@ def _headline(record: Record) -> dict[str, Any]:
 
 
 def _shown(record: Record, score: float) -> str:
-    return percent(score, 1) if record.task.share else f"{score:.4g}"
+    return _percent(score, 1) if record.task.share else f"{score:.4g}"
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    """Write a share as percent that no line break separates from its sign."""
+    return percent(share, digits).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _monitor(record: Record) -> str:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -127,6 +128,7 @@ def make_learner(
     callbacks: tuple[Callback, ...],
     group: str | None = None,
     name: str = "",
+    began: float | None = None,
 ) -> Learner:
     """Make the learner of a configuration; the model's initial weights depend only on the seed.
 
@@ -137,6 +139,7 @@ def make_learner(
         callbacks: all callbacks.
         group: name of the sweep that the run is part of.
         name: the run's name, see `trainer.run.labels`.
+        began: when the run began, on the clock of `time.monotonic`; None: now.
     """
     fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
     if device.type == "cuda":
@@ -184,6 +187,7 @@ def make_learner(
             dataset.val.files,
             validation=_validation(config, loaders),
             notes=notes,
+            began=began or monotonic(),
         ),
     )
     if not ranks.is_main:

@@ -4,7 +4,7 @@ Nothing here imports PyTorch or DALI; `trainer.run.check` checks what has to be 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from logging import LogRecord
@@ -20,7 +20,7 @@ from augment.data.images import portable_name
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, notices_of, parse_data
 from augment.params import parse_params, parse_settings, settings
-from augment.recipe.op import load_plugins
+from augment.recipe.op import OPS, load_plugins
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError, first_line
 from augment.support.files import read_some, write_json
@@ -113,6 +113,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         raise UserError(f"data, model: missing. Allowed: {allowed}.")
     top = parse_params(TOP, {n: v for n, v in given.items() if n in TOP}, "")
     load_plugins(top["plugins"], "plugins")
+    _check_sections(given)
     model = parse_model(given.get("model"))
     aug = parse_aug(given.get("aug"))
     data, fit = parse_data(given.get("data")), _with_found_size(parse_fit(given.get("fit")))
@@ -168,14 +169,32 @@ def run_of(weights: str) -> Path | None:
 
 
 def inner_keys() -> dict[str, str]:
-    """Return the key paths of the settings of fit, aug and run, and of all sources, by name and by alias."""
-    sections = [("fit", Fit), ("aug", Aug), *(("data", cls) for cls in SOURCES.values()), ("run", RunLabels)]
-    keys: dict[str, str] = {}
-    for section, cls in sections:
-        for name, param in settings(cls).items():
-            for called in (name, *param.aliases):
-                keys.setdefault(called, f"{section}.{name}")
+    """Return the key paths of callbacks and of what sections hold, by name and by alias."""
+    keys = {name: f"callbacks.{name}" for name in known_callbacks()}
+    for section in ("model", "run", "data", "aug", "fit"):  # the last one counts
+        keys |= _keys_of(section)
     return keys
+
+
+def _keys_of(section: str) -> dict[str, str]:
+    """Return the key paths of a section, whichever source or model it is about, by name and by alias."""
+    kinds: dict[str, Iterable[type]] = {"data": SOURCES.values(), "model": MODELS.values()}
+    classes = kinds.get(section) or [{"fit": Fit, "aug": Aug, "run": RunLabels}[section]]
+    return {
+        called: f"{section}.{name}"
+        for cls in classes
+        for name, param in settings(cls).items()
+        for called in (*param.aliases, name)
+    }
+
+
+def _check_sections(given: Mapping[str, Any]) -> None:
+    """Refuse settings in the wrong section, where the nearest name would be of another setting."""
+    elsewhere = {op: f"aug.train.{op}" for op in OPS} | inner_keys() | {key: key for key in TOP}
+    for section in ("data", "model", "fit"):
+        values = given.get(section)
+        for name in values.keys() & elsewhere.keys() - _keys_of(section).keys() if isinstance(values, Mapping) else ():
+            raise UserError(f"{section}.{name}: unknown key. Did you mean '{elsewhere[name]}'?")
 
 
 def with_batch_size(config: Config, size: int) -> Config:

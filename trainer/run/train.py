@@ -125,7 +125,7 @@ def _train(
         write_left_out(folder, config.dataset)
         loaders = make_loaders(config)
         callbacks = (*_callbacks(config), *more)
-        learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name)
+        learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name, began=begun)
         console.print(plans, highlight=False)
         _announce(config, learner, loaders, folder, console, notes)
         start = Position() if config.fit.resume is None else resume(learner, loaders, config)

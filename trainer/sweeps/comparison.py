@@ -205,7 +205,7 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
     names = [group.name for group in groups]
     raise UserError(
         f"--baseline {text}: no such configuration.{nearest(text, names)} "
-        f"Allowed: settings of one, as {list_some(names, 5, '; ')}; or the name of a run."
+        f"Allowed: settings of one, such as {list_some(names, 5, '; ')}; or the name of a run."
     )
 
 

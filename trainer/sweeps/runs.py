@@ -114,7 +114,7 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
         in which they began, and the jobs of a sweep in their order.
 
     Raises:
-        UserError: a path is no folder.
+        UserError: a path is not a folder.
     """
     runs: dict[Path, Run] = {}
     for path in paths:

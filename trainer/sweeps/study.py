@@ -126,13 +126,13 @@ class Search:
         """Return the storage of the study.
 
         Raises:
-            UserError: hydra.sweeper.storage is no URL.
+            UserError: hydra.sweeper.storage is not a URL.
         """
         url = self.settings.storage
         if url is None:
             return JournalStorage(_Journal(self.folder / JOURNAL_FILE))
         if not urlsplit(url).scheme:
-            raise UserError(f"hydra.sweeper.storage: {url!r} is no URL. Allowed: such as sqlite:///search.db.")
+            raise UserError(f"hydra.sweeper.storage: {url!r} is not a URL. Allowed: such as sqlite:///search.db.")
         return optuna.storages.get_storage(url)
 
     def pruner(self) -> BasePruner:

@@ -135,7 +135,7 @@ def _parser() -> Parser:
     description = "Score the best model of a run on its validation data or on other images."
     parser = Parser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
-                        help="views of each image to average, by default those of the run")  # fmt: skip
+                        help="views of each image to average (default: those of the run)")  # fmt: skip
     add_trust_flag(parser)
     return parser
 

@@ -256,11 +256,11 @@ def _share(text: str) -> float:
 def _parser() -> Parser:
     description = "Predict with the best model of a run."
     parser = Parser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
-    parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes to name, default 3")
+    parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes to name (default: 3)")
     parser.add_argument("--threshold", type=_share, metavar="P",
-                        help="name the labels of at least this probability, default 0.5")  # fmt: skip
+                        help="name the labels of at least this probability (default: 0.5)")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
-                        help="views of each image to average, by default those of the run")  # fmt: skip
+                        help="views of each image to average (default: those of the run)")  # fmt: skip
     parser.add_argument("--csv", metavar="FILE", help="write CSV in place of a table; - writes to the terminal")
     parser.add_argument("--json", metavar="FILE", help="write JSON in place of a table; - writes to the terminal")
     add_trust_flag(parser)

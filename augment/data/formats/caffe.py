@@ -70,7 +70,7 @@ def index_datums(file: RecordFile, advance: Advance) -> Index:
     """Index a database, in the order of its keys.
 
     Raises:
-        UserError: the file is no database or truncated, or a record is no image.
+        UserError: the file is not a database or truncated, or a record is not an image.
     """
     import lmdb
 
@@ -84,14 +84,14 @@ def index_datums(file: RecordFile, advance: Advance) -> Index:
                     numbers, _ = _parse(value)
                 except ValueError as error:
                     name = bytes(key).decode(errors="replace")
-                    raise UserError(f"record {name} is no Datum with an image: {error}.") from None
+                    raise UserError(f"record {name} is not a Datum with an image: {error}.") from None
                 spans.append((len(keys), len(key)))
                 keys += key
                 labels.append([signed(numbers.get(_LABEL, 0))])  # proto2 leaves no 0 out, others do
                 advance(len(value))
     except lmdb.Error as error:
         why = first_line(error).removeprefix(f"{file.path}: ")
-        raise UserError(f"is no LMDB database that can be read: {why}.") from None
+        raise UserError(f"is not an LMDB database that can be read: {why}.") from None
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}.") from None
     return Index.of(spans, labels, bytes(keys))
@@ -120,7 +120,7 @@ def _parse(value: memoryview) -> tuple[dict[int, int], tuple[int, int]]:
     """Return the numbers of a Datum by field, and the span of its data.
 
     Raises:
-        ValueError: it is no Datum, or has no data.
+        ValueError: it is not a Datum, or has no data.
     """
     numbers: dict[int, int] = {}
     span = None

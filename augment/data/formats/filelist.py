@@ -95,7 +95,7 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
     except OSError as error:
         raise UserError(f"{key}: {file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{key}: {file} is no text in UTF-8 (byte {error.start}). Save it as such.") from None
+        raise UserError(f"{key}: {file} is not text in UTF-8 (byte {error.start}). Save it as such.") from None
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + 1
         raise UserError(f"{key}: line {number} of {file} has a NUL character in it. Allowed: text.")
@@ -144,7 +144,8 @@ def _read_csv(
     path_column = _column(key, file, header, "data.image", image, "path", 0)
     if Path(header[path_column]).suffix.lower() in EXTENSIONS:
         raise UserError(
-            f"{key}: line 1 of {file} is an image, {header[path_column]}. Allowed: a header, as path{separator}label."
+            f"{key}: line 1 of {file} is an image, {header[path_column]}. "
+            f"Allowed: a header, such as path{separator}label."
         )
     names = targets or (label,)
     default = 1 if path_column == 0 else 0

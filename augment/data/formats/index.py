@@ -96,8 +96,7 @@ def load_indexes(
                 try:
                     index = build(file, advance)
                 except UserError as error:
-                    hint = describe_content(path, kind.split()[0].lower()) if str(error).startswith("is no ") else ""
-                    raise UserError(f"{path}: {error}{hint}") from None
+                    raise UserError(f"{path}: {error}{describe_content(path, kind.split()[0].lower())}") from None
                 _write(entry, _stamp(file, companion(file)), index)
             yield file, index
 

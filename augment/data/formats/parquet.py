@@ -46,8 +46,8 @@ def unpack_table(
         destination: returns the path of the file for the images.
 
     Raises:
-        UserError: the file is no parquet file, a column is missing or of another type, an image is only a path, a row
-            has no label, or there is not enough space.
+        UserError: the file is not a parquet file, a column is missing or of another type, an image is only a path, a
+            row has no label, or there is not enough space.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -65,7 +65,7 @@ def unpack_table(
             names = json.dumps(None if targets else _class_names(schema.metadata or {}, label)).encode()
             return _copy(table, file, advance, image, targets or label, destination(file), names)
     except pa.ArrowException as error:
-        raise UserError(f"is no parquet file that can be read: {_why(file, error)}.") from None
+        raise UserError(f"is not a parquet file that can be read: {_why(file, error)}.") from None
     except OSError as error:
         raise UserError(f"cannot be read, or its images not be kept: {error.strerror or first_line(error)}.") from None
 

@@ -76,8 +76,8 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
         kind, stop = word >> 29, offset + _PART.size + (word & _MAX_LENGTH)
         if magic != _MAGIC or kind not in expected:
             if offset == 0:
-                raise UserError("is no RecordIO file.")
-            raise UserError(f"is damaged behind record {count - 1}, at byte {offset:,}.")
+                raise UserError("is not a RecordIO file.")
+            raise UserError(f"is damaged after record {count - 1}, at byte {offset:,}.")
         if stop + -stop % 4 > len(buffer):
             raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
         if kind in (_WHOLE, _FIRST):
@@ -125,7 +125,7 @@ def _listed(path: Path, extents: dict[int, int]) -> list[int] | None:
     except OSError as error:
         raise UserError(f"its index {path.name} cannot be read: {error.strerror}. {_OPTIONAL}") from None
     except UnicodeDecodeError:
-        raise UserError(f"its index {path.name} is no text. {_OPTIONAL}") from None
+        raise UserError(f"its index {path.name} is not text. {_OPTIONAL}") from None
     if not lines:
         raise UserError(f"its index {path.name} is empty. {_OPTIONAL}")
     indices = {start: index for index, start in enumerate(extents)}

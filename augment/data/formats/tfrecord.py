@@ -47,7 +47,8 @@ def index_examples(
         targets: names of features that hold a number each, instead of `label`.
 
     Raises:
-        UserError: the file is no TFRecord file, truncated or damaged, or a record is no Example or lacks a feature.
+        UserError: the file is not a TFRecord file, truncated or damaged, or a record is not an Example or lacks a
+            feature.
     """
     spans: list[tuple[int, int]] = []
     labels: list[list[int | float | str]] = []
@@ -73,7 +74,7 @@ def index_examples(
             except _WrongFeatureError as error:
                 raise UserError(f"record {len(labels)}: {error}.") from None
             except ValueError as error:
-                raise UserError(f"record {len(labels)} is no tf.train.Example that can be read: {error}.") from None
+                raise UserError(f"record {len(labels)} is not a tf.train.Example that can be read: {error}.") from None
             advance(stop - start + _HEAD + _CHECKSUM.size)
     _require_listed(file, len(labels))
     return Index.of(spans, labels)
@@ -114,7 +115,7 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
         if start <= len(buffer):
             head = bytes(buffer[offset:start])
             if masked_crc(head[: _LENGTH.size]) != _CHECKSUM.unpack_from(head, _LENGTH.size)[0]:
-                where = f"damaged behind record {count - 1}, at byte {offset:,}" if offset else "no TFRecord file"
+                where = f"damaged after record {count - 1}, at byte {offset:,}" if offset else "not a TFRecord file"
                 raise UserError(f"is {where}.")
             stop = start + _LENGTH.unpack_from(head)[0]
         offset = stop + _CHECKSUM.size

@@ -101,11 +101,11 @@ def _samples(file: RecordFile) -> dict[str, Members]:
                     endings[ending.lower()] = member
                     last = member.name
         except tarfile.TarError as error:
-            why = f"is no tar file ({first_line(error)})"
+            why = f"is not a tar file ({first_line(error)})"
             if "unexpected end" in str(error):
                 why = "is cut short: a file in it is longer than the rest of it"
             elif file.size < _BLOCK:
-                why = f"is no tar file, or cut short within its first {_BLOCK} bytes"
+                why = f"is not a tar file, or cut short within its first {_BLOCK} bytes"
             raise UserError(f"{why}.") from None
         stream.seek(archive.offset)
         end = stream.read(_BLOCK)
@@ -139,7 +139,7 @@ def _label_reader(buffer: memoryview, label: str | None, targets: Sequence[str])
             if ending in members:
                 member = members[ending]
                 if member.size > _MOST_BYTES:
-                    raise UserError(f"{member.name}: has {member.size:,} bytes, which is no label.")
+                    raise UserError(f"{member.name}: has {member.size:,} bytes, which is not a label.")
                 content = bytes(buffer[member.offset_data : member.offset_data + member.size])
                 if targets:
                     return _numbers(_parse(content, member.name), targets, member.name)
@@ -169,7 +169,7 @@ def _from_text(content: bytes, where: str) -> Label:
     except UnicodeDecodeError:
         text = ""
     if not text:
-        raise UserError(f"{where}: is no label. Allowed: the number or the name of a class, as text.")
+        raise UserError(f"{where}: is not a label. Allowed: the number or the name of a class, as text.")
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() else text
 

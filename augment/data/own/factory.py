@@ -54,7 +54,7 @@ class SequenceFactory:
         found = find_object(self.name, self.key)
         if _is_sequence(found) and not isinstance(found, type):
             if any(options.values()):
-                raise UserError(f"{next(filter(options.get, options))}: {self.what} is no function. Allowed: none.")
+                raise UserError(f"{next(filter(options.get, options))}: {self.what} is not a function. Allowed: none.")
         elif not callable(found):
             raise UserError(f"{self.what}: is {describe(found)}. Allowed: a function, a class, a Dataset or a list.")
         else:
@@ -205,7 +205,7 @@ def _check_options(signature: inspect.Signature, options: Mapping[str, Mapping[s
 
 
 def _memory(item: object) -> int | None:
-    """Return where in memory the image of an item starts, None if it is no array, or one that is read-only."""
+    """Return where in memory the image of an item starts, None if it is not an array, or one that is read-only."""
     image = item[0] if isinstance(item, tuple | list) and item else None
     pointer = getattr(image, "data_ptr", None)  # of a tensor
     if pointer is not None:

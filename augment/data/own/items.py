@@ -79,7 +79,7 @@ def take(value: object) -> Given:
 
 
 def as_path(value: object) -> Path | None:
-    """Return the value as a path, None if it is no path."""
+    """Return the value as a path, None if it is not a path."""
     return Path(value).expanduser() if isinstance(value, str | PathLike) else None
 
 
@@ -129,7 +129,7 @@ class Items:
         """Return an item.
 
         Raises:
-            UserError: it cannot be read, or is no pair.
+            UserError: it cannot be read, or is not a pair.
         """
         try:
             with self._lock:

@@ -58,7 +58,7 @@ class Folder(Source):
         )
     )
     train_dir: str | None = setting(
-        Text(optional=True, doc="folder of the training images in root, as training_set; null: train")
+        Text(optional=True, doc="folder of the training images in root, such as training_set; null: train")
     )
     val_dir: str | None = setting(Text(optional=True, doc="folder of the validation images, likewise; null: val"))
     skip_bad: bool = setting(SKIP_BAD)

@@ -124,7 +124,7 @@ def describe_foreign(dataset: Dataset) -> str:
     kinds = ", ".join(f"{count:,} {ending}" for ending, count in endings)
     part = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
     are, formats = plural(len(files), "is", "are"), plural(len(files), "its format", "their formats")
-    return f"{part} {are} left out, because DALI does not decode {formats}: {kinds}, as {files[0]}; {CONVERT}"
+    return f"{part} {are} left out, because DALI does not decode {formats}: {kinds}, such as {files[0]}; {CONVERT}"
 
 
 def warn_of_unused_names(source: object, dataset: Dataset) -> None:

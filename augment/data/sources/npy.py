@@ -153,7 +153,7 @@ def _open(file: Path, what: str) -> NDArray[Any]:
     except (ValueError, OverflowError) as error:
         if "magic string" in str(error):
             raise UserError(
-                f"{what}: is no .npy file, as numpy.save writes it.{describe_content(file, 'numpy')}"
+                f"{what}: is not a .npy file, as numpy.save writes it.{describe_content(file, 'numpy')}"
             ) from None
         if "object" in str(error):
             raise UserError(f"{what}: contains Python objects. Allowed: an array of numbers.") from None

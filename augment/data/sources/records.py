@@ -200,7 +200,7 @@ class Lmdb(Records):
             if not (folder / "data.mdb").exists():
                 others = sorted(str(file.parent) for file in folder.glob("*/data.mdb"))
                 hint = f" Did you mean {folder}/* or one of these: {', '.join(others[:5])}?" if others else ""
-                raise UserError(f"{given}: there is no data.mdb in it, so it is no LMDB database.{hint}")
+                raise UserError(f"{given}: there is no data.mdb in it, so it is not an LMDB database.{hint}")
         return find_shards(f"{pattern}/data.mdb", key)
 
     def _build(self) -> Build:

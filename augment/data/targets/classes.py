@@ -156,7 +156,8 @@ def _by_number(
         found.append(values.astype(np.int64) - offset)
     count = len(given) if given else max(int(found[0].max()) + 1, 0)
     if not given and count > _MAX_CLASSES[task]:
-        what = f", which is no number of a class. Allowed without data.classes: below {_MAX_CLASSES[task] + offset:,}."
+        limit = _MAX_CLASSES[task] + offset
+        what = f", which is not the number of a class. Allowed without data.classes: below {limit:,}."
         raise splits[0].label_error(found[0] == count - 1, what)
     allowed = f"{offset} to {count - 1 + offset}" if count else f"whole numbers from {offset}"
     why = (

@@ -112,7 +112,7 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
             return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
         except OverflowError:
             large = next(i for i, label in enumerate(flat) if not isinstance(label, str) and abs(label) >= 2**63)
-            raise UserError(f"{describe(large)}, which is no number of a class.") from None
+            raise UserError(f"{describe(large)}, which is not the number of a class.") from None
     is_text = [isinstance(label, str) for label in flat]
     if not all(is_text):
         raise mixed(map(describe, sorted((is_text.index(True), is_text.index(False)))))

@@ -96,7 +96,7 @@ def _numbers(lines: Lines, task: Task) -> Labels:
             number = _read_number(word)
             if number is None:
                 which = f" in column {lines.columns[slot]}" if lines.columns else ""
-                raise lines.error(line, f"'{word}'{which} is no number. Allowed with data.task={task}: numbers.")
+                raise lines.error(line, f"'{word}'{which} is not a number. Allowed with data.task={task}: numbers.")
             values.append(number)
     counts = np.array([len(line.words) for line in lines.lines], np.int64)
     return Labels(np.array(values, np.float64), counts, rows=True)
@@ -130,7 +130,7 @@ def _refuse_slips(splits: Sequence[Lines]) -> None:
     if not odd or len(fractions) < _FRACTIONS or len(slips) > max(len(splits), _SLIPS * len(cells)):
         return
     lines, line, word = odd[0]
-    what = f"'{word}', which is no number" if word else "no number"
+    what = f"'{word}', which is not a number" if word else "no number"
     more = f" (and {len(odd) - 1:,} more)" if len(odd) > 1 else ""
     point = "numbers, with a point for the fraction" if _DECIMAL_COMMA.fullmatch(word) else "numbers"
     raise lines.error(

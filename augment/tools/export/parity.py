@@ -182,14 +182,14 @@ def draw_parity(plan: Plan, file: ImageRef, forms: Sequence[Form], device: torch
         axes.set_axis_off()
         axes.set_title(text, loc="left", fontsize=_SMALL, color=INK, pad=4, parse_math=False)
 
-    show(0, 0, ours, f"validation, {device.type}")
+    show(0, 0, ours, f"validation, on the {'CPU' if device.type == 'cpu' else 'GPU'}")
     for column, (form, levels) in enumerate(zip(forms, theirs, strict=True), start=1):
         difference = np.abs(levels - ours)
         show(column, 0, levels, form.name)
         show(column, 1, MAGNIFIED * difference, f"max {difference.max():.0f}, mean {difference.mean():.3f}")
     # Fonts may lack characters of the file name.
     name = file_name(file).encode("ascii", "backslashreplace").decode()
-    title = f"{name}; bottom row: difference from validation, times {MAGNIFIED}"
+    title = f"{name}; bottom row: difference from validation in levels of 255, shown times {MAGNIFIED}"
     figure.text(gap / width, 1 - 0.1 / height, title, va="top", fontsize=TITLE, color=INK, parse_math=False)
     save_figure(figure, path, _DPI)
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from augment.drawing.style import BLUE, GRAY, INK, frame
@@ -71,7 +71,8 @@ def draw_shares(axes: Axes, train: NDArray[np.float64], val: NDArray[np.float64]
         weights = np.full(len(values), 1 / max(len(values), 1))
         kind: Literal["stepfilled", "step"] = "stepfilled" if split == "train" else "step"
         axes.hist(values, edges.tolist(), weights=weights, color=color, label=split, histtype=kind, linewidth=1.4)
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
+    axes.set_ylabel("of the split's images", fontsize=TEXT, color=INK)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
 
 
@@ -109,7 +110,8 @@ def _draw_sizes(axes: Axes, info: Info) -> None:
     axes.plot([low, high], [low, high], color=GRAY, linewidth=0.8, zorder=0)
     for axis in (axes.xaxis, axes.yaxis):
         _set_round_ticks(axis, low, high)
-    frame(axes, "Width and height (line: square)", "px", TEXT)
+    frame(axes, "Width and height (line: square)", "width, px", TEXT)
+    axes.set_ylabel("height, px", fontsize=TEXT, color=INK)
 
 
 def _draw_short_sides(axes: Axes, info: Info) -> None:

@@ -83,8 +83,8 @@ GOOD: dict[str, Callable[[], bytes]] = {
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty.jpg": (lambda: b"", "is empty"),
-    "one_byte.jpg": (lambda: b"\xff", "is no image"),
-    "page.jpg": (lambda: b"<html>404 Not Found</html>", "is no image that DALI decodes; allowed: JPEG, PNG"),
+    "one_byte.jpg": (lambda: b"\xff", "is not an image"),
+    "page.jpg": (lambda: b"<html>404 Not Found</html>", "is not an image that DALI decodes; allowed: JPEG, PNG"),
     "gif.gif": (lambda: encoded("GIF", "P"), "is a GIF, which DALI does not decode; allowed: JPEG, PNG"),
     "gif_named.jpg": (lambda: encoded("GIF", "P"), "is a GIF"),
     "avif_named.jpg": (lambda: b"\x00\x00\x00\x20ftypavif" + bytes(500), "is an AVIF"),

@@ -111,7 +111,7 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
     (TEXT, "text", ["", True, None, 1.5, ["a"], {}]),
     (CHOICE, "horizontal, vertical", [True, None, 1.5, ["horizontal"]]),
     (VARIANT, "1, 320, full", [True, 1.0]),
-    (TEXTS, f"a list of names, as {KEY}=[ab]", ["ab"]),
+    (TEXTS, f"a list of names, such as {KEY}=[ab]", ["ab"]),
     (TEXTS, "a list of names", [["a", 1], ["a", ""], ["a", None], None, 3, {"a": 1}]),
     (
         CHANNELS,

@@ -99,6 +99,7 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
     assert (mapping.aug.size, [(step.key, step.p) for step in mapping.aug.train]) == (64, [("rotate", 1)])
     assert mapping.seed == 3
     (tmp_path / "mine.yaml").write_text("defaults: [imagenette]\nsize: 40\n")
+    assert repr(augment.load_recipe({"train": steps}, "aug.size=64")) == f"Recipe({{'train': {steps}, 'size': 64}})"
     mine = augment.load_recipe(tmp_path / "mine.yaml")
     assert (mine.aug.size, mine.aug.train) == (40, augment.load_recipe("imagenette").aug.train)
 

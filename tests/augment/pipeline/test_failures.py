@@ -99,7 +99,7 @@ def photos() -> Split:
         (Path.unlink, "cannot be read: No such file or directory"),
         (cut, "is broken: "),
         (lambda file: replace(file, b""), r"is empty \(0 bytes\)"),
-        (lambda file: replace(file, b"words " * 100), "is no image that DALI decodes"),
+        (lambda file: replace(file, b"words " * 100), "is not an image that DALI decodes"),
     ],
     ids=["gone", "cut", "empty", "text"],
 )

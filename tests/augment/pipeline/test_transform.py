@@ -105,7 +105,7 @@ def test_bytes_that_are_no_image_are_named_and_the_next_batch_works(
     transform = transform_of(steps, device)
     good = [encoded(image) for image in ALIKE]
     expected = transform(good)
-    unknown = "is no image that DALI decodes; allowed: JPEG, PNG"
+    unknown = "is not an image that DALI decodes; allowed: JPEG, PNG"
     for bad, reason in ((b"no image", unknown), (b"", r"is empty \(0 bytes\)"), (good[1][:100], "is broken: ")):
         transform.position = 0
         with pytest.raises(UserError, match=rf"^images\[2\] {reason}"):
@@ -119,7 +119,7 @@ def test_windows_of_a_call_that_failed_are_not_used_in_the_next(device: torch.de
     recipe = recipe_of({"random_crop": {"scale": 0.5}}, views=crops)
     one, other = (Transform(recipe, device=device, seed=SEED, threads=1) for _ in range(2))
     good = [encoded(image) for image in ALIKE]
-    with pytest.raises(UserError, match=r"^images\[0\] is no image"):
+    with pytest.raises(UserError, match=r"^images\[0\] is not an image"):
         one([b"no image", *good[1:]])
     for _ in range(2):
         assert all(map(same, one(good), other(good)))

@@ -140,7 +140,10 @@ def test_a_bare_step_applies_always() -> None:
             {"std": [0, 1, 1]},
             "aug.std: [0, 1, 1] is not allowed. Allowed: three numbers above 0 up to 10 or null.",
         ),
-        ({"plugins": "mine"}, "aug.plugins: 'mine' is not allowed. Allowed: a list of names, as aug.plugins=[mine]."),
+        (
+            {"plugins": "mine"},
+            "aug.plugins: 'mine' is not allowed. Allowed: a list of names, such as aug.plugins=[mine].",
+        ),
         (
             {"train": ["rotate"]},
             "aug.train: ['rotate'] is not allowed. Allowed: a mapping of steps, such as rotate: {p: 0.5}, without ",

@@ -192,6 +192,12 @@ def test_report_and_figure_of_all_kinds_of_data(make: Callable[[], Info], tmp_pa
     assert (tmp_path / "info.png").stat().st_size > 5000
 
 
+def test_the_charts_of_sizes_name_both_axes():
+    share = "of the split's images"
+    names = [(axes.get_xlabel(), axes.get_ylabel()) for axes in draw(sound()).axes[-3:]]
+    assert names == [("width, px", "height, px"), ("px", share), ("width : height", share)]
+
+
 def test_the_most_severe_pairs_are_shown_first():
     info = with_copies(pairs=((0, 2), (2, 40), (4, 5)))
     assert info.pairs == [(2, 40), (4, 5), (0, 2)]  # of two splits, with two labels, just twice

@@ -178,7 +178,7 @@ def test_no_callbacks(given: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("plots", "callbacks: 'plots' is not allowed. Allowed: a mapping of callbacks, as grad_clip: {}."),
+        ("plots", "callbacks: 'plots' is not allowed. Allowed: a mapping of callbacks, such as grad_clip: {}."),
         (["plots"], "callbacks: ['plots'] is not allowed."),
         ({"plotz": {}}, "callbacks.plotz: unknown callback. Did you mean 'plots'? Allowed: checkpoint, early_stop"),
         ({"gradclip": None}, "callbacks.gradclip: unknown callback. Did you mean 'grad_clip'?"),

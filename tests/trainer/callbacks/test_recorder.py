@@ -111,7 +111,7 @@ def test_a_damaged_line_before_others_is_named(line: str, tmp_path: Path) -> Non
     if not line:
         assert len(read_metrics(tmp_path)) == 2
         return
-    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is no row of metrics \("):
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is not a row of metrics \("):
         read_metrics(tmp_path)
 
 

@@ -84,4 +84,4 @@ def test_the_help_lists_what_plugins_declare(
     assert "stays (local)  Nothing." in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["--help", "aug.plugins=ops_for_help"])
-    assert "Allowed: a list of names, as aug.plugins=[ops_for_help]" in capsys.readouterr().err
+    assert "Allowed: a list of names, such as aug.plugins=[ops_for_help]" in capsys.readouterr().err

@@ -44,7 +44,7 @@ def test_from_training_to_a_prediction(
 
     with pytest.raises(SystemExit, match="2"):
         main([*DATA, *SMALL])
-    assert "ant/caf?x.png is no image that DALI decodes" in capfd.readouterr().err
+    assert "ant/caf?x.png is not an image that DALI decodes" in capfd.readouterr().err
     assert main([*DATA, *SMALL, "hydra.run.dir=run", "data.skip_bad=true"]) == 0
     assert len(read_metrics(Path("run"))) == 2
     assert left_out_of(Path("run")) == ({f"ant/{bad.name}"}, set())

@@ -145,7 +145,7 @@ def test_curves_show_the_data(run: Path) -> None:
     assert list(made) == ["Loss", "Accuracy", "Learning rate", "Training images per second"]
     course = "2 in the first epoch, 1.25 in the last."
     assert made["Loss"].alt == f"Training loss: {course} Validation loss: {course}"
-    assert "From 0.0008 over 0.02 to 0." in made["Learning rate"].caption
+    assert "From 0.0008 via 0.02 to 0." in made["Learning rate"].caption
     assert "median 100" in made["Training images per second"].alt
     assert all(b"<metadata" not in base64.b64decode(chart.uri.split(",")[1]) for chart in made.values())
 
@@ -177,7 +177,7 @@ def test_every_schedule_has_a_curve(run: Path, monkeypatch: pytest.MonkeyPatch) 
     assert captions["Momentum"].endswith("From 0.95 to 0.85.")
     both["momentum"] = one_cycle(0.85, start=0.95, end=0.95)
     captions = {chart.title: chart.caption for chart in charts(read)}
-    assert captions["Momentum"].endswith("From 0.95 over 0.85 to 0.95.")
+    assert captions["Momentum"].endswith("From 0.95 via 0.85 to 0.95.")
 
 
 def test_steps_make_finer_curves(run: Path) -> None:

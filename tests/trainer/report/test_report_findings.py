@@ -93,8 +93,8 @@ def test_a_gap_between_training_and_validation() -> None:
 
 def test_waiting_for_data() -> None:
     rows = [row(0, 1, 1, waiting=0.9), row(1, 1, 1, waiting=0.3), row(2, 1, 1, waiting=0.3)]
-    assert "! The model waited 30 % of the training time for data" in said(record(rows))
-    assert "! The GPU waited 30 %" in said(record(rows, environment={"gpus": ["H200"]}))
+    assert "! The model waited 30 % of the training time for data: more fit.threads or smaller" in said(record(rows))
+    assert "for data: aug.cache, more fit.threads or smaller" in said(record(rows, environment={"gpus": ["H200"]}))
     few = said(record([r | {"waiting": 0.02} for r in rows]))
     assert "The model waited 2 %" in few
     assert "! The model" not in few
@@ -166,7 +166,7 @@ def test_an_early_end_says_why(run: Path) -> None:
     read.ending = ended("finished", 1, stopped="no better val_loss in 2 epochs")
     read.rows = read.rows[:3]
     assert "The run ended early, after 3 of 4 epochs: no better val_loss in 2 epochs." in said(read)
-    assert "by val_accuracy; last epoch: 40.0 %" in Page(render(read)).text
+    assert "by val_accuracy; last epoch: 40.0\N{NO-BREAK SPACE}%" in render(read)
 
 
 def test_a_loss_that_is_not_finite() -> None:

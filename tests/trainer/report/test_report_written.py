@@ -4,6 +4,7 @@ import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from fakes import CLASSES, assert_same, make_learner, on, raises
@@ -69,7 +70,7 @@ def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.Monk
         write(file, text)
 
     monkeypatch.setattr(page, "write_atomically", keep)
-    run = RunDescription(name="<b>mine</b>", tags=("</h1>",))
+    run = RunDescription(name="<b>mine</b>", tags=("</h1>",), began=monotonic() - 7200)
     make_learner(Recorder(interval=0), Pace(), Checkpoint(), Report(), folder=tmp_path, run=run, epochs=20).fit()
     *progress, final = (Page(text).text for text in texts)
     assert len(progress) >= 1
@@ -77,6 +78,7 @@ def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.Monk
     assert "finished" in final
     assert "reloads" not in final
     assert all("<b>mine</b>" in text and "</h1>" in text for text in (*progress, final))
+    assert all("2 h 0 min" in text for text in (*progress, final))  # since the run began, not its fit
     assert all('http-equiv="refresh"' in text for text in texts[:-1])
     assert 'http-equiv="refresh"' not in texts[-1]
 

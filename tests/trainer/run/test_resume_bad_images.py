@@ -125,7 +125,7 @@ def test_a_run_is_resumed_with_what_was_left_out_then(tmp_path: Path, caplog: py
         start(root, tmp_path / "none", nothing, f"fit.resume={tmp_path / 'cut'}", "data.max_bad=0")
     caplog.clear()
     assert len(start(root, tmp_path / "again", nothing, f"fit.resume={tmp_path / 'cut'}")) == 3
-    assert f"{root}/train/ant/05.png is no image that DALI decodes" in caplog.text
+    assert f"{root}/train/ant/05.png is not an image that DALI decodes" in caplog.text
     assert "but the run to resume had read it: another image of its class stands in for it" in caplog.text
 
     (tmp_path / "cut" / LEFT_OUT_FILE).write_text("[1, 2]")

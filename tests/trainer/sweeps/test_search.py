@@ -187,7 +187,7 @@ def test_several_scores_make_a_front(tmp_path: Path) -> None:
         ({"sampler": "tpo"}, r"hydra\.sweeper\.sampler: .*Did you mean 'tpe'"),
         ({"n_trail": 3}, r"hydra\.sweeper\.n_trail: unknown key\. Did you mean 'n_trials'"),
         ({"directions": ["up"]}, r"hydra\.sweeper\.directions: \['up'\] is not allowed"),
-        ({"storage": "file.db"}, r"hydra\.sweeper\.storage: 'file\.db' is no URL"),
+        ({"storage": "file.db"}, r"hydra\.sweeper\.storage: 'file\.db' is not a URL"),
         ({"metrics": ["val_acuracy"]}, r"hydra\.sweeper\.metrics: val_acuracy is not measured\. Did you mean 'val_acc"),
         ({"metrics": ["val_loss"]}, r"hydra\.sweeper\.metrics: .* has no val_loss\."),
     ],

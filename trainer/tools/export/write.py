@@ -25,7 +25,7 @@ from augment.pipeline.serving.transform_source import python_source, require_fix
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from augment.support.files import installed_version, no_link, write_atomically
-from augment.support.text import amount, list_some, printable
+from augment.support.text import amount, list_some, plural, printable
 from trainer.run.trained import Trained, load_trained
 from trainer.tools.evaluate import evaluated_split
 from trainer.tools.export.check import Check, Run, compare
@@ -124,11 +124,11 @@ def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder:
     console.print(table)
     what = "probability" if trained.task.ranked else "number"
     lines = [f"{amount(check.images, 'image')}: the largest difference of a {what} is {check.largest:.2g}"]
-    if check.differing:
-        ones = f"{amount(len(check.differing), 'image')} have another first class"
+    if count := len(check.differing):
+        ones = f"{amount(count, 'image')} {plural(count, 'has', 'have')} another top class"
         lines.append(f"{ones}, with a lead of at most {check.margin:.2g}: {list_some(check.differing)}")
     elif trained.task.ranked:
-        lines.append("all have the same first class")
+        lines.append("all have the same top class")
     console.print("; ".join(map(printable, lines)), highlight=False, soft_wrap=True)
     _write(folder, {"export.json": _json({**facts, **vars(check)})})
 

@@ -167,13 +167,13 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
 def _parser() -> Parser:
     parser = Parser("trainer find_lr", "Raise the learning rate from step to step, and suggest one.", _EXAMPLES)
     parser.add_argument("--from", dest="start", type=positive_number(), default=_START, metavar="LR",
-                        help=f"first learning rate, default {_START:g}")  # fmt: skip
+                        help=f"first learning rate (default: {_START:g})")  # fmt: skip
     parser.add_argument("--to", dest="end", type=positive_number(), default=_END, metavar="LR",
-                        help=f"last learning rate, default {_END:g}")  # fmt: skip
+                        help=f"last learning rate (default: {_END:g})")  # fmt: skip
     parser.add_argument("--steps", type=whole_number(20, 100_000), default=_STEPS, metavar="N",
-                        help=f"steps of the optimizer, default {_STEPS}")  # fmt: skip
+                        help=f"steps of the optimizer (default: {_STEPS})")  # fmt: skip
     parser.add_argument(
-        "--out", type=png_file, metavar="FILE.png", help="where to write; by default a folder of outputs/"
+        "--out", type=png_file, metavar="FILE.png", help="the figure (default: in a new folder of outputs)"
     )
     return parser
 

@@ -110,7 +110,7 @@ def test_missing_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
     for name, message in (
         ("no.npy", r"there is no file .*no.npy. Did you mean .*[xy].npy\?"),
         ("cut.npy", "is truncated or damaged"),
-        ("text.npy", r"is no \.npy file, as numpy.save writes it. It is text"),
+        ("text.npy", r"is not a \.npy file, as numpy.save writes it. It is text"),
         ("z.npz", "It is a zip file"),
     ):
         with pytest.raises(UserError, match=message):

@@ -128,8 +128,8 @@ def whole(message: str, folder: Path, ending: str) -> str:
         ("# nothing\n", "b.png x\n", {}, "data.train: {}/train.txt lists no images."),
         ("a.png 1.5 2\nb.png 1\n", "b.png 1 1\n", {"task": "regress"}, "train:2: b.png has 1 number, but 2 for line 1 "
          "of {}/train.txt: a.png. Allowed: as many each."),
-        ("a.png 1.5\nb.png tall\n", "b.png 1\n", {"task": "regress"}, "train:2: 'tall' is no number."),
-        ("a.png 1.5\nb.png nan\n", "b.png 1\n", {"task": "regress"}, "train:2: 'nan' is no number."),
+        ("a.png 1.5\nb.png tall\n", "b.png 1\n", {"task": "regress"}, "train:2: 'tall' is not a number."),
+        ("a.png 1.5\nb.png nan\n", "b.png 1\n", {"task": "regress"}, "train:2: 'nan' is not a number."),
         ("a.png 1.5\n", "b.png\n", {"task": "regress"}, "val:1: b.png has no number."),
         ("a.png x\n", "b.png x\n", {"label": "kind"}, "data.train: {}/train.txt has no columns to choose."),
         ("a.png x\n", "b.png x\n", {"task": "regress", "multilabel": True}, "data.task=regress: but data"),
@@ -149,7 +149,7 @@ def test_malformed_lists_are_refused(
         (CSV, {"label": "lable"}, "data.label: {}/train.csv (data.train) has no column 'lable'. Did you mean 'label'?"),
         (CSV, {"targets": ["hight"]}, "data.targets: {}/train.csv (data.train) has no column 'hight'."),
         (CSV, {"targets": ["age", "age"]}, "data.targets: 'age' is given twice. Allowed: each column once."),
-        (CSV, {"targets": ["label"]}, "train:2: 'dog; cat' in column label is no number."),
+        (CSV, {"targets": ["label"]}, "train:2: 'dog; cat' in column label is not a number."),
         (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3.0. Allowed "
          "with data.task=multilabel for age: 0 and 1."),
         (CSV, {"targets": ["age"], "task": "classify"}, "data.targets: several columns of labels."),
@@ -170,7 +170,7 @@ def test_no_such_list(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^data.val: .*there is no file .*none.txt. Allowed: a list of images"):
         read_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
     (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
-    with pytest.raises(UserError, match=r"^data.val: .*latin.txt is no text in UTF-8"):
+    with pytest.raises(UserError, match=r"^data.val: .*latin.txt is not text in UTF-8"):
         read_list("data.val", tmp_path / "latin.txt", image=None, label=None, targets=())
 
 

@@ -86,10 +86,10 @@ def test_pixels_are_encoded_losslessly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (datum(None, label=1), "record k is no Datum with an image: it has no data"),
+        (datum(None, label=1), "record k is not a Datum with an image: it has no data"),
         (datum(bytes(4), channels=2, height=1, width=2), "it has 2 channels; allowed are 1 and 3"),
         (b"\x35" + struct.pack("<f", 1.0), r"it holds floats \(float_data\)"),
-        (b"\x22\xff", "record k is no Datum"),
+        (b"\x22\xff", "record k is not a Datum"),
     ],
 )
 def test_a_record_that_is_no_image_is_named(record: bytes, message: str, tmp_path: Path) -> None:
@@ -109,5 +109,5 @@ def test_a_truncated_database_is_refused(tmp_path: Path) -> None:
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.mdb"
     path.write_bytes(b"no database" * 1000)
-    with pytest.raises(UserError, match="is no LMDB database that can be read"):
+    with pytest.raises(UserError, match="is not an LMDB database that can be read"):
         index(path)

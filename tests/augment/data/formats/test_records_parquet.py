@@ -136,5 +136,5 @@ def test_wrong_columns_and_empty_rows_are_named(columns: dict[str, Any], message
 def test_damage_is_named(damage: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"image": IMAGES, "label": [0] * 150})
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(UserError, match=r"is no parquet file that can be read|cannot be read"):
+    with pytest.raises(UserError, match=r"is not a parquet file that can be read|cannot be read"):
         unpack(path)

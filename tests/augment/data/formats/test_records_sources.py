@@ -128,7 +128,9 @@ def test_a_missing_file_is_named_before_anything_is_indexed(source: str, image_f
 def test_an_image_that_cannot_be_decoded_is_named_or_left_out(source: str, image_files: Split, tmp_path: Path) -> None:
     samples = [*samples_of(image_files), (b"no image", 0, "cat")]
     path = write(source, tmp_path / source, "train", samples)
-    with pytest.raises(UserError, match=r"1 of 8 train images cannot be used:\n  .*7 is no image that DALI decodes"):
+    with pytest.raises(
+        UserError, match=r"1 of 8 train images cannot be used:\n  .*7 is not an image that DALI decodes"
+    ):
         load(source, path)
     assert epoch(load(source, path, skip_bad=True).train) == epoch(image_files)
 
@@ -153,7 +155,7 @@ def test_an_image_that_cannot_be_decoded_is_named_or_left_out(source: str, image
             {"label_offset": 1},
             "label 0, which is out of range. Allowed: 1 to 1, as the highest in train is 1",
         ),
-        ([0, 1, 2**30], {}, "has the label 1073741824, which is no number of a class"),
+        ([0, 1, 2**30], {}, "has the label 1073741824, which is not the number of a class"),
     ],
 )
 def test_a_label_out_of_range_is_named(

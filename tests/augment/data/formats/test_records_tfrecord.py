@@ -75,10 +75,10 @@ def test_the_checksum_is_that_of_the_specification() -> None:
             r"record 2, at byte .*, is damaged: its checksum is another",
             id="checksum",
         ),
-        pytest.param(lambda data: b"\1" + data[1:], "is no TFRecord file", id="another file"),
-        pytest.param(lambda data: data + bytes(16), "is damaged behind record 2", id="zeros at the end"),
+        pytest.param(lambda data: b"\1" + data[1:], "is not a TFRecord file", id="another file"),
+        pytest.param(lambda data: data + bytes(16), "is damaged after record 2", id="zeros at the end"),
         pytest.param(lambda _: b"", "is empty", id="empty"),
-        pytest.param(lambda _: framed(b"\x0a\xff"), "record 0 is no tf.train.Example", id="no message"),
+        pytest.param(lambda _: framed(b"\x0a\xff"), "record 0 is not a tf.train.Example", id="no message"),
     ],
 )
 def test_damage_is_named(by_hand: Path, damage: "partial[bytes]", message: str) -> None:

@@ -128,8 +128,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "no label": ({"b.cls": None, "b.txt": b"1"}, "b.jpg has no label: there is no b.cls or b.json, only b.txt"),
     "no image": ({"b.jpg": None, "b.gif": b"GIF"}, "sample b has no image: b.cls, b.gif"),
     "two images": ({"b.png": b"x"}, "sample b has more than one image: b.jpg, b.cls, b.png"),
-    "empty label": ({"b.cls": b" \n"}, "b.cls: is no label"),
-    "no text": ({"b.cls": b"\xff"}, "b.cls: is no label"),
+    "empty label": ({"b.cls": b" \n"}, "b.cls: is not a label"),
+    "no text": ({"b.cls": b"\xff"}, "b.cls: is not a label"),
     "no json": ({"b.cls": None, "b.json": b"{"}, "b.json: is not JSON"),
     "no field": ({"b.cls": None, "b.json": b'{"class": 1}'}, "b.json: has no field label; there is class"),
     "no number": (
@@ -193,7 +193,7 @@ def test_a_duplicate_file_is_refused(jpeg: bytes, tmp_path: Path) -> None:
     ("kept", "message"),
     [
         (0, "is empty"),
-        (100, "is no tar file"),
+        (100, "is not a tar file"),
         (700, "is cut short: a file in it is longer than the rest of it"),
         (-512 * 18, "is cut short: after a.cls come neither another file nor the mark of the end"),
     ],
@@ -211,10 +211,10 @@ def test_a_truncated_shard_is_refused(kept: int, message: str, tmp_path: Path) -
 def test_compressed_shards_and_other_files_are_refused(jpeg: bytes, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "it.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("a.jpg"))
-    with pytest.raises(UserError, match=r"is no tar file.*It is compressed"):
+    with pytest.raises(UserError, match=r"is not a tar file.*It is compressed"):
         load(str(tmp_path / "it.tar"))
     (tmp_path / "it.tar").write_bytes(jpeg * 3)
-    with pytest.raises(UserError, match="is no tar file"):
+    with pytest.raises(UserError, match="is not a tar file"):
         load(str(tmp_path / "it.tar"))
 
 

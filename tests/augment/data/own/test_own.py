@@ -173,7 +173,7 @@ def test_overlap_of_train_and_val_is_reported(caplog: pytest.LogCaptureFixture) 
     load()
     assert "data.val: is made as data.train is, by my_data.Photos with the same arguments" in caplog.text
     load_dataset(parse_data({"source": "own", "train": "my_data.paths", "val": "my_data.some_paths"}))
-    assert "3 of 3 val images are copies of train images, as photos/0.png" in caplog.text
+    assert "3 of 3 val images are copies of train images, such as photos/0.png" in caplog.text
 
 
 def test_gray_images_become_rgb_and_rotated_ones_upright() -> None:

@@ -39,7 +39,7 @@ def test_names_of_missing_objects_are_refused(name: str, message: str) -> None:
          r"^data\.val_options\.tagets: data\.val=my_data\.Photos takes no such argument\. Did you mean 'targets'"),
         ("Photos", {"train_options": {"limit": 9, "targets": False}},
          r"^data\.train=my_data\.Photos: item 7: IndexError: list index out of range \(.*my_data\.py, line "),
-        ("listed", {"train_options": {"limit": 9}}, r"^data\.train_options: data\.train=my_data\.listed is no f"),
+        ("listed", {"train_options": {"limit": 9}}, r"^data\.train_options: data\.train=my_data\.listed is not a f"),
     ],
 )  # fmt: skip
 def test_unknown_arguments_are_refused(name: str, settings: Any, message: str) -> None:
@@ -110,7 +110,7 @@ def test_invalid_items_are_refused(item: str, message: str) -> None:
     ("item", "message"),
     [
         ("1 / 0", r"^data\.train=mine\.train: item 2: ZeroDivisionError: division by zero \(.*mine\.py, line 8: "),
-        ("b'no image'", r"^data\.train: item 2 of mine\.train has an image that is no image that DALI decodes"),
+        ("b'no image'", r"^data\.train: item 2 of mine\.train has an image that is not an image that DALI decodes"),
         ("FILES[2].read_bytes()[:-9]", r"item 2 of mine\.train has an image that is broken: "),
         ("Path('gone.png')", r"item 2 of mine\.train cannot be read: No such file or directory: gone\.png"),
         (

@@ -60,14 +60,14 @@ def name_of(source: str, number: int) -> str:
 
 
 CUT = r"is cut short: it ends at byte [\d,]+, within record"
-DAMAGED = r"is damaged behind record 5, at byte [\d,]+"
+DAMAGED = r"is damaged after record 5, at byte [\d,]+"
 
 # The whole file -> a damaged one, and what is said of it, by source.
 Damage = tuple[Callable[[bytes], bytes], str]
 ALIKE: dict[str, Damage] = {
     "empty": (lambda _: b"", r"(is empty \(0|file size is 0) bytes"),
-    "text": (lambda _: b"no such file\n" * 100, "is no .*It is text, like lists and the indexes of other formats"),
-    "an image": (lambda _: jpeg(0), r"is no .*It is an image: data=folder or data=filelist reads"),
+    "text": (lambda _: b"no such file\n" * 100, "is not an? .*It is text, like lists and the indexes of other formats"),
+    "an image": (lambda _: jpeg(0), r"is not an? .*It is an image: data=folder or data=filelist reads"),
 }
 DAMAGES: dict[str, dict[str, Damage]] = {
     "tfrecord": {
@@ -77,7 +77,7 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "a checksum": (lambda data: flip(data, len(data) // 2 + 40), "record [23], at .*: its checksum is another"),
         "between records": (
             lambda data: data[: first_end(data)], "has 1 record and .* lists 6 and .*: the"),
-        "a length": (lambda data: flip(data, 3), "is no TFRecord file"),
+        "a length": (lambda data: flip(data, 3), "is not a TFRecord file"),
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
     "recordio": {
@@ -89,18 +89,18 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
     "webdataset": {
-        "in a header": (lambda data: data[:100], "is no tar file, or cut short within its first 512 bytes"),
+        "in a header": (lambda data: data[:100], "is not a tar file, or cut short within its first 512 bytes"),
         "in a record": (lambda data: data[:600], "is cut short: a file in it is longer than the rest of it"),
         "between records": (lambda data: data[: data.index(b"02.jpg")], "is cut short: after 01.cls come neither"),
     },
     "lmdb": {
-        "in a header": (lambda data: data[:100], "is no LMDB database that can be read: MDB_INVALID"),
-        "in a record": (lambda data: data[:10_000], r"is no LMDB database .*: it is cut short, 10,000 bytes of [\d,]+"),
-        "in the last record": (lambda data: data[:-1], r"is no LMDB database .*: it is cut short, [\d,]+ bytes of"),
+        "in a header": (lambda data: data[:100], "is not an LMDB database that can be read: MDB_INVALID"),
+        "in a record": (lambda data: data[:10_000], r"is not an LMDB database .*: it is cut short, 10,000 bytes of "),
+        "in the last record": (lambda data: data[:-1], r"is not an LMDB database .*: it is cut short, [\d,]+ bytes of"),
     },
     "parquet": {
-        "in a record": (lambda data: data[: len(data) // 2], "is no parquet file that can be read: it is cut short"),
-        "in the footer": (lambda data: data[:-1], "is no parquet file that can be read: it is cut short"),
+        "in a record": (lambda data: data[: len(data) // 2], "is not a parquet file that can be read: it is cut short"),
+        "in the footer": (lambda data: data[:-1], "is not a parquet file that can be read: it is cut short"),
     },
 }  # fmt: skip
 
@@ -150,7 +150,7 @@ def test_a_folder_is_no_file(source: str, samples: list[Sample]) -> None:
     message = said(source, settings | {"train": "shards"})
     assert re.match(r"data\.train.*shards is a folder|data\.train=shards: is a folder", message)
     if source in ("webdataset", "tfrecord", "recordio", "parquet"):
-        assert f"Allowed: files, as shards/*.{ENDINGS[source]}." in message
+        assert f"Allowed: files, such as shards/*.{ENDINGS[source]}." in message
 
 
 @pytest.mark.parametrize("source", ENDINGS)
@@ -252,14 +252,16 @@ def test_images_in_both_splits_are_reported(
         settings["val"] = settings["train"] if source == "filelist" else "link"
         settings |= {"val_targets": settings["train_targets"]} if source == "numpy" else {}
     load(source, settings)
-    assert re.search(r"(\d) of \1 val images are copies of train images, as |\.npy is data\.train, too: ", caplog.text)
+    assert re.search(
+        r"(\d) of \1 val images are copies of train images, such as |\.npy is data\.train, too: ", caplog.text
+    )
 
 
 @pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda _: b"no image", "is no image that DALI decodes; allowed: JPEG, PNG"),
+        (lambda _: b"no image", "is not an image that DALI decodes; allowed: JPEG, PNG"),
         (lambda whole: whole[:-200], "is broken: "),
         (lambda whole: b"", "is empty (0 bytes)"),
     ],
@@ -316,7 +318,7 @@ def test_a_label_whose_last_image_is_left_out_is_reported(caplog: pytest.LogCapt
         (b"0\t0\n1\t77\n", "line 2, says byte 77, where no record begins: it belongs to another file. It is optional"),
         (b"0\t0\n1\t0\n", "line 2, lists a record again. Allowed: each once. It is optional: remove it"),
         (b"0 a\n", "line 1, is '0 a'. Allowed: a key, a tab and a number."),
-        (b"\xff\xfe\x00", "is no text. It is optional: remove it"),
+        (b"\xff\xfe\x00", "is not text. It is optional: remove it"),
         (b"", "is empty. It is optional: remove it"),
         (None, "cannot be read: Is a directory. It is optional: remove it"),
     ],

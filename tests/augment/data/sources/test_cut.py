@@ -137,6 +137,6 @@ def test_copies_and_clashing_labels_are_one_line_in_the_log(caplog: pytest.LogCa
     Path("d/val/b/3.png").write_bytes(Path("d/train/a/0.png").read_bytes())
     load_dataset(parse_data({"source": "folder", "root": "d"}))
     assert [record.getMessage() for record in caplog.records] == [
-        "data: 2 of 2 val images are copies of train images, as d/val/a/2.png; 1 image with copies of other labels, as "
-        "d/train/a/0.png (a) and d/val/b/3.png (b); python -m augment info lists them"
+        "data: 2 of 2 val images are copies of train images, such as d/val/a/2.png; 1 image with copies of other "
+        "labels, such as d/train/a/0.png (a) and d/val/b/3.png (b); python -m augment info lists them"
     ]

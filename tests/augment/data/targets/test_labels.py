@@ -111,10 +111,10 @@ def test_labels_are_packed_into_arrays_and_come_back() -> None:
          "data.label_offset=1."),
         ([0, 1], [1], {"offset": 1}, "data.train: train0 has the label 0, which is out of range. Allowed: 1 to 1, as "
          "the highest in train is 1 (data.label_offset=1)."),
-        ([0, 2**30], [0], {}, "data.train: train1 has the label 1073741824, which is no number of a class. Allowed "
-         "without data.classes: below 1,000,000."),
-        ([[0, 1], 10_000], [0], {}, "which is no number of a class. Allowed without data.classes: below 10,000."),
-        ([0, 2**70], [0], {}, "train1 has the label 1180591620717411303424, which is no number of a class."),
+        ([0, 2**30], [0], {}, "data.train: train1 has the label 1073741824, which is not the number of a class. "
+         "Allowed without data.classes: below 1,000,000."),
+        ([[0, 1], 10_000], [0], {}, "which is not the number of a class. Allowed without data.classes: below 10,000."),
+        ([0, 2**70], [0], {}, "train1 has the label 1180591620717411303424, which is not the number of a class."),
         ([0, 1.5], [0], {}, "data.train: train1 has the label 1.5. Allowed: whole numbers."),
         ([float("inf"), 0.0], [0], {}, "data.train: train0 has the label inf. Allowed: whole numbers."),
         (["cat", "dog"], ["dog", "dgo"], {}, "data.val: val1 has the label 'dgo', which is unknown. Did you mean "

@@ -29,12 +29,12 @@ def numbers(*labels: str) -> list[str]:
 @pytest.mark.parametrize(
     ("labels", "line", "message"),
     [
-        (("1.5", "2.0", "nan", "3.5", ".25"), 4, "2.png has 'nan', which is no number, where other labels are fract"),
+        (("1.5", "2.0", "nan", "3.5", ".25"), 4, "2.png has 'nan', which is not a number, where other labels are frac"),
         (("1.5", "2.0", "3.5", ".25", ""), 6, "4.png has no number, where other labels are fractional"),
-        (("1.5", "1,5", "3.5", ".25"), 3, "1.png has '1,5', which is no number, where other labels are fractional "
+        (("1.5", "1,5", "3.5", ".25"), 3, "1.png has '1,5', which is not a number, where other labels are fractional "
          "numbers. Allowed: numbers, with a point for the fraction; or data.task=classify if these are names."),
-        (("1,5", "0,25", "-2,75"), 2, "0.png has '1,5', which is no number (and 2 more)"),
-        (("1.5", "2.5", "3.5") * 6 + ("NA", "NA"), 20, "18.png has 'NA', which is no number (and 1 more)"),
+        (("1,5", "0,25", "-2,75"), 2, "0.png has '1,5', which is not a number (and 2 more)"),
+        (("1.5", "2.5", "3.5") * 6 + ("NA", "NA"), 20, "18.png has 'NA', which is not a number (and 1 more)"),
     ],
 )  # fmt: skip
 def test_a_typing_error_among_numbers_is_refused(
