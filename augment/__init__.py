@@ -190,7 +190,10 @@ def make_loader(
         raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     forget_changed()
-    dataset = load_dataset(with_data(recipe, data, settings).source())
+    source = with_data(recipe, data, settings).source()
+    dataset = load_dataset(source, needs_val=False)
+    if split == "val" and not len(dataset.val):
+        dataset = load_dataset(source)  # says what is missing
     chosen = dataset.train if split == "train" else dataset.val
     threads = threads or min(16, cores())
     return Loader(

@@ -1,7 +1,7 @@
 """The sources whose images are files of their own."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +70,11 @@ class Folder(Source):
         val_targets = None if self.cuts_val else np.array(dataset.val.targets)
         check_classes(dataset.classes, np.array(dataset.train.targets), val_targets)
         return check_images(dataset, Path(self.root).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad)
+
+    def load_train(self) -> Dataset:
+        """Load the folder, and val if there is one."""
+        has_val = self.val_dir or (Path(self.root).expanduser() / "val").is_dir()
+        return self.load() if has_val else replace(self, val_fraction=0.5).load()  # of which only train is listed
 
     def unchecked(self) -> Dataset:
         """List the folder."""

@@ -81,6 +81,14 @@ class Source:
         """
         raise NotImplementedError
 
+    def load_train(self) -> Dataset:
+        """Load for training alone: val may be missing.
+
+        Raises:
+            UserError: see `load`.
+        """
+        return self.load()
+
     def unchecked(self) -> Dataset:
         """Load without checking images: missing or broken ones are kept if they can be listed.
 
@@ -205,7 +213,7 @@ def parse_data(given: object, key: str = "data") -> Source:
 LeftOut = tuple[frozenset[str], frozenset[str]]
 
 
-def load_dataset(source: Source, left_out: LeftOut | None = None) -> Dataset:
+def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: bool = True) -> Dataset:
     """Load a source's dataset, once per process and current folder.
 
     Val is cut from train first, then the fraction is taken; classes are balanced last.
@@ -213,11 +221,12 @@ def load_dataset(source: Source, left_out: LeftOut | None = None) -> Dataset:
     Args:
         source: the source.
         left_out: what the check left out in the run to resume; None: what it leaves out now.
+        needs_val: whether val may not be missing; if it is, the dataset's is empty.
 
     Raises:
         UserError: see `Source.load`; or the classes cannot be cut or balanced as requested.
     """
-    return _select(source, Path.cwd(), left_out)[0]
+    return _select(source, Path.cwd(), left_out, needs_val)[0]
 
 
 def forget_changed() -> None:
@@ -233,7 +242,7 @@ def forget_changed() -> None:
 
 def notices_of(source: Source, left_out: LeftOut | None = None) -> tuple[LogRecord, ...]:
     """Return the log entries of `load_dataset` with the same arguments; load it if necessary."""
-    return _load(_whole(source), Path.cwd())[1] + _select(source, Path.cwd(), left_out)[1]
+    return _load(_whole(source), Path.cwd(), True)[1] + _select(source, Path.cwd(), left_out, True)[1]
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
@@ -272,8 +281,10 @@ def _whole(source: Source) -> Source:
 
 
 @cache
-def _select(source: Source, folder: Path, left_out: LeftOut | None) -> tuple[Dataset, tuple[LogRecord, ...]]:
-    dataset, _ = _load(_whole(source), folder)
+def _select(
+    source: Source, folder: Path, left_out: LeftOut | None, needs_val: bool
+) -> tuple[Dataset, tuple[LogRecord, ...]]:
+    dataset, _ = _load(_whole(source), folder, needs_val)
     if left_out is not None:
         train, val = map(as_left_out, (dataset.train, dataset.val), left_out)
         dataset = replace(dataset, train=train, val=val)
@@ -309,13 +320,14 @@ def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
 
 
 @cache
-def _load(source: Source, folder: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
+def _load(source: Source, folder: Path, needs_val: bool) -> tuple[Dataset, tuple[LogRecord, ...]]:
+    needs_val = needs_val and not source.cuts_val
     with recorded_notices() as notices:
-        if isinstance(source, LabeledSource) and source.val is None and not source.cuts_val:
+        if needs_val and isinstance(source, LabeledSource) and source.val is None:
             raise UserError(VAL_MISSING)
         name = next((name for name, cls in _SOURCES.items() if cls is type(source)), type(source).__name__)
-        dataset = check_dataset(source.load(), f"data.source={name}")
-        if not len(dataset.val) and not source.cuts_val:
+        dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
+        if needs_val and not len(dataset.val):
             raise UserError(VAL_MISSING)
         warn_of_unused_names(source, dataset)
         warn_of_foreign(dataset)

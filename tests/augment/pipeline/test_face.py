@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import augment
 from augment import Batch, Loader, Recipe, Transform, UserError
-from augment.data.sources import SOURCES
+from augment.data.sources import SOURCES, load_dataset, parse_data
 from augment.data.sources.registry import _SOURCES
 from augment.params import settings
 
@@ -228,6 +229,53 @@ def test_data_that_have_changed_are_loaded_again(recipe: Recipe, folder: Path, t
         for name, file in arrays.items():
             np.save(file, np.arange(count) % 2 if "targets" in name else np.zeros((count, 8, 8, 3), np.uint8))
         assert len(files(data="numpy", **arrays)) == count
+
+
+def list_file(root: Path) -> dict[str, Any]:
+    (root / "list.txt").write_text("".join(f"{file} {file.parent.name}\n" for file in sorted(root.rglob("*.png"))))
+    return {"data": "filelist", "train": str(root / "list.txt")}
+
+
+def array_files(root: Path) -> dict[str, Any]:
+    np.save(root / "images.npy", np.repeat(np.arange(20, dtype=np.uint8), 192).reshape(20, 8, 8, 3))
+    np.save(root / "targets.npy", np.arange(20) % 2)
+    return {"data": "numpy", "train": str(root / "images.npy"), "train_targets": str(root / "targets.npy")}
+
+
+@pytest.mark.parametrize(
+    ("make", "missing"),
+    [
+        (lambda root: {"data": "folder", "root": root / "train"}, "no folder train and no folder val in it, only blue"),
+        (lambda root: {"data": "folder", "root": root}, "there is no folder val in it, only train"),
+        (list_file, "data.val: missing. Allowed: validation data; or data.val_fraction=0.2"),
+        (array_files, "data.val: missing"),
+    ],
+    ids=["classes", "train", "filelist", "numpy"],
+)
+def test_train_alone_needs_no_val(
+    make: Callable[[Path], dict[str, Any]],
+    missing: str,
+    recipe: Recipe,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "d"
+    shutil.copytree(folder / "train", root / "train")
+    given = make(root)
+    assert sorted(augment.make_loader(recipe, **CPU | given).split.targets) == [0] * 10 + [1] * 10
+    with pytest.raises(UserError, match=re.escape(missing)):
+        augment.make_loader(recipe, split="val", **CPU | given)
+    assert len(augment.make_loader(recipe, split="val", val_fraction=0.2, **CPU | given).split) == 4
+    source = parse_data({"source": given.pop("data"), **{key: str(value) for key, value in given.items()}})
+    with pytest.raises(UserError, match=re.escape(missing)):  # in training
+        load_dataset(source)
+
+
+def test_a_val_folder_that_is_named_must_be_there(recipe: Recipe, folder: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no folder vall in it, only train, val\. Did you mean 'val'\?"):
+        loader_of(recipe, folder, val_dir="vall")
 
 
 def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) -> None:
