@@ -173,16 +173,15 @@ def make_loader(
     from augment.cli.compose import with_data
     from augment.data.sources import forget_changed, load_dataset
     from augment.params import Count
+    from augment.pipeline.arguments import check_arguments, torch_device
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
-    from augment.pipeline.placement import check_numbers, place, torch_device
+    from augment.pipeline.placement import place
     from augment.recipe.plan import build_plan
     from augment.support.errors import UserError
     from augment.support.timing import cores
 
-    if not hasattr(recipe, "aug"):
-        raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what load_recipe returns.")
-    check_numbers(batch_size=batch_size, rank=rank, seed=seed, threads=threads, world_size=world_size)
+    check_arguments(recipe, batch_size=batch_size, rank=rank, seed=seed, threads=threads, world_size=world_size)
     Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
     named: object = data
     if not isinstance(named, str | None):

@@ -154,7 +154,7 @@ def test_recipes_that_are_not_allowed(
         ({"rank": 2, "world_size": 2}, "rank: 2 is not allowed. Allowed: a whole number from 0 to 1."),
         ({"rank": 0.5, "world_size": 2}, "rank: 0.5 is not allowed."),
         ({"seed": "0"}, "seed: '0' is not allowed. Did you mean 0? Allowed: a whole number or null."),
-        ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what load_recipe returns."),
+        ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what augment.load_recipe returns."),
         (
             {"data": [1]},
             "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own'",
