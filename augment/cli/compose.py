@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -232,7 +232,7 @@ class Recipe:
     aug: Aug
     seed: int
     plugins: tuple[str, ...]
-    plain: Mapping[str, Any]
+    plain: Mapping[str, Any] = field(repr=False)
 
     def source(self) -> "Source":
         """Check the section `data` and return the source of images.

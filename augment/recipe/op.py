@@ -27,7 +27,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from inspect import cleandoc
+from inspect import cleandoc, signature
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -69,7 +69,7 @@ COMMON: dict[Kind, dict[str, Param[Any]]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Op:
     """An augmentation op, made by one of the decorators below.
 
@@ -108,6 +108,9 @@ class Op:
     slots: Function | None = None
     weighted: bool = False
 
+    def __repr__(self) -> str:
+        return f"<{self.kind} op {self.name}>"  # people print recipes
+
     @property
     def draws(self) -> dict[str, str]:
         """The name of the range that each value is drawn from, by the value's name."""
@@ -142,7 +145,10 @@ _OPS: dict[str, Op] = {}
 OPS: Mapping[str, Op] = MappingProxyType(_OPS)
 
 
-def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Callable[[Function], Function]:
+def _register(
+    kind: Kind, params: dict[str, Param[Any]], given: tuple[str, ...] = (), **traits: Any
+) -> Callable[[Function], Function]:
+    """Return the decorator that declares an op; `given` is what its function is given first, before its values."""
     common = dict(COMMON[kind])
     if traits.get("moves_inside"):
         del common["border"], common["fill"]
@@ -150,6 +156,7 @@ def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Calla
         del common["draw"]
 
     def decorate(function: Function) -> Function:
+        importlib.import_module("augment.recipe.ops")  # first, so that a name that they have is refused here
         name = function.__name__
         if name in _OPS and _OPS[name].function.__module__ != function.__module__:
             raise ValueError(f"op '{name}' is already declared in {_OPS[name].function.__module__}")
@@ -159,10 +166,28 @@ def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Calla
             raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is a parameter of every {kind} op")
         if taken := [reserved for reserved in _RESERVED if reserved in params]:
             raise ValueError(f"op '{name}': {', '.join(taken)} is reserved for the step itself")
-        _OPS[name] = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), **traits)
+        op = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), **traits)
+        _check_call(op, given)
+        _OPS[name] = op
         return function
 
     return decorate
+
+
+def _check_call(op: Op, given: tuple[str, ...]) -> None:
+    """Check that an op's function, or its `prepare`, takes what it will be called with.
+
+    Raises:
+        ValueError: it does not.
+    """
+    function, first = (op.prepare, ()) if op.prepare else (op.function, given)
+    sized = ["size"] if op.prepare or op.kind == "geometry" else []
+    values = [*sized, *op.draws, *op.uniforms, *op.fixed(op.params)]
+    try:
+        signature(function).bind(*first, **dict.fromkeys(values))
+    except TypeError as error:
+        call = f"{function.__name__}({', '.join((*first, *values))})"
+        raise ValueError(f"op '{op.name}' is called as {call}: {error}") from None
 
 
 def crop(*, random: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
@@ -175,7 +200,7 @@ def crop(*, random: bool = False, **params: Param[Any]) -> Callable[[Function], 
         random: whether it draws random numbers in DALI.
         params: the op's parameters by name.
     """
-    return _register("crop", params, random=random)
+    return _register("crop", params, ("source", "size"), random=random)
 
 
 def geometry(
@@ -231,9 +256,8 @@ def local(
         checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
         params: the op's parameters by name; p is added.
     """
-    return _register(
-        "local", params, uniforms=uniforms, prepare=prepare, neutral=neutral, random=random, checkpoints=checkpoints
-    )
+    traits: dict[str, Any] = {"prepare": prepare, "neutral": neutral, "random": random, "checkpoints": checkpoints}
+    return _register("local", params, ("images", "dali"), uniforms=uniforms, **traits)
 
 
 def numpy_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
@@ -264,7 +288,7 @@ def _wrapped(
         def run(images: Any, dali: Any, **values: Any) -> Any:
             return getattr(dali, runner)(function, images, values)
 
-        _register("local", params, uniforms=uniforms, on_cpu=on_cpu)(run)
+        _register("local", params, ("image" if on_cpu else "images",), uniforms=uniforms, on_cpu=on_cpu)(run)
         return function
 
     return decorate
@@ -290,7 +314,8 @@ def batch(
         writes: false promises that the op writes to nothing that it is given, and saves a copy of it.
         params: the op's parameters by name; p is added.
     """
-    return _register("batch", params, uniforms=uniforms, prepare=prepare, neutral=neutral, writes=writes)
+    traits: dict[str, Any] = {"prepare": prepare, "neutral": neutral, "writes": writes}
+    return _register("batch", params, ("images", "partners"), uniforms=uniforms, **traits)
 
 
 def policy(**params: Param[Any]) -> Callable[[Function], Function]:
@@ -313,7 +338,7 @@ def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any])
         weighted: whether nested steps may have weights.
         params: the op's parameters by name; p is added.
     """
-    return _register("policy", params, slots=slots, weighted=weighted)
+    return _register("policy", params, ("weights", "uniform"), slots=slots, weighted=weighted)
 
 
 def find_op(name: str, key: str, other: str | None = None) -> Op:
