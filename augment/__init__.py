@@ -201,7 +201,7 @@ def make_loader(
         batch_size=batch_size,
         seed=recipe.seed if seed is None else seed,
         device=placed,
-        classes=len(dataset.classes),
+        classes=dataset.classes,
         shard=Shard(rank, world_size),
         placement=place(recipe.aug, chosen.files, placed, threads=threads),
         drop_last=drop_last,

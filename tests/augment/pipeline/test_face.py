@@ -280,7 +280,8 @@ def test_a_val_folder_that_is_named_must_be_there(recipe: Recipe, folder: Path) 
 
 def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) -> None:
     recipe = augment.load_recipe("none", f"aug.size={SIZE}", "data=folder", f"data.root={folder}")
-    assert len(augment.make_loader(recipe, **CPU).split) == 20
+    loader = augment.make_loader(recipe, **CPU)
+    assert (len(loader.split), loader.classes) == (20, ("blue", "red"))
     assert len(augment.make_loader(recipe, fraction=0.5, **CPU).split) == 10
     drop = augment.make_loader(recipe, "folder", root=str(folder), batch_size=16, drop_last=True, half=True, **CPU)
     assert (len(drop), next(iter(drop)).images.dtype) == (1, torch.float16)

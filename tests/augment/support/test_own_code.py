@@ -49,7 +49,7 @@ def test_an_op_that_raises(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(file)
     plan = build_plan(parse_aug({"size": 8, "train": {"torn": None}}), "train")
-    loader = Loader(plan, Split((file,), (0,)), batch_size=1, seed=0, device=torch.device("cpu"), classes=1)
+    loader = Loader(plan, Split((file,), (0,)), batch_size=1, seed=0, device=torch.device("cpu"), classes="a")
     with pytest.raises(OwnCodeError) as caught:
         list(loader)
     assert str(caught.value).startswith(f"KeyError: 'no such key' ({__file__}, line ")
