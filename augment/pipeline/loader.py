@@ -1,5 +1,6 @@
 """Exact epochs from a DALI pipeline. Only this module builds, drains and restarts the pipeline of a loader."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -101,6 +102,7 @@ class Loader:
         self._pipeline: Pipeline | None = None
         self._primed = False  # whether the next batch has been asked for already
         self._prepared: Background[Pipeline] | None = None
+        self._process: int | None = None  # where pipelines were built
         self._built_at = 0  # the epoch in which the pipeline was built
         self._consumed = 0  # DALI batches taken from it since
         self._saved: tuple[int, str | None] = (0, None)  # batches taken before, and the checkpoint of that position
@@ -137,6 +139,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
+        if self._process not in (None, os.getpid()):  # its pipeline has no threads here, so this would hang
+            raise UserError("loader: was used before this process was forked. Allowed: a loader made in this process.")
         # A state from the end of an epoch is resumed like a pass that was not interrupted.
         if (self._is_inside and not self._resuming) or self._is_spent:
             self._restart(self.next_epoch)
@@ -279,6 +283,7 @@ class Loader:
                 "stand_ins": stand_ins}  # fmt: skip
 
     def _build(self, checkpoint: str | None = None) -> Pipeline:
+        self._process = os.getpid()
         pipeline = build_pipeline(
             self.plan,
             self.split.files,
