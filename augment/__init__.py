@@ -185,7 +185,7 @@ def make_loader(
     Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
     named: object = data
     if not isinstance(named, str | None):
-        own = "a Dataset of your own is data='own', train='module.name'"
+        own = "a Dataset of your own is data='own', train='module.name', which is '__main__.name' in a script"
         raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     forget_changed()

@@ -130,6 +130,15 @@ def find_object(name: str, key: str) -> Any:
     return found
 
 
+def find_imported(name: str) -> object:
+    """Return the object `module.name`, None if it is not imported."""
+    path, *rest = name.split(".")
+    found: object = sys.modules.get(path)
+    for part in rest:
+        found = getattr(found, part, None)
+    return found
+
+
 def call(function: Any, options: Mapping[str, Mapping[str, Any]], what: str) -> Any:
     """Call a user's function, or make an object of their class.
 

@@ -107,6 +107,10 @@ class Source:
         """
         return self.unchecked()
 
+    def own_code(self) -> tuple[object, ...]:
+        """Return the functions or objects of the user that it loads from, as far as they are imported."""
+        return ()
+
     @property
     def cuts_val(self) -> bool:
         """Whether val is cut from train."""
@@ -230,11 +234,14 @@ def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: 
 
 
 def forget_changed() -> None:
-    """Forget the datasets if files or folders that their sources name have changed: a notebook lives long.
+    """Forget the datasets if files, folders or code that their sources name have changed: a notebook lives long.
 
     Files in a folder that come or go are noticed, those that are overwritten are not: they are read again anyway.
     """
-    if any(_state(source, folder) != state for (source, folder), state in _STATES.items()):
+    if any(
+        _state(source, folder) != state or list(map(id, source.own_code())) != list(map(id, code))
+        for (source, folder), (state, code) in _STATES.items()
+    ):
         for loaded in (_select, _load):
             loaded.cache_clear()
         _STATES.clear()
@@ -297,8 +304,8 @@ def _select(
 
 _DEPTH = 2  # the folders of classes, in those of splits
 
-# The files and folders of the sources that were loaded, as they were then.
-_STATES: dict[tuple[Source, Path], list[tuple[str, int, int]]] = {}
+# The files and folders of the sources that were loaded, and the user's code, as they were then.
+_STATES: dict[tuple[Source, Path], tuple[list[tuple[str, int, int]], tuple[object, ...]]] = {}
 
 
 def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
@@ -333,5 +340,5 @@ def _load(source: Source, folder: Path, needs_val: bool) -> tuple[Dataset, tuple
         warn_of_foreign(dataset)
         if dataset.task == "classify" and len(dataset.classes) == 1:
             logger.warning("there is only one class, %s: nothing to learn", dataset.classes[0])
-    _STATES[source, folder] = _state(source, folder)
+    _STATES[source, folder] = _state(source, folder), source.own_code()
     return dataset, tuple(notices)

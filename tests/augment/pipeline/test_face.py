@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,8 @@ def test_recipes_that_are_not_allowed(
         ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what augment.load_recipe returns."),
         (
             {"data": [1]},
-            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own'",
+            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own', "
+            "train='module.name', which is '__main__.name' in a script.",
         ),
     ],
 )
@@ -212,7 +214,9 @@ def test_loaders_of_ranks_share_an_epoch(recipe: Recipe, folder: Path) -> None:
     assert sorted(index for loader in loaders for batch in loader for index in batch.indices.tolist()) == [*range(20)]
 
 
-def test_data_that_have_changed_are_loaded_again(recipe: Recipe, folder: Path, tmp_path: Path) -> None:
+def test_data_that_have_changed_are_loaded_again(
+    recipe: Recipe, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def files(**options: Any) -> list[Any]:
         return list(augment.make_loader(recipe, split="train", batch_size=4, device="cpu", **options).split.files)
 
@@ -229,6 +233,12 @@ def test_data_that_have_changed_are_loaded_again(recipe: Recipe, folder: Path, t
         for name, file in arrays.items():
             np.save(file, np.arange(count) % 2 if "targets" in name else np.zeros((count, 8, 8, 3), np.uint8))
         assert len(files(data="numpy", **arrays)) == count
+
+    code = ModuleType("code_that_changes")
+    monkeypatch.setitem(sys.modules, code.__name__, code)
+    for count in (4, 6):
+        monkeypatch.setattr(code, "pairs", [(before[0], 0), (before[1], 1)] * count, raising=False)
+        assert len(files(data="own", train="code_that_changes.pairs")) == 2 * count
 
 
 def list_file(root: Path) -> dict[str, Any]:
