@@ -171,7 +171,7 @@ def make_loader(
         UserError: an unknown source or setting, a value that is not allowed, or data that cannot be used.
     """
     from augment.cli.compose import with_data
-    from augment.data.sources import forget_changed, load_dataset
+    from augment.data.sources import forget_changed, load_dataset, refuse_misspelled
     from augment.params import Count
     from augment.pipeline.arguments import check_arguments, torch_device
     from augment.pipeline.build import Shard
@@ -189,7 +189,11 @@ def make_loader(
         raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     forget_changed()
-    source = with_data(recipe, data, settings).source()
+    try:
+        source = with_data(recipe, data, settings).source()
+    except UserError:
+        refuse_misspelled(settings, make_loader.__annotations__)
+        raise
     dataset = load_dataset(source, needs_val=False)
     if split == "val" and not len(dataset.val):
         dataset = load_dataset(source)  # says what is missing

@@ -14,10 +14,21 @@ from augment.data.sources.registry import (
     load_dataset,
     notices_of,
     parse_data,
+    refuse_misspelled,
     source,
 )
 
-__all__ = ["SOURCES", "LeftOut", "Source", "forget_changed", "load_dataset", "notices_of", "parse_data", "source"]
+__all__ = [
+    "SOURCES",
+    "LeftOut",
+    "Source",
+    "forget_changed",
+    "load_dataset",
+    "notices_of",
+    "parse_data",
+    "refuse_misspelled",
+    "source",
+]
 
 
 def _import_built_in() -> None:

@@ -303,6 +303,7 @@ def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) ->
         ("foldr", {}, "data.source: unknown source 'foldr'. Did you mean 'folder'?"),
         ("folder", {}, "data.root: missing."),
         ("folder", {"rot": "x"}, "data.rot: unknown key. Did you mean 'root'?"),
+        ("folder", {"batchsize": 4}, "batchsize: unknown argument. Did you mean 'batch_size'?"),
         ("folder", {"root": "x", "fraction": 2}, "data.fraction: 2 is not allowed."),
         ("folder", {"root": Path("/none/at/all")}, "data.root=/none/at/all: there is no such folder"),
         (None, {"split": "vall"}, "split=vall: unknown name. Did you mean 'val'? Allowed: train, val."),
