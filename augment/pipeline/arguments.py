@@ -26,7 +26,7 @@ def check_arguments(recipe: object, **numbers: int | None) -> None:
         UserError: one is not allowed.
     """
     if not hasattr(recipe, "aug"):
-        raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what augment.load_recipe returns.")
+        raise UserError(f"recipe: {recipe!r:.80} is not allowed. Allowed: what augment.load_recipe returns.")
     for name, value in numbers.items():
         _NUMBERS[name].parse(value, name)
 
