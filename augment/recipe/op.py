@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from augment.params import Choice, Count, Number, Param, Range
 from augment.support.errors import UserError, suggest
-from augment.support.own_code import describe_raised
+from augment.support.own_code import describe_raised, import_own
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -364,7 +364,7 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
     """
     for module in modules:
         try:
-            importlib.import_module(module)
+            import_own(module)
         except ModuleNotFoundError as error:
             raise UserError(
                 f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH)."

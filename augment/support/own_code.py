@@ -1,10 +1,14 @@
-"""Errors of users' own code, such as a plugin or a data set: what was raised, and in which of their lines."""
+"""Users' own code, such as a plugin or a data set: how it is imported, what it raised, and in which of their lines."""
 
+import importlib
 import linecache
+import os
 import re
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from augment.support.errors import UserError, first_line
 
@@ -20,6 +24,14 @@ _LINE = re.compile(r"\s+(?P<file>\S.*)\((?P<number>\d+)\): .*")
 
 class OwnCodeError(UserError):
     """A user's own code raised; the message names the line."""
+
+
+def import_own(module: str) -> ModuleType:
+    """Import a module of a user, from the current folder or Python's path."""
+    if not {"", os.getcwd()} & set(sys.path):  # only `python -m` has it there
+        sys.path.append(os.getcwd())
+    importlib.invalidate_caches()  # a file may have been written a moment ago
+    return importlib.import_module(module)
 
 
 def describe_raised(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """What users' own code raises is said with its line, before anything else."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from PIL import Image
 
 from augment.cli.parser import readable_errors
 from augment.data.dataset import Split
+from augment.data.own.factory import find_object
 from augment.pipeline.loader import Loader
 from augment.recipe.op import load_plugins, numpy_op
 from augment.recipe.plan import build_plan
@@ -42,6 +44,18 @@ def test_a_plugin_that_raises(code: str, message: str, tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match=rf"^plugins: mine: {message}"):
         load_plugins(("mine",), "plugins")
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_own_code_is_found_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [name for name in sys.path if name and Path(name) != Path.cwd()])
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine_here", "data_here"):
+        Path(f"{name}.py").write_text("pairs = []\n")
+    load_plugins(("mine_here",), "plugins")
+    monkeypatch.setattr(sys, "path", [name for name in sys.path if name != str(tmp_path)])
+    assert find_object("data_here.pairs", "data.train") == []
+    assert sys.path.count(str(tmp_path)) == 1
 
 
 @pytest.mark.usefixtures("_declared")
