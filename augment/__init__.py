@@ -171,9 +171,9 @@ def make_loader(
         UserError: an unknown source or setting, a value that is not allowed, or data that cannot be used.
     """
     from augment.cli.compose import with_data
-    from augment.data.sources import forget_changed, load_dataset, refuse_misspelled
+    from augment.data.sources import forget_changed, load_dataset
     from augment.params import Count
-    from augment.pipeline.arguments import check_arguments, torch_device
+    from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
     from augment.pipeline.placement import place

@@ -1,12 +1,14 @@
-"""Check the arguments that `augment.make_loader` and `augment.Transform` have in common."""
+"""Check the arguments of `augment.make_loader` and `augment.Transform`."""
 
 import re
+from collections.abc import Iterable
 from math import inf
 
 import torch
 
-from augment.params import Count
-from augment.support.errors import UserError
+from augment.data.sources import SOURCES
+from augment.params import Count, settings
+from augment.support.errors import UserError, nearest
 from augment.support.text import amount
 
 _NUMBERS = {
@@ -29,6 +31,19 @@ def check_arguments(recipe: object, **numbers: int | None) -> None:
         raise UserError(f"recipe: {recipe!r:.80} is not allowed. Allowed: what augment.load_recipe returns.")
     for name, value in numbers.items():
         _NUMBERS[name].parse(value, name)
+
+
+def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
+    """Refuse names that no source has as settings, and that are nearer to an argument of the function that takes both.
+
+    Raises:
+        UserError: names the argument.
+    """
+    known = {name for source in SOURCES.values() for name in settings(source)}
+    for name in given:
+        meant = nearest(name, arguments)
+        if name not in known and meant and meant == nearest(name, [*known, *arguments]):
+            raise UserError(f"{name}: unknown argument.{meant}")
 
 
 def torch_device(name: torch.device | str) -> torch.device:

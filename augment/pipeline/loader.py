@@ -50,7 +50,6 @@ class Loader:
 
     Attributes:
         classes: names of the classes or labels, or of the numbers to predict.
-        split: the images and their targets; `Batch.indices` are positions in them.
 
     Raises:
         UserError: there are fewer samples than ranks.

@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 
 from augment.params import Choice, Count, Number, Param, Range
 from augment.support.errors import UserError, suggest
-from augment.support.own_code import describe_raised, import_own
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -181,13 +180,12 @@ def _check_call(op: Op, given: tuple[str, ...]) -> None:
         ValueError: it does not.
     """
     function, first = (op.prepare, ()) if op.prepare else (op.function, given)
-    sized = ["size"] if op.prepare or op.kind == "geometry" else []
-    values = [*sized, *op.draws, *op.uniforms, *op.fixed(op.params)]
+    size = ("size",) if op.prepare or op.kind == "geometry" else ()
+    values = (*size, *op.draws, *op.uniforms, *op.fixed(op.params))
     try:
         signature(function).bind(*first, **dict.fromkeys(values))
     except TypeError as error:
-        call = f"{function.__name__}({', '.join((*first, *values))})"
-        raise ValueError(f"op '{op.name}' is called as {call}: {error}") from None
+        raise ValueError(f"op '{op.name}' must take ({', '.join((*first, *values))}): {error}") from None
 
 
 def crop(*, random: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
@@ -350,26 +348,3 @@ def find_op(name: str, key: str, other: str | None = None) -> Op:
     if name not in _OPS:
         raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})}")
     return _OPS[name]
-
-
-def load_plugins(modules: tuple[str, ...], key: str) -> None:
-    """Import modules that declare ops; their decorators register them.
-
-    Args:
-        modules: names of modules, found in the current folder or on PYTHONPATH.
-        key: full key path, for the message.
-
-    Raises:
-        UserError: a module is not found, fails to import, or declares an op incorrectly.
-    """
-    for module in modules:
-        try:
-            import_own(module)
-        except ModuleNotFoundError as error:
-            raise UserError(
-                f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH)."
-            ) from error
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"{key}: {module}: {describe_raised(error)}") from error

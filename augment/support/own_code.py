@@ -34,6 +34,29 @@ def import_own(module: str) -> ModuleType:
     return importlib.import_module(module)
 
 
+def load_plugins(modules: tuple[str, ...], key: str) -> None:
+    """Import modules that declare ops, callbacks or the like; their decorators register them.
+
+    Args:
+        modules: names of modules, found in the current folder or on PYTHONPATH.
+        key: full key path, for the message.
+
+    Raises:
+        UserError: a module is not found, fails to import, or declares something incorrectly.
+    """
+    for module in modules:
+        try:
+            import_own(module)
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH)."
+            ) from error
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{key}: {module}: {describe_raised(error)}") from error
+
+
 def describe_raised(error: BaseException) -> str:
     """Describe an exception, and where it was raised: the last line of a user's own code, else of any package."""
     if isinstance(error, SyntaxError):

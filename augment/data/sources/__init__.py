@@ -14,7 +14,6 @@ from augment.data.sources.registry import (
     load_dataset,
     notices_of,
     parse_data,
-    refuse_misspelled,
     source,
 )
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,7 +21,7 @@ from augment.data.sources.notices import recorded_notices, warn_of_foreign, warn
 from augment.data.targets.classes import read_names
 from augment.data.targets.interpretation import TargetOptions
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
-from augment.support.errors import UserError, nearest
+from augment.support.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -211,19 +211,6 @@ def parse_data(given: object, key: str = "data") -> Source:
     if source.folds is not None and source.val_fraction is not None:
         raise UserError(f"{key}.val_fraction={source.val_fraction:g}: but {key}.folds={source.folds}. Allowed: either.")
     return source
-
-
-def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
-    """Refuse names that no source has as settings, and that are nearer to an argument of the function that takes both.
-
-    Raises:
-        UserError: names the argument.
-    """
-    known = {name for source in _SOURCES.values() for name in settings(source)}
-    for name in given:
-        meant = nearest(name, arguments)
-        if name not in known and meant and meant == nearest(name, [*known, *arguments]):
-            raise UserError(f"{name}: unknown argument.{meant}")
 
 
 # Names of images that are left out of train and of val, see `augment.data.selection.as_left_out`.

@@ -239,14 +239,14 @@ def test_an_own_op_of_a_built_in_name_is_refused_where_it_is_declared() -> None:
 @pytest.mark.parametrize(
     ("declare", "call"),
     [
-        (color, "mine(amount, level): "),
-        (geometry, "mine(size, amount, level): "),
-        (local, "mine(images, dali, amount, level): "),
-        (numpy_op, "mine(image, amount, level): "),
-        (torch_op, "mine(images, amount, level): "),
-        (batch, "mine(images, partners, amount, level): "),
-        (crop, "mine(source, size, amount_range, level): "),
-        (policy, "mine(amount_range, level): "),
+        (color, "(amount, level): "),
+        (geometry, "(size, amount, level): "),
+        (local, "(images, dali, amount, level): "),
+        (numpy_op, "(image, amount, level): "),
+        (torch_op, "(images, amount, level): "),
+        (batch, "(images, partners, amount, level): "),
+        (crop, "(source, size, amount_range, level): "),
+        (policy, "(amount_range, level): "),
     ],
 )
 def test_a_function_that_does_not_take_its_values_is_refused(declare: Any, call: str) -> None:
@@ -254,14 +254,14 @@ def test_a_function_that_does_not_take_its_values_is_refused(declare: Any, call:
         """Do something."""
 
     params = {"amount_range": Range(default=(0.0, 1.0), doc=""), "level": Number(default=3.0, doc="")}
-    with pytest.raises(ValueError, match=re.escape(f"op 'mine' is called as {call}")):
+    with pytest.raises(ValueError, match=re.escape(f"op 'mine' must take {call}")):
         declare(**params)(mine)
     assert "mine" not in OPS
 
     def prepare(amount: Any, level: Any) -> None: ...
 
     if declare in (batch, local):
-        with pytest.raises(ValueError, match=re.escape("op 'mine' is called as prepare(size, amount, level): ")):
+        with pytest.raises(ValueError, match=re.escape("op 'mine' must take (size, amount, level): ")):
             declare(prepare=prepare, **params)(mine)
 
 

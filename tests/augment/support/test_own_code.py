@@ -13,11 +13,11 @@ from augment.cli.parser import readable_errors
 from augment.data.dataset import Split
 from augment.data.own.factory import find_object
 from augment.pipeline.loader import Loader
-from augment.recipe.op import load_plugins, numpy_op
+from augment.recipe.op import numpy_op
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
-from augment.support.own_code import OwnCodeError
+from augment.support.own_code import OwnCodeError, load_plugins
 
 TABLE: dict[str, int] = {}
 
