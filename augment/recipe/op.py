@@ -165,6 +165,10 @@ def _register(
             raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is a parameter of every {kind} op")
         if taken := [reserved for reserved in _RESERVED if reserved in params]:
             raise ValueError(f"op '{name}': {', '.join(taken)} is reserved for the step itself")
+        if plain := [f"{n}={p!r}" for n, p in params.items() if not isinstance(p, Param)]:
+            raise ValueError(
+                f"op '{name}': {plain[0]} declares no parameter. Allowed: Number(...), Range(...) and the like."
+            )
         op = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), **traits)
         _check_call(op, given)
         _OPS[name] = op
@@ -174,11 +178,7 @@ def _register(
 
 
 def _check_call(op: Op, given: tuple[str, ...]) -> None:
-    """Check that an op's function, or its `prepare`, takes what it will be called with.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Raise a ValueError if an op's function, or its `prepare`, does not take what it will be called with."""
     function, first = (op.prepare, ()) if op.prepare else (op.function, given)
     size = ("size",) if op.prepare or op.kind == "geometry" else ()
     values = (*size, *op.draws, *op.uniforms, *op.fixed(op.params))

@@ -266,6 +266,16 @@ def test_a_function_that_does_not_take_its_values_is_refused(declare: Any, call:
 
 
 @pytest.mark.usefixtures("clean_registry")
+def test_a_plain_value_declares_no_parameter() -> None:
+    def mine(image: Any, amount: float) -> None:
+        """Do something."""
+
+    with pytest.raises(ValueError, match=r"op 'mine': amount=0\.5 declares no parameter\. Allowed: Number"):
+        numpy_op(amount=0.5)(mine)  # type: ignore[arg-type]
+    assert "mine" not in OPS
+
+
+@pytest.mark.usefixtures("clean_registry")
 def test_draws_follow_the_declaration() -> None:
     @color(
         low_range=Range(default=(0.0, 1.0), doc="one draw, named after the parameter"),
