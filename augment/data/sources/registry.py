@@ -328,17 +328,17 @@ def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
 
 @cache
 def _load(source: Source, folder: Path, needs_val: bool) -> tuple[Dataset, tuple[LogRecord, ...]]:
-    needs_val = needs_val and not source.cuts_val
+    listed = needs_val and not source.cuts_val
     with recorded_notices() as notices:
-        if needs_val and isinstance(source, LabeledSource) and source.val is None:
+        if listed and isinstance(source, LabeledSource) and source.val is None:
             raise UserError(VAL_MISSING)
         name = next((name for name, cls in _SOURCES.items() if cls is type(source)), type(source).__name__)
         dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
-        if needs_val and not len(dataset.val):
+        if listed and not len(dataset.val):
             raise UserError(VAL_MISSING)
         warn_of_unused_names(source, dataset)
         warn_of_foreign(dataset)
         if dataset.task == "classify" and len(dataset.classes) == 1:
-            logger.warning("there is only one class, %s: nothing to learn", dataset.classes[0])
+            logger.warning("there is only one class, %s: nothing to learn from labels", dataset.classes[0])
     _STATES[source, folder] = _state(source, folder), source.own_code()
     return dataset, tuple(notices)

@@ -283,6 +283,16 @@ def test_train_alone_needs_no_val(
         load_dataset(source)
 
 
+def test_images_need_no_classes(recipe: Recipe, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = folder / "train" / "blue"
+    loader = loader_of(recipe, root)
+    assert (len(loader.split), loader.classes, len(caplog.messages)) == (10, ("blue",), 1)
+    assert caplog.messages[0].endswith("only one class, blue: nothing to learn from labels")
+    for options in ({"split": "val"}, {"val_fraction": 0.2}):
+        with pytest.raises(UserError, match="there is no folder train"):
+            loader_of(recipe, root, **options)  # type: ignore[arg-type]
+
+
 def test_a_val_folder_that_is_named_must_be_there(recipe: Recipe, folder: Path) -> None:
     with pytest.raises(UserError, match=r"there is no folder vall in it, only train, val\. Did you mean 'val'\?"):
         loader_of(recipe, folder, val_dir="vall")
