@@ -208,6 +208,18 @@ def test_a_plain_loop(recipe: Recipe, folder: Path, split: str) -> None:
     assert (epochs[0] != epochs[1]) == (epochs[1] != epochs[2]) == (split == "train")
 
 
+def test_the_default_dtype_of_pytorch_does_not_matter(folder: Path) -> None:
+    recipe = augment.load_recipe({"size": SIZE, "train": {"elastic": {}, "mixup": {}}})
+    expected = next(iter(loader_of(recipe, folder)))
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = next(iter(loader_of(recipe, folder)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found.images, expected.images)
+    assert torch.equal(found.targets, expected.targets)
+
+
 def test_loaders_of_ranks_share_an_epoch(recipe: Recipe, folder: Path) -> None:
     loaders = [loader_of(recipe, folder, rank=rank, world_size=3) for rank in range(3)]
     assert [len(loader) for loader in loaders] == [2, 2, 2]
