@@ -17,17 +17,7 @@ from augment.data.sources.registry import (
     source,
 )
 
-__all__ = [
-    "SOURCES",
-    "LeftOut",
-    "Source",
-    "forget_changed",
-    "load_dataset",
-    "notices_of",
-    "parse_data",
-    "refuse_misspelled",
-    "source",
-]
+__all__ = ["SOURCES", "LeftOut", "Source", "forget_changed", "load_dataset", "notices_of", "parse_data", "source"]
 
 
 def _import_built_in() -> None:
