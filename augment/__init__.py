@@ -173,24 +173,30 @@ def make_loader(
     from augment.cli.compose import with_data
     from augment.data.sources import forget_changed, load_dataset
     from augment.params import Count
+    from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
-    from augment.pipeline.placement import check_numbers, place, torch_device
+    from augment.pipeline.placement import place
     from augment.recipe.plan import build_plan
     from augment.support.errors import UserError
     from augment.support.timing import cores
 
-    if not hasattr(recipe, "aug"):
-        raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what load_recipe returns.")
-    check_numbers(batch_size=batch_size, rank=rank, seed=seed, threads=threads, world_size=world_size)
+    check_arguments(recipe, batch_size=batch_size, rank=rank, seed=seed, threads=threads, world_size=world_size)
     Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
     named: object = data
     if not isinstance(named, str | None):
-        own = "a Dataset of your own is data='own', train='module.name'"
+        own = "a Dataset of your own is data='own', train='module.name', which is '__main__.name' in a script"
         raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     forget_changed()
-    dataset = load_dataset(with_data(recipe, data, settings).source())
+    try:
+        source = with_data(recipe, data, settings).source()
+    except UserError:
+        refuse_misspelled(settings, make_loader.__annotations__)
+        raise
+    dataset = load_dataset(source, needs_val=False)
+    if split == "val" and not len(dataset.val):
+        dataset = load_dataset(source)  # says what is missing
     chosen = dataset.train if split == "train" else dataset.val
     threads = threads or min(16, cores())
     return Loader(
@@ -199,7 +205,7 @@ def make_loader(
         batch_size=batch_size,
         seed=recipe.seed if seed is None else seed,
         device=placed,
-        classes=len(dataset.classes),
+        classes=dataset.classes,
         shard=Shard(rank, world_size),
         placement=place(recipe.aug, chosen.files, placed, threads=threads),
         drop_last=drop_last,

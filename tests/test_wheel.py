@@ -122,6 +122,10 @@ def test_console_scripts(installed: Path) -> None:
     assert "dali-trainer = trainer.__main__:main" in file.read_text()
 
 
+def test_type_checkers_read_the_annotations(installed: Path) -> None:
+    assert {file.parent.name for file in installed.glob("*/py.typed")} == {"augment", "trainer"}
+
+
 def test_a_source_archive_makes_the_same_wheel(project: Path, installed: Path, tmp_path: Path) -> None:
     build(project, "build_sdist", tmp_path)
     (archive,) = tmp_path.glob("*.tar.gz")

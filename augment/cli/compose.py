@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,11 @@ from augment.cli.experiment import check_experiment
 from augment.cli.explanation import explain
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
-from augment.recipe.op import OPS, load_plugins
+from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError, first_line
 from augment.support.hydra_versions import VERSION_BASE
+from augment.support.own_code import load_plugins
 from augment.support.secrets import resolved
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class Recipe:
     aug: Aug
     seed: int
     plugins: tuple[str, ...]
-    plain: Mapping[str, Any]
+    plain: Mapping[str, Any] = field(repr=False)
 
     def __repr__(self) -> str:
         return f"Recipe({self.plain.get('aug')})"

@@ -12,6 +12,8 @@ T = TypeVar("T")
 
 Interval = tuple[float, float]
 
+_SHOWN = 200  # characters of a value that is not allowed, in the message
+
 # What the values of some parameters decide; see `Param.reach`.
 IMPORTS, DOWNLOADS, WRITES, SENDS = (
     "what is imported",
@@ -65,7 +67,10 @@ class Param(Generic[T]):
             return None
         parsed = self._convert(value)
         if parsed is None:
-            raise UserError(f"{key}: {value!r} is not allowed.{self._meant(value)} Allowed: {self.allowed()}.")
+            shown = repr(value)
+            if len(shown) > _SHOWN:  # an array or a list of a caller in Python
+                shown = f"{' '.join(shown[:_SHOWN].split())} ..."
+            raise UserError(f"{key}: {shown} is not allowed.{self._meant(value)} Allowed: {self.allowed()}.")
         return parsed
 
     def _meant(self, value: object) -> str:

@@ -116,7 +116,7 @@ class Dali:
         def call(image: Any, *given: Any) -> Any:
             own = np.array(image)  # other views may read it, too
             result = function(own, **fixed, **{n: v.item() for n, v in zip(drawn, given, strict=True)})
-            return _same(np.asarray(result), image, function)
+            return _same(None if result is None else np.asarray(result), image, function)
 
         on_cpu = images.cpu() if self.device == "gpu" else images
         changed = fn.python_function(on_cpu, *drawn.values(), function=call, num_outputs=1, output_layouts=["HWC"])
@@ -150,6 +150,8 @@ def _split(values: Mapping[str, Any]) -> tuple[dict[str, Node], dict[str, Any]]:
 
 def _same(result: Any, given: Any, function: Callable[..., Any]) -> Any:
     """Return the result of a user's function if it is of the shape and type of what it was given."""
+    if result is None:
+        raise TypeError(f"op '{function.__name__}' returned nothing. Allowed: the changed images")
     made, allowed = (f"{tuple(np.shape(some))} {getattr(some, 'dtype', type(some))}" for some in (result, given))
     if made != allowed:
         raise TypeError(f"op '{function.__name__}' made {made} of {allowed}; an op keeps shape and type")

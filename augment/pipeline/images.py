@@ -140,11 +140,20 @@ def _check(image: Any, ndim: int, what: str) -> None:
         raise UserError(f"{what}: {type(image).__name__} is not allowed. Allowed: {_ALLOWED}.")
     dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
     if dtype != "uint8" or len(shape) != ndim or shape[-1] != 3 or 0 in shape:
-        hints = {4: "images.permute(0, 2, 3, 1)", 3: "image.permute(1, 2, 0)"}
-        hint = f" Channels come last: {hints[ndim]}." if len(shape) == ndim and shape[-3] == 3 else ""
-        if "float" in dtype:
-            hint = " Leave out ToTensor and Normalize."
-        raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} Allowed: {_ALLOWED}.")
+        raise UserError(f"{what}: {dtype} {shape} is not allowed.{_hint(dtype, shape, ndim)} Allowed: {_ALLOWED}.")
+
+
+def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
+    """Return what is probably to be done about an image, or a batch of them if `ndim` is 4, that is not allowed."""
+    if "float" in dtype:
+        return " Leave out ToTensor and Normalize."
+    if len(shape) == ndim and shape[-3] == 3:
+        return f" Channels come last: {'images.permute(0, 2, 3, 1)' if ndim == 4 else 'image.permute(1, 2, 0)'}."
+    if len(shape) == ndim and shape[-1] == 4:
+        return " Leave out the alpha channel: [..., :3]."
+    if len(shape) == 3 and shape[-1] == 3:
+        return " A single image comes in a list."
+    return " Gray images need three channels: np.stack([gray] * 3, -1)." if len(shape) == ndim - 1 else ""
 
 
 def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:

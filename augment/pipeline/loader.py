@@ -1,6 +1,7 @@
 """Exact epochs from a DALI pipeline. Only this module builds, drains and restarts the pipeline of a loader."""
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -39,13 +40,16 @@ class Loader:
         batch_size: samples of this rank in a batch; the last one of an epoch may be smaller.
         seed: the run's seed.
         device: where batches are made and returned.
-        classes: number of classes, which a plan that mixes samples needs.
+        classes: names of the classes, which a plan that mixes samples needs.
         shard: rank and world size.
         placement: where images are decoded, by default on `device`.
         drop_last: leave out the smaller last batch, unless it is the only one.
         threads: CPU threads of the pipeline.
         half: float16 images.
         raw: uint8 images in HWC memory, before normalization, to look at; samples are not mixed.
+
+    Attributes:
+        classes: names of the classes or labels, or of the numbers to predict.
 
     Raises:
         UserError: there are fewer samples than ranks.
@@ -59,7 +63,7 @@ class Loader:
         batch_size: int,
         seed: int,
         device: torch.device,
-        classes: int | None = None,
+        classes: Sequence[str] = (),
         shard: Shard | None = None,
         placement: Placement | None = None,
         drop_last: bool = False,
@@ -70,6 +74,7 @@ class Loader:
         self.plan = plan
         self.split = split
         self.batch_size = batch_size
+        self.classes = tuple(classes)
         self._seed = seed
         self._device = device
         self._shard = shard or Shard()
@@ -91,11 +96,12 @@ class Loader:
         self._per_epoch = batches_per_epoch(len(split), batch_size, self._shard.world_size)
         self._mixer: Mixer | None = None
         if plan.batch_stages and not raw:
-            assert classes is not None, "to mix targets, the number of classes is needed"
-            self._mixer = Mixer(plan, seed=seed, rank=self._shard.rank, classes=classes)
+            assert classes, "to mix targets, the number of classes is needed"
+            self._mixer = Mixer(plan, seed=seed, rank=self._shard.rank, classes=len(classes))
         self._pipeline: Pipeline | None = None
         self._primed = False  # whether the next batch has been asked for already
         self._prepared: Background[Pipeline] | None = None
+        self._process: int | None = None  # where pipelines were built
         self._built_at = 0  # the epoch in which the pipeline was built
         self._consumed = 0  # DALI batches taken from it since
         self._saved: tuple[int, str | None] = (0, None)  # batches taken before, and the checkpoint of that position
@@ -132,6 +138,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
+        if self._process not in (None, os.getpid()):  # its pipeline has no threads here, so this would hang
+            raise UserError("loader: was used before this process was forked. Allowed: a loader made in this process.")
         # A state from the end of an epoch is resumed like a pass that was not interrupted.
         if (self._is_inside and not self._resuming) or self._is_spent:
             self._restart(self.next_epoch)
@@ -274,6 +282,7 @@ class Loader:
                 "stand_ins": stand_ins}  # fmt: skip
 
     def _build(self, checkpoint: str | None = None) -> Pipeline:
+        self._process = os.getpid()
         pipeline = build_pipeline(
             self.plan,
             self.split.files,

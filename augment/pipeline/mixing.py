@@ -88,7 +88,7 @@ class Mixer:
 
 
 def _one_hot(targets: Tensor, classes: int) -> Tensor:
-    zeros = torch.zeros(len(targets), classes, device=targets.device)
+    zeros = torch.zeros(len(targets), classes, dtype=torch.float32, device=targets.device)
     return zeros.scatter_(1, targets[:, None], 1.0)
 
 
@@ -97,6 +97,6 @@ def to_device(values: Array, device: torch.device) -> Tensor:
     tensor = torch.from_numpy(compact(values))
     if device.type == "cpu":
         return tensor
-    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
     pinned.numpy()[...] = values  # `pin_memory` copies with as many threads as there are cores
     return pinned.to(device, non_blocking=True)

@@ -1,11 +1,9 @@
 """Choose where images are decoded and how many decoded ones are cached, from `aug.decode` and `aug.cache`."""
 
-import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
 from statistics import fmean
 from typing import Literal
 
@@ -16,13 +14,11 @@ from nvidia.dali.pipeline import Pipeline
 from augment.data import dataset
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import are_decoded, are_paths, open_image
-from augment.params import Count
 from augment.pipeline.build import READER, feed_images
 from augment.pipeline.graph import GraphImage, Placement
 from augment.pipeline.image_feed import ImageFeed
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
-from augment.support.text import amount
 
 _MIB = 2**20
 _PROBED = 100  # images whose headers are read to know how many pixels all of them have
@@ -35,42 +31,6 @@ _LARGEST_SHARE = 0.65
 
 # The trial: batches that are decoded to warm up, and to be timed.
 _WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
-
-
-# The numbers among the arguments of `augment.make_loader` and `augment.Transform`.
-_NUMBERS = {
-    "batch_size": Count(within=(1, 10**6), doc=""),
-    "classes": Count(optional=True, within=(1, 10**6), doc=""),
-    "rank": Count(doc=""),
-    "seed": Count(optional=True, within=(-inf, inf), doc=""),
-    "threads": Count(optional=True, within=(1, 1024), doc=""),
-    "world_size": Count(within=(1, 10**6), doc=""),
-}
-
-
-def check_numbers(**given: int | None) -> None:
-    """Check arguments of `augment.make_loader` and `augment.Transform` by name.
-
-    Raises:
-        UserError: one is not allowed.
-    """
-    for name, value in given.items():
-        _NUMBERS[name].parse(value, name)
-
-
-def torch_device(name: torch.device | str) -> torch.device:
-    """Return the device of that name.
-
-    Raises:
-        UserError: neither a GPU nor the CPU, or a GPU that PyTorch does not see.
-    """
-    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):
-        raise UserError(f"device={name}: is not allowed. Allowed: cpu, cuda, cuda:N.")
-    device, seen = torch.device(name), torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= seen:
-        count, gpus = (amount(seen, "GPU") if seen else "no GPU"), (f", cuda:{number}" for number in range(seen))
-        raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: cpu{''.join(gpus)}.")
-    return device
 
 
 def place(

@@ -18,13 +18,14 @@ from torch.utils.data import get_worker_info
 from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
+from augment.pipeline.arguments import check_arguments, torch_device
 from augment.pipeline.batch import Batch
 from augment.pipeline.build import is_decoded_once, program_of
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
 from augment.pipeline.images import Images, check_encoded, read_images, read_targets
 from augment.pipeline.mixing import Mixer, to_device
-from augment.pipeline.placement import check_numbers, gpu_number, torch_device
+from augment.pipeline.placement import gpu_number
 from augment.pipeline.windows import COLUMNS, random_windows
 from augment.recipe.op import Array
 from augment.recipe.plan import Plan, build_plan
@@ -81,9 +82,7 @@ class Transform:
         half: bool = False,
         threads: int | None = None,
     ) -> None:
-        if not hasattr(recipe, "aug"):
-            raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: what augment.load_recipe returns.")
-        check_numbers(classes=classes, rank=rank, seed=seed, threads=threads)
+        check_arguments(recipe, classes=classes, rank=rank, seed=seed, threads=threads)
         self.plan = build_plan(recipe.aug, split)
         self.position = 0
         self._device = torch_device(device)

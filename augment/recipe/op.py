@@ -27,7 +27,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from inspect import cleandoc
+from inspect import cleandoc, signature
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 
 from augment.params import Choice, Count, Number, Param, Range
 from augment.support.errors import UserError, suggest
-from augment.support.own_code import describe_raised
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -69,7 +68,7 @@ COMMON: dict[Kind, dict[str, Param[Any]]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Op:
     """An augmentation op, made by one of the decorators below.
 
@@ -108,6 +107,9 @@ class Op:
     slots: Function | None = None
     weighted: bool = False
 
+    def __repr__(self) -> str:
+        return f"<{self.kind} op {self.name}>"  # people print recipes
+
     @property
     def draws(self) -> dict[str, str]:
         """The name of the range that each value is drawn from, by the value's name."""
@@ -142,7 +144,10 @@ _OPS: dict[str, Op] = {}
 OPS: Mapping[str, Op] = MappingProxyType(_OPS)
 
 
-def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Callable[[Function], Function]:
+def _register(
+    kind: Kind, params: dict[str, Param[Any]], given: tuple[str, ...] = (), **traits: Any
+) -> Callable[[Function], Function]:
+    """Return the decorator that declares an op; `given` is what its function is given first, before its values."""
     common = dict(COMMON[kind])
     if traits.get("moves_inside"):
         del common["border"], common["fill"]
@@ -150,6 +155,7 @@ def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Calla
         del common["draw"]
 
     def decorate(function: Function) -> Function:
+        importlib.import_module("augment.recipe.ops")  # first, so that a name that they have is refused here
         name = function.__name__
         if name in _OPS and _OPS[name].function.__module__ != function.__module__:
             raise ValueError(f"op '{name}' is already declared in {_OPS[name].function.__module__}")
@@ -159,10 +165,27 @@ def _register(kind: Kind, params: dict[str, Param[Any]], **traits: Any) -> Calla
             raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is a parameter of every {kind} op")
         if taken := [reserved for reserved in _RESERVED if reserved in params]:
             raise ValueError(f"op '{name}': {', '.join(taken)} is reserved for the step itself")
-        _OPS[name] = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), **traits)
+        if plain := [f"{n}={p!r}" for n, p in params.items() if not isinstance(p, Param)]:
+            raise ValueError(
+                f"op '{name}': {plain[0]} declares no parameter. Allowed: Number(...), Range(...) and the like."
+            )
+        op = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), **traits)
+        _check_call(op, given)
+        _OPS[name] = op
         return function
 
     return decorate
+
+
+def _check_call(op: Op, given: tuple[str, ...]) -> None:
+    """Raise a ValueError if an op's function, or its `prepare`, does not take what it will be called with."""
+    function, first = (op.prepare, ()) if op.prepare else (op.function, given)
+    size = ("size",) if op.prepare or op.kind == "geometry" else ()
+    values = (*size, *op.draws, *op.uniforms, *op.fixed(op.params))
+    try:
+        signature(function).bind(*first, **dict.fromkeys(values))
+    except TypeError as error:
+        raise ValueError(f"op '{op.name}' must take ({', '.join((*first, *values))}): {error}") from None
 
 
 def crop(*, random: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
@@ -175,7 +198,7 @@ def crop(*, random: bool = False, **params: Param[Any]) -> Callable[[Function], 
         random: whether it draws random numbers in DALI.
         params: the op's parameters by name.
     """
-    return _register("crop", params, random=random)
+    return _register("crop", params, ("source", "size"), random=random)
 
 
 def geometry(
@@ -231,9 +254,8 @@ def local(
         checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
         params: the op's parameters by name; p is added.
     """
-    return _register(
-        "local", params, uniforms=uniforms, prepare=prepare, neutral=neutral, random=random, checkpoints=checkpoints
-    )
+    traits: dict[str, Any] = {"prepare": prepare, "neutral": neutral, "random": random, "checkpoints": checkpoints}
+    return _register("local", params, ("images", "dali"), uniforms=uniforms, **traits)
 
 
 def numpy_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
@@ -264,7 +286,7 @@ def _wrapped(
         def run(images: Any, dali: Any, **values: Any) -> Any:
             return getattr(dali, runner)(function, images, values)
 
-        _register("local", params, uniforms=uniforms, on_cpu=on_cpu)(run)
+        _register("local", params, ("image" if on_cpu else "images",), uniforms=uniforms, on_cpu=on_cpu)(run)
         return function
 
     return decorate
@@ -290,7 +312,8 @@ def batch(
         writes: false promises that the op writes to nothing that it is given, and saves a copy of it.
         params: the op's parameters by name; p is added.
     """
-    return _register("batch", params, uniforms=uniforms, prepare=prepare, neutral=neutral, writes=writes)
+    traits: dict[str, Any] = {"prepare": prepare, "neutral": neutral, "writes": writes}
+    return _register("batch", params, ("images", "partners"), uniforms=uniforms, **traits)
 
 
 def policy(**params: Param[Any]) -> Callable[[Function], Function]:
@@ -313,7 +336,7 @@ def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any])
         weighted: whether nested steps may have weights.
         params: the op's parameters by name; p is added.
     """
-    return _register("policy", params, slots=slots, weighted=weighted)
+    return _register("policy", params, ("weights", "uniform"), slots=slots, weighted=weighted)
 
 
 def find_op(name: str, key: str, other: str | None = None) -> Op:
@@ -325,26 +348,3 @@ def find_op(name: str, key: str, other: str | None = None) -> Op:
     if name not in _OPS:
         raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})}")
     return _OPS[name]
-
-
-def load_plugins(modules: tuple[str, ...], key: str) -> None:
-    """Import modules that declare ops; their decorators register them.
-
-    Args:
-        modules: names of modules, found in the current folder or on PYTHONPATH.
-        key: full key path, for the message.
-
-    Raises:
-        UserError: a module is not found, fails to import, or declares an op incorrectly.
-    """
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise UserError(
-                f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH)."
-            ) from error
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"{key}: {module}: {describe_raised(error)}") from error

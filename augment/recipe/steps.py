@@ -25,9 +25,10 @@ from augment.params import (
     settings,
 )
 from augment.recipe.equivalents import op_like
-from augment.recipe.op import OPS, Op, find_op, load_plugins
+from augment.recipe.op import OPS, Op, find_op
 from augment.recipe.views import View, Views, parse_views
 from augment.support.errors import UserError, key_slip
+from augment.support.own_code import load_plugins
 from augment.support.text import amount
 
 SplitName = Literal["train", "val"]

@@ -5,10 +5,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
-from queue import SimpleQueue
-from threading import Event, Thread
+from queue import Empty, SimpleQueue
+from threading import Thread
 from time import monotonic, thread_time
 from typing import Generic, TypeVar
 
@@ -102,7 +102,7 @@ def in_threads(
 class Background(Generic[T]):
     """A function call that runs in a background thread.
 
-    Call either `result` or `drop`; both wait until the thread has ended.
+    Call either `result` or `drop`; both wait until the thread has ended. Ctrl-C is safe, see `in_threads`.
 
     Args:
         work: the function to call.
@@ -110,38 +110,46 @@ class Background(Generic[T]):
     """
 
     def __init__(self, work: Callable[[], T], *, delay: float = 0.0) -> None:
-        self._wanted = Event()
+        self._wanted: SimpleQueue[None] = SimpleQueue()
+        self._error: BaseException | None = None
 
-        def call() -> T:
-            if delay:
-                self._wanted.wait(delay)
-            return work()
+        def call() -> None:
+            with suppress(Empty):
+                self._wanted.get(timeout=delay)
+            try:
+                self._value = work()
+            except BaseException as error:  # nobody else would learn of it
+                self._error = error
 
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="background")
-        self._future = self._pool.submit(call)
-        self._pool.shutdown(wait=False)  # the thread ends with the work
+        self._thread = Thread(target=call, name="background")
+        self._thread.start()
 
     @property
     def done(self) -> bool:
         """Whether it has returned or raised."""
-        return self._future.done()
+        return not self._thread.is_alive()
 
     def result(self) -> T:
         """Wait for the result and return it, or raise what the function raised."""
-        self._wanted.set()
-        self._pool.shutdown()
-        return self._future.result()
+        if error := self._wait():
+            raise error
+        return self._value
 
     def drop(self) -> None:
         """Wait for work whose result is no longer needed; log a failure instead of raising it."""
-        self._wanted.set()
-        self._pool.shutdown()
-        if error := self._future.exception():
+        if error := self._wait():
             log.warning(
                 "background work whose result is no longer needed failed: %s",
                 error,
                 exc_info=None if isinstance(error, UserError) else error,  # a user's mistake needs no traceback
             )
+
+    def _wait(self) -> BaseException | None:
+        """Wait until the thread has ended; return what the function raised."""
+        self._wanted.put(None)
+        self._thread.join()
+        error, self._error = self._error, None  # its traceback refers to this object
+        return error
 
 
 class Refresher:

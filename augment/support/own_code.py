@@ -1,10 +1,14 @@
-"""Errors of users' own code, such as a plugin or a data set: what was raised, and in which of their lines."""
+"""Users' own code, such as a plugin or a data set: how it is imported, what it raised, and in which of their lines."""
 
+import importlib
 import linecache
+import os
 import re
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from augment.support.errors import UserError, first_line
 
@@ -20,6 +24,37 @@ _LINE = re.compile(r"\s+(?P<file>\S.*)\((?P<number>\d+)\): .*")
 
 class OwnCodeError(UserError):
     """A user's own code raised; the message names the line."""
+
+
+def import_own(module: str) -> ModuleType:
+    """Import a module of a user, from the current folder or Python's path."""
+    if not {"", os.getcwd()} & set(sys.path):  # only `python -m` has it there
+        sys.path.append(os.getcwd())
+    importlib.invalidate_caches()  # a file may have been written a moment ago
+    return importlib.import_module(module)
+
+
+def load_plugins(modules: tuple[str, ...], key: str) -> None:
+    """Import modules that declare ops, callbacks or the like; their decorators register them.
+
+    Args:
+        modules: names of modules, found in the current folder or on PYTHONPATH.
+        key: full key path, for the message.
+
+    Raises:
+        UserError: a module is not found, fails to import, or declares something incorrectly.
+    """
+    for module in modules:
+        try:
+            import_own(module)
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH)."
+            ) from error
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{key}: {module}: {describe_raised(error)}") from error
 
 
 def describe_raised(error: BaseException) -> str:

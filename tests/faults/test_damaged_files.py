@@ -94,7 +94,7 @@ def test_what_the_check_passes_never_ends_a_run(
     if good:
         plan = build_plan(parse_aug({"size": 32}), "val")
         loader = Loader(
-            plan, Split(good, (0,) * len(good)), batch_size=4, seed=0, device=torch.device("cpu"), classes=1
+            plan, Split(good, (0,) * len(good)), batch_size=4, seed=0, device=torch.device("cpu"), classes="a"
         )
         try:
             assert sum(len(batch.images) for batch in loader) == len(good)

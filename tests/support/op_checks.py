@@ -102,7 +102,14 @@ def load(
 ) -> Loader:
     split = Split(tuple(files), tuple(i % CLASSES for i in range(len(files))))
     return Loader(
-        plan, split, batch_size=batch_size, seed=SEED, device=device, classes=CLASSES, threads=threads, raw=raw
+        plan,
+        split,
+        batch_size=batch_size,
+        seed=SEED,
+        device=device,
+        classes=[str(n) for n in range(CLASSES)],
+        threads=threads,
+        raw=raw,
     )
 
 

@@ -22,9 +22,9 @@ from augment.cli.conf import CONF, group_names, register_folders, set_config_dir
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.cli.parser import INTERRUPTED, readable_errors
 from augment.cli.tools import find_tools
-from augment.recipe.op import load_plugins
 from augment.support.errors import UserError
 from augment.support.hydra_versions import VERSION_BASE, register_resolver
+from augment.support.own_code import load_plugins
 from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
 from trainer.cli import folders, ranks

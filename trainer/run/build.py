@@ -3,7 +3,7 @@
 import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def make_loader(
-    config: Config, plan: Plan, split: Split, placement: Placement | None = None, *, classes: int | None = None
+    config: Config, plan: Plan, split: Split, placement: Placement | None = None, *, classes: Sequence[str] = ()
 ) -> Loader:
     """Make the loader of a split as configured.
 
@@ -49,7 +49,7 @@ def make_loader(
         plan: what is done to the images.
         split: the images.
         placement: where they are decoded; None: chosen for the split, without a trial of decoders.
-        classes: number of classes; None: that of the configured data.
+        classes: names of the classes; none: those of the configured data.
     """
     device = config.fit.torch_device()
     if placement is None:
@@ -61,7 +61,7 @@ def make_loader(
         batch_size=config.fit.batch_size // ranks.size,
         seed=config.seed,
         device=device,
-        classes=len(config.dataset.classes) if classes is None else classes,
+        classes=classes or config.dataset.classes,
         shard=Shard(ranks.rank, ranks.size),
         placement=placement,
         threads=config.fit.cpu_threads(),

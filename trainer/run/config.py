@@ -20,10 +20,11 @@ from augment.data.images import portable_name
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, notices_of, parse_data
 from augment.params import parse_params, parse_settings, settings
-from augment.recipe.op import OPS, load_plugins
+from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError, first_line
 from augment.support.files import read_some, write_json
+from augment.support.own_code import load_plugins
 from augment.support.process import launched
 from augment.support.secrets import as_written
 from augment.support.yaml_files import read_yaml

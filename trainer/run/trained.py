@@ -58,7 +58,7 @@ class Trained:
 
         fit, device = self.config.fit, self.config.fit.torch_device()
         _, loss = self.task.make_losses(fit, self.network, device)
-        loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=len(self.classes))
+        loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=self.classes)
         with using(device), explain_memory(self.config, training=False), PassBar(description, len(loader)) as bar:
             learner = Learner(
                 self.network,

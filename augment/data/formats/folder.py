@@ -77,6 +77,13 @@ def scan_folder(
     return replace(dataset, problems=tuple(f"data.root={root}: {problem}" for problem in problems))
 
 
+def scan_flat(root: Path) -> Dataset | None:
+    """List a folder that holds images and no folders, as those of a single class; return None for any other."""
+    if not root.is_dir() or _folders(root) or not _has_images(root):
+        return None
+    return Dataset((root.absolute().name,), _split([_find(root)]), NO_VAL)
+
+
 def scan_split(root: Path, classes: Sequence[str]) -> Split:
     """List the images of one split, root/<class>/* or root/val/<class>/*, whose classes are known.
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, nearest, suggest
-from augment.support.own_code import describe_raised
+from augment.support.own_code import describe_raised, import_own
 from augment.support.text import amount
 
 _LISTED = 20  # names that fit into a message
@@ -119,7 +119,6 @@ def find_object(name: str, key: str) -> Any:
     path, *rest = name.split(".")
     if not rest or not all(part.isidentifier() for part in (path, *rest)):
         raise UserError(f"{what}: names no object of a module. Allowed: module.name.")
-    importlib.invalidate_caches()  # a file may have been written a moment ago
     found = _import(path, what)
     for part in rest:
         if not hasattr(found, part):
@@ -127,6 +126,15 @@ def find_object(name: str, key: str) -> Any:
                 raise UserError(f"{what}: {path} has no '{part}'.{_suggest(part, found)}")
             _import(f"{path}.{part}", what)
         found, path = getattr(found, part), f"{path}.{part}"
+    return found
+
+
+def find_imported(name: str) -> object:
+    """Return the object `module.name`, None if it is not imported."""
+    path, *rest = name.split(".")
+    found: object = sys.modules.get(path)
+    for part in rest:
+        found = getattr(found, part, None)
     return found
 
 
@@ -160,7 +168,7 @@ def describe(value: object) -> str:
 def _import(module: str, what: str) -> ModuleType:
     with errors_of(what, lambda: f"importing {module}: "):
         try:
-            return importlib.import_module(module)
+            return import_own(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise

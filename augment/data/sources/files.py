@@ -1,7 +1,7 @@
 """The sources whose images are files of their own."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.drawn.sample import make_sample
 from augment.data.drawn.scenes import make_scenes
 from augment.data.formats.filelist import SEPARATORS, Line, Lines, read_list
-from augment.data.formats.folder import EXTENSIONS, scan_folder
+from augment.data.formats.folder import EXTENSIONS, scan_flat, scan_folder
 from augment.data.sources.notices import check_images
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, Source, source
 from augment.data.targets.classes import check_classes
@@ -69,7 +69,15 @@ class Folder(Source):
         dataset = self._scan()
         val_targets = None if self.cuts_val else np.array(dataset.val.targets)
         check_classes(dataset.classes, np.array(dataset.train.targets), val_targets)
-        return check_images(dataset, Path(self.root).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad)
+        return self._checked(dataset)
+
+    def load_train(self) -> Dataset:
+        """Load the folder, and val if there is one; images need no classes, as self-supervised training has none."""
+        root = Path(self.root).expanduser()
+        if not self.cuts_val and (flat := scan_flat(root)):
+            return self._checked(flat)
+        has_val = self.val_dir or (root / "val").is_dir()
+        return self.load() if has_val else replace(self, val_fraction=0.5).load()  # of which only train is listed
 
     def unchecked(self) -> Dataset:
         """List the folder."""
@@ -78,6 +86,9 @@ class Folder(Source):
     def for_conversion(self) -> Dataset:
         """List the folder, and images of other formats."""
         return self._scan(with_foreign=True)
+
+    def _checked(self, dataset: Dataset) -> Dataset:
+        return check_images(dataset, Path(self.root).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad)
 
     def _scan(self, *, lenient: bool = False, with_foreign: bool = False) -> Dataset:
         return scan_folder(

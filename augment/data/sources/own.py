@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.data.dataset import Dataset
-from augment.data.own.factory import SequenceFactory
+from augment.data.own.factory import SequenceFactory, find_imported
 from augment.data.sources.notices import check_images
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.params import IMPORTS, Count, OptionMap, Text, setting
@@ -90,6 +90,10 @@ class Own(LabeledSource):
                 "on what it learns, unless these are drawn at random", self.train,
             )  # fmt: skip
         return dataset
+
+    def own_code(self) -> tuple[object, ...]:
+        """Return what data.train and data.val name now: a cell that was run again, or `reload`, may have changed it."""
+        return tuple(map(find_imported, self.given().values()))
 
     def _arguments(self, split: str) -> dict[str, Any]:
         return {**(self.options or {}), **(getattr(self, f"{split}_options") or {})}

@@ -81,6 +81,14 @@ class Source:
         """
         raise NotImplementedError
 
+    def load_train(self) -> Dataset:
+        """Load for training alone: val may be missing.
+
+        Raises:
+            UserError: see `load`.
+        """
+        return self.load()
+
     def unchecked(self) -> Dataset:
         """Load without checking images: missing or broken ones are kept if they can be listed.
 
@@ -98,6 +106,10 @@ class Source:
             UserError: the lists cannot be used.
         """
         return self.unchecked()
+
+    def own_code(self) -> tuple[object, ...]:
+        """Return the functions or objects of the user that it loads from, as far as they are imported."""
+        return ()
 
     @property
     def cuts_val(self) -> bool:
@@ -205,7 +217,7 @@ def parse_data(given: object) -> Source:
 LeftOut = tuple[frozenset[str], frozenset[str]]
 
 
-def load_dataset(source: Source, left_out: LeftOut | None = None) -> Dataset:
+def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: bool = True) -> Dataset:
     """Load a source's dataset, once per process and current folder.
 
     Val is cut from train first, then the fraction is taken; classes are balanced last.
@@ -213,19 +225,23 @@ def load_dataset(source: Source, left_out: LeftOut | None = None) -> Dataset:
     Args:
         source: the source.
         left_out: what the check left out in the run to resume; None: what it leaves out now.
+        needs_val: whether val may not be missing; if it is, the dataset's is empty.
 
     Raises:
         UserError: see `Source.load`; or the classes cannot be cut or balanced as requested.
     """
-    return _select(source, Path.cwd(), left_out)[0]
+    return _select(source, Path.cwd(), left_out, needs_val)[0]
 
 
 def forget_changed() -> None:
-    """Forget the datasets if files or folders that their sources name have changed: a notebook lives long.
+    """Forget the datasets if files, folders or code that their sources name have changed: a notebook lives long.
 
     Files in a folder that come or go are noticed, those that are overwritten are not: they are read again anyway.
     """
-    if any(_state(source, folder) != state for (source, folder), state in _STATES.items()):
+    if any(
+        _state(source, folder) != state or list(map(id, source.own_code())) != list(map(id, code))
+        for (source, folder), (state, code) in _STATES.items()
+    ):
         for loaded in (_select, _load):
             loaded.cache_clear()
         _STATES.clear()
@@ -233,7 +249,7 @@ def forget_changed() -> None:
 
 def notices_of(source: Source, left_out: LeftOut | None = None) -> tuple[LogRecord, ...]:
     """Return the log entries of `load_dataset` with the same arguments; load it if necessary."""
-    return _load(_whole(source), Path.cwd())[1] + _select(source, Path.cwd(), left_out)[1]
+    return _load(_whole(source), Path.cwd(), True)[1] + _select(source, Path.cwd(), left_out, True)[1]
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
@@ -272,8 +288,10 @@ def _whole(source: Source) -> Source:
 
 
 @cache
-def _select(source: Source, folder: Path, left_out: LeftOut | None) -> tuple[Dataset, tuple[LogRecord, ...]]:
-    dataset, _ = _load(_whole(source), folder)
+def _select(
+    source: Source, folder: Path, left_out: LeftOut | None, needs_val: bool
+) -> tuple[Dataset, tuple[LogRecord, ...]]:
+    dataset, _ = _load(_whole(source), folder, needs_val)
     if left_out is not None:
         train, val = map(as_left_out, (dataset.train, dataset.val), left_out)
         dataset = replace(dataset, train=train, val=val)
@@ -286,8 +304,8 @@ def _select(source: Source, folder: Path, left_out: LeftOut | None) -> tuple[Dat
 
 _DEPTH = 2  # the folders of classes, in those of splits
 
-# The files and folders of the sources that were loaded, as they were then.
-_STATES: dict[tuple[Source, Path], list[tuple[str, int, int]]] = {}
+# The files and folders of the sources that were loaded, and the user's code, as they were then.
+_STATES: dict[tuple[Source, Path], tuple[list[tuple[str, int, int]], tuple[object, ...]]] = {}
 
 
 def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
@@ -309,17 +327,18 @@ def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
 
 
 @cache
-def _load(source: Source, folder: Path) -> tuple[Dataset, tuple[LogRecord, ...]]:
+def _load(source: Source, folder: Path, needs_val: bool) -> tuple[Dataset, tuple[LogRecord, ...]]:
+    listed = needs_val and not source.cuts_val
     with recorded_notices() as notices:
-        if isinstance(source, LabeledSource) and source.val is None and not source.cuts_val:
+        if listed and isinstance(source, LabeledSource) and source.val is None:
             raise UserError(VAL_MISSING)
         name = next((name for name, cls in _SOURCES.items() if cls is type(source)), type(source).__name__)
-        dataset = check_dataset(source.load(), f"data.source={name}")
-        if not len(dataset.val) and not source.cuts_val:
+        dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
+        if listed and not len(dataset.val):
             raise UserError(VAL_MISSING)
         warn_of_unused_names(source, dataset)
         warn_of_foreign(dataset)
         if dataset.task == "classify" and len(dataset.classes) == 1:
-            logger.warning("there is only one class, %s: nothing to learn", dataset.classes[0])
-    _STATES[source, folder] = _state(source, folder)
+            logger.warning("there is only one class, %s: nothing to learn from labels", dataset.classes[0])
+    _STATES[source, folder] = _state(source, folder), source.own_code()
     return dataset, tuple(notices)

@@ -42,7 +42,7 @@ def _bend(images: "Tensor", shift: "Tensor") -> "Tensor":
 
     size = images.shape[1]
     fine = interpolate(shift.to(images.device, non_blocking=True), (size, size), mode="bicubic", align_corners=True)
-    line = torch.linspace(-1, 1, size, device=images.device)
+    line = torch.linspace(-1, 1, size, dtype=torch.float32, device=images.device)
     at = torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1)
     source = at - fine.permute(0, 2, 3, 1) * (2 / (size - 1))
     planes = images.permute(0, 3, 1, 2).float()

@@ -32,10 +32,10 @@ from torch.utils.data import DataLoader, Dataset
 from augment.data.dataset import ImageRef
 from augment.data.images import is_decoded, open_image
 from augment.params import Range
-from augment.recipe.op import load_plugins
 from augment.recipe.plan import build_plan
 from augment.recipe.stage import Stage, step_matrix
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, Step, parse_steps, plain_steps
+from augment.support.own_code import load_plugins
 from augment.tools.bench.setup import Setup
 
 try:

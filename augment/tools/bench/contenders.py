@@ -90,7 +90,7 @@ def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
         batch_size=setup.batch_size,
         seed=0,
         device=setup.device,
-        classes=10,  # for ops that mix targets
+        classes="0123456789",  # for ops that mix targets
         placement=place(aug, setup.files[: setup.photos], setup.device, threads=setup.threads),
         threads=setup.threads,
         half=setup.half,

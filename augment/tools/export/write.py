@@ -18,12 +18,12 @@ from augment.pipeline.graph import Device
 from augment.pipeline.serving.pillow import CROPS
 from augment.pipeline.serving.serialized import serialize
 from augment.pipeline.serving.transform_source import has_compose, python_source, require_fixed, torchvision_source
-from augment.recipe.op import load_plugins
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.files import installed_version, write_atomically, write_json
+from augment.support.own_code import load_plugins
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
 from augment.tools._photos import find_photos

@@ -51,8 +51,8 @@ def shoot(plan: Plan, files: Sequence[ImageRef], *, seed: int, epochs: int) -> l
     split = Split(tuple(files), tuple(range(len(files))))
     # Mixing happens after normalization; targets then tell the shares.
     raw = not plan.batch_stages
-    loader = Loader(plan, split, batch_size=len(files), seed=seed, device=torch.device("cpu"), classes=len(files),
-                    raw=raw)  # fmt: skip
+    loader = Loader(plan, split, batch_size=len(files), seed=seed, device=torch.device("cpu"), raw=raw,
+                    classes=[str(number) for number in split.targets])  # fmt: skip
     samplers = [Sampler(own, seed, view=view) for view, own in enumerate(plan.per_view)]
     shots = []
     for epoch in range(epochs):

@@ -318,3 +318,13 @@ def test_invalid_default_is_refused_at_declaration() -> None:
         Range(default=(1, 0), doc="reversed")
     with pytest.raises(ValueError, match=r"the default \(0, 0\.5\) is not allowed\. Allowed: .*whole numbers"):
         Range(default=(0, 0.5), whole=True, doc="half")
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    with pytest.raises(UserError) as info:
+        Text(doc="").parse(np.zeros((20, 20)), KEY)
+    message = str(info.value)
+    assert message.startswith(f"{KEY}: array([[0., 0., 0.,")
+    assert message.endswith(" ... is not allowed. Allowed: text.")
+    assert len(message) < 300
+    assert "\n" not in message

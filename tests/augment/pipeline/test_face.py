@@ -4,7 +4,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import augment
 from augment import Batch, Loader, Recipe, Transform, UserError
-from augment.data.sources import SOURCES
+from augment.data.sources import SOURCES, load_dataset, parse_data
 from augment.data.sources.registry import _SOURCES
 from augment.params import settings
 
@@ -154,10 +156,11 @@ def test_recipes_that_are_not_allowed(
         ({"rank": 2, "world_size": 2}, "rank: 2 is not allowed. Allowed: a whole number from 0 to 1."),
         ({"rank": 0.5, "world_size": 2}, "rank: 0.5 is not allowed."),
         ({"seed": "0"}, "seed: '0' is not allowed. Did you mean 0? Allowed: a whole number or null."),
-        ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what load_recipe returns."),
+        ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what augment.load_recipe returns."),
         (
             {"data": [1]},
-            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own'",
+            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own', "
+            "train='module.name', which is '__main__.name' in a script.",
         ),
     ],
 )
@@ -206,13 +209,27 @@ def test_a_plain_loop(recipe: Recipe, folder: Path, split: str) -> None:
     assert (epochs[0] != epochs[1]) == (epochs[1] != epochs[2]) == (split == "train")
 
 
+def test_the_default_dtype_of_pytorch_does_not_matter(folder: Path) -> None:
+    recipe = augment.load_recipe({"size": SIZE, "train": {"elastic": {}, "mixup": {}}})
+    expected = next(iter(loader_of(recipe, folder)))
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = next(iter(loader_of(recipe, folder)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found.images, expected.images)
+    assert torch.equal(found.targets, expected.targets)
+
+
 def test_loaders_of_ranks_share_an_epoch(recipe: Recipe, folder: Path) -> None:
     loaders = [loader_of(recipe, folder, rank=rank, world_size=3) for rank in range(3)]
     assert [len(loader) for loader in loaders] == [2, 2, 2]
     assert sorted(index for loader in loaders for batch in loader for index in batch.indices.tolist()) == [*range(20)]
 
 
-def test_data_that_have_changed_are_loaded_again(recipe: Recipe, folder: Path, tmp_path: Path) -> None:
+def test_data_that_have_changed_are_loaded_again(
+    recipe: Recipe, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def files(**options: Any) -> list[Any]:
         return list(augment.make_loader(recipe, split="train", batch_size=4, device="cpu", **options).split.files)
 
@@ -230,10 +247,74 @@ def test_data_that_have_changed_are_loaded_again(recipe: Recipe, folder: Path, t
             np.save(file, np.arange(count) % 2 if "targets" in name else np.zeros((count, 8, 8, 3), np.uint8))
         assert len(files(data="numpy", **arrays)) == count
 
+    code = ModuleType("code_that_changes")
+    monkeypatch.setitem(sys.modules, code.__name__, code)
+    for count in (4, 6):
+        monkeypatch.setattr(code, "pairs", [(before[0], 0), (before[1], 1)] * count, raising=False)
+        assert len(files(data="own", train="code_that_changes.pairs")) == 2 * count
+
+
+def list_file(root: Path) -> dict[str, Any]:
+    (root / "list.txt").write_text("".join(f"{file} {file.parent.name}\n" for file in sorted(root.rglob("*.png"))))
+    return {"data": "filelist", "train": str(root / "list.txt")}
+
+
+def array_files(root: Path) -> dict[str, Any]:
+    np.save(root / "images.npy", np.repeat(np.arange(20, dtype=np.uint8), 192).reshape(20, 8, 8, 3))
+    np.save(root / "targets.npy", np.arange(20) % 2)
+    return {"data": "numpy", "train": str(root / "images.npy"), "train_targets": str(root / "targets.npy")}
+
+
+@pytest.mark.parametrize(
+    ("make", "missing"),
+    [
+        (lambda root: {"data": "folder", "root": root / "train"}, "no folder train and no folder val in it, only blue"),
+        (lambda root: {"data": "folder", "root": root}, "there is no folder val in it, only train"),
+        (list_file, "data.val: missing. Allowed: validation data; or data.val_fraction=0.2"),
+        (array_files, "data.val: missing"),
+    ],
+    ids=["classes", "train", "filelist", "numpy"],
+)
+def test_train_alone_needs_no_val(
+    make: Callable[[Path], dict[str, Any]],
+    missing: str,
+    recipe: Recipe,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "d"
+    shutil.copytree(folder / "train", root / "train")
+    given = make(root)
+    assert sorted(augment.make_loader(recipe, **CPU | given).split.targets) == [0] * 10 + [1] * 10
+    with pytest.raises(UserError, match=re.escape(missing)):
+        augment.make_loader(recipe, split="val", **CPU | given)
+    assert len(augment.make_loader(recipe, split="val", val_fraction=0.2, **CPU | given).split) == 4
+    source = parse_data({"source": given.pop("data"), **{key: str(value) for key, value in given.items()}})
+    with pytest.raises(UserError, match=re.escape(missing)):  # in training
+        load_dataset(source)
+
+
+def test_images_need_no_classes(recipe: Recipe, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = folder / "train" / "blue"
+    loader = loader_of(recipe, root)
+    assert (len(loader.split), loader.classes, len(caplog.messages)) == (10, ("blue",), 1)
+    assert caplog.messages[0].endswith("only one class, blue: nothing to learn from labels")
+    for options in ({"split": "val"}, {"val_fraction": 0.2}):
+        with pytest.raises(UserError, match="there is no folder train"):
+            loader_of(recipe, root, **options)  # type: ignore[arg-type]
+
+
+def test_a_val_folder_that_is_named_must_be_there(recipe: Recipe, folder: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no folder vall in it, only train, val\. Did you mean 'val'\?"):
+        loader_of(recipe, folder, val_dir="vall")
+
 
 def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) -> None:
     recipe = augment.load_recipe("none", f"aug.size={SIZE}", "data=folder", f"data.root={folder}")
-    assert len(augment.make_loader(recipe, **CPU).split) == 20
+    loader = augment.make_loader(recipe, **CPU)
+    assert (len(loader.split), loader.classes) == (20, ("blue", "red"))
     assert len(augment.make_loader(recipe, fraction=0.5, **CPU).split) == 10
     drop = augment.make_loader(recipe, "folder", root=str(folder), batch_size=16, drop_last=True, half=True, **CPU)
     assert (len(drop), next(iter(drop)).images.dtype) == (1, torch.float16)
@@ -245,6 +326,7 @@ def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) ->
         ("foldr", {}, "data.source: unknown source 'foldr'. Did you mean 'folder'?"),
         ("folder", {}, "data.root: missing."),
         ("folder", {"rot": "x"}, "data.rot: unknown key. Did you mean 'root'?"),
+        ("folder", {"batchsize": 4}, "batchsize: unknown argument. Did you mean 'batch_size'?"),
         ("folder", {"root": "x", "fraction": 2}, "data.fraction: 2 is not allowed."),
         ("folder", {"root": Path("/none/at/all")}, "data.root=/none/at/all: there is no such folder"),
         (None, {"split": "vall"}, "split=vall: unknown name. Did you mean 'val'? Allowed: train, val."),

@@ -1,8 +1,10 @@
 """Passes that are cut short or prepared, and passes of any epoch: what the next one is."""
 
+import multiprocessing
 import shutil
 import threading
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,27 @@ def fail_in_the_loop(loader: Loader, after: int) -> None:
     for number, _ in enumerate(loader, 1):
         if number == after:
             raise RuntimeError("in the loop")
+
+
+def test_a_fork_refuses_a_loader_that_was_used_before(grays: Split) -> None:
+    loader = make(first(grays, 9), torch.device("cpu"))
+
+    def child(pipe: Connection) -> None:
+        try:
+            take(loader)
+        except UserError as error:
+            pipe.send(str(error))
+
+    take(loader, 1)
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(theirs,), daemon=True)
+    process.start()
+    try:
+        assert ours.poll(20)
+        assert ours.recv().startswith("loader: was used before this process was forked.")
+    finally:
+        process.kill()
+        process.join()
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

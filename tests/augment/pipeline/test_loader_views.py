@@ -116,7 +116,7 @@ MIXED: dict[str, Any] = {"flip": {"p": 0.5}, "one_of": {"p": 0.75, "steps": {"mi
 
 
 def test_targets_of_mixed_samples_are_shares(varied: Split, device: torch.device) -> None:
-    loader = make(first(varied, 13), device, plan=plan_of(MIXED, size=16), raw=False, classes=3)
+    loader = make(first(varied, 13), device, plan=plan_of(MIXED, size=16), raw=False, classes="abc")
     plain = make(first(varied, 13), device, plan=plan_of({"flip": {"p": 0.5}}, size=16), raw=False)
     for _ in range(2):
         for batch, unmixed in zip(loader, plain, strict=True):
@@ -137,7 +137,7 @@ def test_mixed_samples_are_not_mixed_when_they_are_looked_at(varied: Split, devi
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_resume_with_mixed_samples(epoch: int, varied: Split, device: torch.device) -> None:
     def loader() -> Loader:
-        return make(first(varied, 13), device, plan=plan_of(MIXED, size=16), raw=False, classes=3)
+        return make(first(varied, 13), device, plan=plan_of(MIXED, size=16), raw=False, classes="abc")
 
     one = loader()
     for _ in range(epoch):

@@ -34,7 +34,7 @@ def plan_of(steps: dict[str, Any], **aug: Any) -> Plan:
 
 
 def loader_of(plan: Plan, split: Split, device: torch.device, *, batch_size: int = 7, **options: Any) -> Loader:
-    return Loader(plan, split, batch_size=batch_size, seed=SEED, device=device, classes=3, **options)
+    return Loader(plan, split, batch_size=batch_size, seed=SEED, device=device, classes="abc", **options)
 
 
 def numbers(tensor: Tensor) -> Floats:

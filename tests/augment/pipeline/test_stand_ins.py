@@ -44,7 +44,7 @@ def replaceable(stored: bool, max_bad: int, plan: Plan = FIXED) -> tuple[Loader,
         images = tuple(Stored(f"{file}", Path(str(file)).read_bytes()) for file in split.files)
         split = Split(images, split.targets)
     split = dataclasses.replace(split, max_bad=max_bad)
-    return Loader(plan, split, batch_size=4, seed=0, device=torch.device("cpu"), classes=3), split
+    return Loader(plan, split, batch_size=4, seed=0, device=torch.device("cpu"), classes="abc"), split
 
 
 def spoil(image: ImageRef) -> None:
@@ -99,7 +99,7 @@ def test_a_resumed_loader_keeps_those_that_stand_in() -> None:
     next(passing)
     state = loader.state_dict()
     rest = seen(passing)
-    again, _ = Loader(RANDOM, split, batch_size=4, seed=0, device=torch.device("cpu"), classes=3), split
+    again, _ = Loader(RANDOM, split, batch_size=4, seed=0, device=torch.device("cpu"), classes="abc"), split
     again.load_state_dict(state)
     resumed = seen(again)
     assert [index for index, _ in resumed] == [index for index, _ in rest]

@@ -146,7 +146,7 @@ def first_batch(recipe: Recipe, split: SplitName, stored: Split, device: torch.d
     plan = build_plan(recipe.aug, split)
     images = Split(for_device(stored.files, device), stored.targets)
     batches: Iterator[Batch] = iter(
-        Loader(plan, images, batch_size=len(stored), seed=SEED, device=device, classes=CLASSES)
+        Loader(plan, images, batch_size=len(stored), seed=SEED, device=device, classes=[str(n) for n in range(CLASSES)])
     )
     return next(batches)
 

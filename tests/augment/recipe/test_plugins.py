@@ -12,10 +12,11 @@ import torch
 from augment import load_recipe
 from augment.data.dataset import Split
 from augment.pipeline.loader import Loader
-from augment.recipe.op import _OPS, OPS, load_plugins
+from augment.recipe.op import _OPS, OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
+from augment.support.own_code import load_plugins
 from trainer.tools.reference import op_table
 
 SIZE = 64

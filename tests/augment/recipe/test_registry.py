@@ -2,6 +2,8 @@
 
 import itertools
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,20 @@ import pytest
 from op_cases import EVERY_APPLIED_OP, EVERY_LEAF, MATRICES, cases, given, plan_with
 
 from augment.params import Count, Number, Range
-from augment.recipe.op import OPS, Op, batch, color, combinator, crop, find_op, geometry, local, policy
+from augment.recipe.op import (
+    OPS,
+    Op,
+    batch,
+    color,
+    combinator,
+    crop,
+    find_op,
+    geometry,
+    local,
+    numpy_op,
+    policy,
+    torch_op,
+)
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import step_matrix
@@ -211,6 +226,53 @@ def test_redeclaring_an_op_of_another_module_is_refused_but_reloading_is_allowed
     rotate.__module__ = "augment.recipe.ops.geometry"
     color()(rotate)
     assert OPS["rotate"].kind == "color"
+
+
+def test_an_own_op_of_a_built_in_name_is_refused_where_it_is_declared() -> None:
+    code = "from augment import color\n@color()\ndef invert():\n    'Mine.'\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stderr.count('File "<string>", line 2') == 1
+    assert "op 'invert' is already declared in augment.recipe.ops.color" in result.stderr
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize(
+    ("declare", "call"),
+    [
+        (color, "(amount, level): "),
+        (geometry, "(size, amount, level): "),
+        (local, "(images, dali, amount, level): "),
+        (numpy_op, "(image, amount, level): "),
+        (torch_op, "(images, amount, level): "),
+        (batch, "(images, partners, amount, level): "),
+        (crop, "(source, size, amount_range, level): "),
+        (policy, "(amount_range, level): "),
+    ],
+)
+def test_a_function_that_does_not_take_its_values_is_refused(declare: Any, call: str) -> None:
+    def mine(amount: Any, wrong: Any) -> None:
+        """Do something."""
+
+    params = {"amount_range": Range(default=(0.0, 1.0), doc=""), "level": Number(default=3.0, doc="")}
+    with pytest.raises(ValueError, match=re.escape(f"op 'mine' must take {call}")):
+        declare(**params)(mine)
+    assert "mine" not in OPS
+
+    def prepare(amount: Any, level: Any) -> None: ...
+
+    if declare in (batch, local):
+        with pytest.raises(ValueError, match=re.escape("op 'mine' must take (size, amount, level): ")):
+            declare(prepare=prepare, **params)(mine)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_plain_value_declares_no_parameter() -> None:
+    def mine(image: Any, amount: float) -> None:
+        """Do something."""
+
+    with pytest.raises(ValueError, match=r"op 'mine': amount=0\.5 declares no parameter\. Allowed: Number"):
+        numpy_op(amount=0.5)(mine)  # type: ignore[arg-type]
+    assert "mine" not in OPS
 
 
 @pytest.mark.usefixtures("clean_registry")

@@ -80,6 +80,8 @@ def test_the_main_thread_takes_no_lock_of_the_executor(monkeypatch: pytest.Monke
     monkeypatch.setattr(background, "ThreadPoolExecutor", Watched)
     with in_threads(str, range(3), 2) as results:
         assert list(results) == ["0", "1", "2"]
+    work = Background(lambda: 3)
+    assert (work.result(), work.done) == (3, True)
 
 
 def test_it_runs_in_another_thread_that_ends_with_the_work() -> None:

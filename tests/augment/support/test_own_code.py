@@ -1,5 +1,6 @@
 """What users' own code raises is said with its line, before anything else."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from PIL import Image
 
 from augment.cli.parser import readable_errors
 from augment.data.dataset import Split
+from augment.data.own.factory import find_object
 from augment.pipeline.loader import Loader
-from augment.recipe.op import load_plugins, numpy_op
+from augment.recipe.op import numpy_op
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
-from augment.support.own_code import OwnCodeError
+from augment.support.own_code import OwnCodeError, load_plugins
 
 TABLE: dict[str, int] = {}
 
@@ -44,12 +46,24 @@ def test_a_plugin_that_raises(code: str, message: str, tmp_path: Path, monkeypat
         load_plugins(("mine",), "plugins")
 
 
+@pytest.mark.usefixtures("clean_registry")
+def test_own_code_is_found_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [name for name in sys.path if name and Path(name) != Path.cwd()])
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine_here", "data_here"):
+        Path(f"{name}.py").write_text("pairs = []\n")
+    load_plugins(("mine_here",), "plugins")
+    monkeypatch.setattr(sys, "path", [name for name in sys.path if name != str(tmp_path)])
+    assert find_object("data_here.pairs", "data.train") == []
+    assert sys.path.count(str(tmp_path)) == 1
+
+
 @pytest.mark.usefixtures("_declared")
 def test_an_op_that_raises(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(file)
     plan = build_plan(parse_aug({"size": 8, "train": {"torn": None}}), "train")
-    loader = Loader(plan, Split((file,), (0,)), batch_size=1, seed=0, device=torch.device("cpu"), classes=1)
+    loader = Loader(plan, Split((file,), (0,)), batch_size=1, seed=0, device=torch.device("cpu"), classes="a")
     with pytest.raises(OwnCodeError) as caught:
         list(loader)
     assert str(caught.value).startswith(f"KeyError: 'no such key' ({__file__}, line ")

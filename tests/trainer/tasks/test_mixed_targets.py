@@ -63,7 +63,7 @@ def test_a_fit_with_mixed_targets() -> None:
 def test_mixed_batches_train_a_model(varied: Split, device: torch.device) -> None:
     either = {"op": "one_of", "p": 0.9, "steps": {"mixup": {"weight": 2}, "cutmix": {}}}
     aug = parse_aug({"size": 32, "train": {"random_resized_crop": {}, "mix": either}})
-    train = Loader(build_plan(aug, "train"), varied, batch_size=3, seed=3, device=device, classes=3)
+    train = Loader(build_plan(aug, "train"), varied, batch_size=3, seed=3, device=device, classes="abc")
     val = Loader(build_plan(aug, "val"), varied, batch_size=7, seed=0, device=device)
     model = tiny_model()
     before = [parameter.clone() for parameter in model.parameters()]

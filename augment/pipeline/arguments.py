@@ -1,0 +1,61 @@
+"""Check the arguments of `augment.make_loader` and `augment.Transform`."""
+
+import re
+from collections.abc import Iterable
+from math import inf
+
+import torch
+
+from augment.data.sources import SOURCES
+from augment.params import Count, settings
+from augment.support.errors import UserError, nearest
+from augment.support.text import amount
+
+_NUMBERS = {
+    "batch_size": Count(within=(1, 10**6), doc=""),
+    "classes": Count(optional=True, within=(1, 10**6), doc=""),
+    "rank": Count(doc=""),
+    "seed": Count(optional=True, within=(-inf, inf), doc=""),
+    "threads": Count(optional=True, within=(1, 1024), doc=""),
+    "world_size": Count(within=(1, 10**6), doc=""),
+}
+
+
+def check_arguments(recipe: object, **numbers: int | None) -> None:
+    """Check a recipe, and numbers by their names.
+
+    Raises:
+        UserError: one is not allowed.
+    """
+    if not hasattr(recipe, "aug"):
+        raise UserError(f"recipe: {recipe!r:.80} is not allowed. Allowed: what augment.load_recipe returns.")
+    for name, value in numbers.items():
+        _NUMBERS[name].parse(value, name)
+
+
+def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
+    """Refuse names that no source has as settings, and that are nearer to an argument of the function that takes both.
+
+    Raises:
+        UserError: names the argument.
+    """
+    known = {name for source in SOURCES.values() for name in settings(source)}
+    for name in given:
+        meant = nearest(name, arguments)
+        if name not in known and meant and meant == nearest(name, [*known, *arguments]):
+            raise UserError(f"{name}: unknown argument.{meant}")
+
+
+def torch_device(name: torch.device | str) -> torch.device:
+    """Return the device of that name.
+
+    Raises:
+        UserError: neither a GPU nor the CPU, or a GPU that PyTorch does not see.
+    """
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):
+        raise UserError(f"device={name}: is not allowed. Allowed: cpu, cuda, cuda:N.")
+    device, seen = torch.device(name), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= seen:
+        count, gpus = (amount(seen, "GPU") if seen else "no GPU"), (f", cuda:{number}" for number in range(seen))
+        raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: cpu{''.join(gpus)}.")
+    return device
