@@ -18,12 +18,16 @@ from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.folder import LOCK_FILE, user_of
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE
+from trainer.run.sweeping import JOURNAL_FILE
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named, task_of
 
 T = TypeVar("T")
 
 JOB_FILE = "job.json"
+
+# Distance of the seeds that confirm the result of a search from those of the search.
+FRESH = 1000
 
 PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
 INTERRUPTED, PRUNED = "interrupted", "pruned"
@@ -155,6 +159,9 @@ def read_run(folder: Path) -> Run:
     order = job.get("order")
     if not isinstance(order, int):
         order = int(folder.name) if folder.name.isdecimal() and len(folder.name) < 10 else 0
+    finalist, seed = job.get("finalist"), config.get("seed")
+    if finalist is None and (folder.parent / JOURNAL_FILE).is_file():  # a search before 0.9.2, where seeds tell
+        finalist = isinstance(seed, int) and seed <= FRESH
     score = _score([*rows, _numbers(summary.get("last"))], summary)
     return Run(
         folder=folder,
@@ -169,7 +176,7 @@ def read_run(folder: Path) -> Run:
         smaller=smaller_is_better(score),
         sweep=folder.parent if job or any((folder.parent / file).is_file() for file in _SWEEP_FILES) else None,
         order=order,
-        chooses=job.get("trial") is not None or bool(job.get("finalist")),
+        chooses=job.get("trial") is not None or bool(finalist),
         notes=notes,
     )
 

@@ -21,7 +21,7 @@ from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan
 from trainer.sweeps.prune import Prune
-from trainer.sweeps.runs import FAILED, FINISHED, JOB_FILE, PRUNED, RUNNING, read_run
+from trainer.sweeps.runs import FAILED, FINISHED, FRESH, JOB_FILE, PRUNED, RUNNING, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.space import grid, overrides_of, suggest_from
 from trainer.sweeps.study import (
@@ -40,9 +40,6 @@ REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 
 # The part of a search that chooses among its best trials.
 _FINALISTS = "finalists"
-
-# Distance of the seeds that confirm a result from those of the search.
-_FRESH = 1000
 
 
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
@@ -213,7 +210,7 @@ def _finals(
         sign = -1 if chosen.baseline.metric.smaller else 1
         best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
-    fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
+    fresh = range(first + FRESH, first + FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
     base, others = ([read_run(job.folder) for job in group] for group in pair)
     kept, _ = counted_runs(base, [metric] * len(base))

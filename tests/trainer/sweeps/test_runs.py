@@ -121,3 +121,12 @@ def test_a_path_that_is_no_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with pytest.raises(UserError, match=r"run: no such folder.* Did you mean .*runs\?"):
         find_runs([tmp_path / "run"])
+
+
+def test_finalists_of_a_search_before_they_were_marked_are_known_by_their_seeds(tmp_path: Path) -> None:
+    for order, (accuracy, seed, trial) in enumerate([(0.9, 0, 0), (0.8, 1, None), (0.5, 1001, None)]):
+        write_run(tmp_path / str(order), accuracy, {"seed": seed})
+        (tmp_path / str(order) / "job.json").write_text(json.dumps({"order": order, "trial": trial}))
+    assert [run.chooses for run in find_runs([tmp_path])] == [True, False, False]
+    (tmp_path / "study.journal").touch()
+    assert [run.chooses for run in find_runs([tmp_path])] == [True, True, False]
