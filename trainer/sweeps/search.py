@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -34,7 +35,7 @@ from trainer.sweeps.study import (
     set_job,
     values_of,
 )  # fmt: skip
-from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker
+from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, time_left
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 
@@ -48,7 +49,7 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     Raises:
         KeyboardInterrupt: a signal asked to stop; running jobs are saved.
     """
-    worker = replace(worker, watch=watch_trials(plan))
+    worker = replace(worker, watch=watch_trials(plan), left=partial(_time_left, plan))
     _enqueue(plan)
     _run_trials(plan, launcher, worker)
     study = plan.search.study()
@@ -195,14 +196,33 @@ def _tell(plan: Plan) -> None:
             study.tell(trial.number, values, skip_if_finished=True)
 
 
+def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
+    """Return how long the search will take from one of its parts on, whose jobs are given."""
+    settings, is_trial = plan.search.settings, jobs[0].trial is not None
+    later = 2 * settings.confirm if is_trial or jobs[0].finalist else 0
+    if not is_trial:
+        return time_left(jobs, at_a_time, later=later)
+    study = plan.search.study()
+    further = max(0, settings.n_trials - len(counted(study)))
+    if settings.sampler == "grid":
+        further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
+    if (finalists := min(settings.finalists, settings.n_trials)) > 1:
+        later += finalists * settings.seeds
+    if not finalists or len(plan.search.metrics) > 1:
+        later = 0
+    trials = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
+    return time_left(trials, at_a_time, further, later)
+
+
 def _finals(
     plan: Plan, finalists: Sequence[Sequence[str]], launcher: Launcher, worker: Worker
 ) -> tuple[Sequence[str], Comparison | None]:
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
     settings, metric = plan.search.settings, plan.search.metrics[0]
     first = plan.base.seed + 1
-    seeds = range(first, first + settings.seeds)
-    _, *jobs = _run_seeds(_FINALISTS, plan, [plan.fixed, *finalists], seeds, launcher, worker)
+    jobs = []
+    if len(finalists) > 1:
+        jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + settings.seeds), launcher, worker)
     runs = [replace(read_run(job.folder), chooses=False) for group in jobs for job in group]
     chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]

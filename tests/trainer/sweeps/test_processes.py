@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from augment.support.signals import StopSignals
-from trainer.sweeps import processes
 from trainer.sweeps.ledger import Job
 from trainer.sweeps.processes import Command, watch
+from trainer.sweeps.work import Worker
 
 
 def test_a_worker_writes_to_its_log_once_the_sweep_has_a_folder(tmp_path: Path) -> None:
@@ -65,7 +65,9 @@ def test_the_time_left_is_that_of_all_workers(tmp_path: Path, monkeypatch: pytes
     at = 0
     monkeypatch.setattr(Job, "status", lambda job: seen[at][job.order])
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(processes, "time_left", lambda jobs, at_a_time: asked.append((at, at_a_time)) or "")
-    for _ in watch([Job(tmp_path / str(i), i, ()) for i in range(3)], Console(quiet=True), StopSignals()):
+    worker = Worker(
+        Console(quiet=True), StopSignals(), left=lambda jobs, at_a_time: asked.append((at, at_a_time)) or ""
+    )
+    for _ in watch([Job(tmp_path / str(i), i, ()) for i in range(3)], worker):
         at += 1
     assert asked == [(1, 2), (3, 2), (4, 2)]
