@@ -20,7 +20,7 @@ from trainer.run.fit import Fit
 from trainer.run.jobs import import_run
 from trainer.run.summary import read_summary
 from trainer.sweeps.ledger import ENDED, Job
-from trainer.sweeps.runs import PLANNED, RUNNING
+from trainer.sweeps.runs import FAILED, INTERRUPTED, PLANNED, RUNNING
 from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, label, pause
 
 # Flags of workers: one ends with the process that started it; one works on the jobs that this process names to it on
@@ -173,15 +173,20 @@ def watch(
         KeyboardInterrupt: a signal asked to stop.
     """
     before = {} if before is None else before
+    for job in jobs:
+        before.setdefault(job.id, INTERRUPTED if job.status() == INTERRUPTED else PLANNED)  # neither is news
     at_a_time = 1  # between two jobs fewer are running
     while True:
         begun = time.monotonic()
         now = {job.id: job.status() for job in jobs}
-        news = [job for job in jobs if now[job.id] != before.get(job.id, PLANNED)]
+        news = [job for job in jobs if now[job.id] != before[job.id]]
         for job in news:
-            summary = read_summary(job.folder)
-            text = f"{label(job, jobs)} {now[job.id]}: {summary or job.title}"
-            worker.console.print(text, highlight=False, soft_wrap=True, markup=False)
+            summary, status = read_summary(job.folder), now[job.id]
+            about = f": {summary}" if summary is not None else f" {status}: {job.title}"
+            if summary is not None and summary.error:
+                about = f" {status}: {summary.error}"
+            text, style = f"{label(job, jobs)}{about}", "red" if status == FAILED else None
+            worker.console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
         at_a_time = max(at_a_time, [*now.values()].count(RUNNING))
         ended = any(now[job.id] in ENDED for job in news)
         if ended and (text := worker.left(jobs, at_a_time)):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from augment.cli.parser import writing
 from augment.support.files import write_atomically, write_json
-from augment.support.text import amount
+from augment.support.text import amount, list_some
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
 from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys, without_chosen
 from trainer.sweeps.runs import FINISHED, Run, find_runs
@@ -91,6 +91,7 @@ def report_sweep(folder: Path, console: Console) -> bool:
     for table in tables:
         print_table(console, table)
     lines = _advice(runs, varied) if compared is None else compared.lines() if len(groups) > 1 else compared.notes
+    lines = [*lines, *_errors(jobs)]
     print_lines(console, lines)
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
     plain: dict[str, Any] = {"jobs": [asdict(job) for job in jobs], "means": [plain_group(group) for group in means]}
@@ -104,13 +105,12 @@ def report_sweep(folder: Path, console: Console) -> bool:
 
 def _job_table(jobs: Sequence[JobRow], varied: set[str]) -> Table:
     key = one_of({job.score for job in jobs if job.last is not None} or {task_named(DEFAULT).monitor})
-    rows = [["job", "what it varies", f"last {key}", f"best {key}", "seconds", "status"]]
+    rows = [["job", "what it varies", "last", "best", "seconds", "status"]]
     for job in jobs:
         which = f"{job.score} " if key == "score" else ""
         scores = ("" if score is None else f"{which}{score:.4f}" for score in (job.last, job.best))
-        status = f"{job.status}: {job.error}" if job.error else job.status
-        rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", status])
-    return f"{amount(len(jobs), 'job')}, best score of the last epoch first", rows
+        rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", job.status])
+    return f"{amount(len(jobs), 'job')} by {key} of the last epoch, the best first", rows
 
 
 def _mean_table(means: Sequence[Group], varied: set[str]) -> Table:
@@ -120,6 +120,15 @@ def _mean_table(means: Sequence[Group], varied: set[str]) -> Table:
         rows = [cells[1:] for cells in rows]
     over = [name for key, name in REPEATED.items() if any(override.startswith(f"{key}=") for override in varied)]
     return f"last {key} over {' and '.join(over)}", rows
+
+
+def _errors(jobs: Sequence[JobRow]) -> list[str]:
+    """Return each error once, with the jobs that it ended."""
+    names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for job in jobs:
+        if job.error:
+            names[job.status, job.error].append(job.name)
+    return [f"{status} ({list_some(some)}): {error}" for (status, error), some in names.items()]
 
 
 def _varied(runs: Sequence[Run]) -> set[str]:

@@ -258,7 +258,7 @@ def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
     assert (
         f"2 jobs failed; python -m trainer sweep retry {sweep.relative_to(tmp_path)} runs them again" in result.stdout
     )
-    table = result.stdout.split("4 jobs, best score of the last epoch first")[1]
+    table = result.stdout.split("4 jobs by val_accuracy of the last epoch, the best first")[1]
     assert "NonFiniteLossError" in table
     assert table.index("fit.lr=0.05") < table.index("fit.lr=1000000.0")
 
