@@ -159,6 +159,7 @@ def watch(
     worker: Worker,
     before: dict[str, str] | None = None,
     *,
+    at_a_time: int = 1,
     until_one_ends: bool = False,
 ) -> Iterator[None]:
     """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
@@ -167,6 +168,7 @@ def watch(
         jobs: the jobs.
         worker: where to print, and signals that end the watch.
         before: what was printed of jobs before; updated.
+        at_a_time: number of jobs that run at a time, as far as it is known; between two jobs fewer do.
         until_one_ends: whether to end as soon as one of the jobs has ended.
 
     Raises:
@@ -175,7 +177,6 @@ def watch(
     before = {} if before is None else before
     for job in jobs:
         before.setdefault(job.id, INTERRUPTED if job.status() == INTERRUPTED else PLANNED)  # neither is news
-    at_a_time = 1  # between two jobs fewer are running
     while True:
         begun = time.monotonic()
         now = {job.id: job.status() for job in jobs}

@@ -73,6 +73,9 @@ def test_the_time_left_is_that_of_all_workers(tmp_path: Path, monkeypatch: pytes
     for _ in watch([Job(tmp_path / str(i), i, ()) for i in range(3)], worker):
         at += 1
     assert asked == [(1, 2), (3, 2), (4, 2)]
+    for _ in watch([Job(tmp_path / "0", 0, ())], worker, at_a_time=2):  # the last trial of a search is alone
+        pass
+    assert asked[3:] == [(4, 2)]
 
 
 def test_what_becomes_of_jobs_is_printed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

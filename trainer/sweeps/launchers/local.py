@@ -133,7 +133,7 @@ class WorkerPool(Launcher):
             _give(process, new)
         died = 0
         try:
-            for _ in watch(jobs, worker, self._seen, until_one_ends=until_one_ends):
+            for _ in watch(jobs, worker, self._seen, at_a_time=self.at_a_time, until_one_ends=until_one_ends):
                 for index, process in enumerate(self._processes):
                     if process.poll() is None:
                         continue
