@@ -60,6 +60,7 @@ class Run:
         smaller: whether a smaller score is better.
         sweep: folder of the sweep that it is a job of; None: a single run.
         order: its position among the jobs of the sweep.
+        trial: whether it is a trial of a search.
         chooses: whether a search chose by its score, which is therefore too good to be compared.
         notes: what could not be read, by file.
     """
@@ -76,6 +77,7 @@ class Run:
     smaller: bool = False
     sweep: Path | None = None
     order: int = 0
+    trial: bool = False
     chooses: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -159,7 +161,7 @@ def read_run(folder: Path) -> Run:
     order = job.get("order")
     if not isinstance(order, int):
         order = int(folder.name) if folder.name.isdecimal() and len(folder.name) < 10 else 0
-    finalist, seed = job.get("finalist"), config.get("seed")
+    trial, finalist, seed = job.get("trial") is not None, job.get("finalist"), config.get("seed")
     if finalist is None and (folder.parent / JOURNAL_FILE).is_file():  # a search before 0.9.2, where seeds tell
         finalist = isinstance(seed, int) and seed <= FRESH
     score = _score([*rows, _numbers(summary.get("last"))], summary)
@@ -176,7 +178,8 @@ def read_run(folder: Path) -> Run:
         smaller=smaller_is_better(score),
         sweep=folder.parent if job or any((folder.parent / file).is_file() for file in _SWEEP_FILES) else None,
         order=order,
-        chooses=job.get("trial") is not None or bool(finalist),
+        trial=trial,
+        chooses=trial or bool(finalist),
         notes=notes,
     )
 

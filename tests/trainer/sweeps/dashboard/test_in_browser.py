@@ -159,7 +159,8 @@ def test_axes_name_what_differs(tmp_path: Path) -> None:
       const axes = echarts.getInstanceByDom(document.getElementById("parallel")).getOption().parallelAxis;
       const names = axes.find((axis) => axis.type === "category");
       const numbers = axes.find((axis) => axis.name.endsWith("epochs"));
-      return [names.data.map((text) => names.axisLabel.formatter(text)), numbers.minInterval];
+      return [names.data.map((text) => names.axisLabel.formatter(text)), numbers.minInterval, numbers.name];
     """
     data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
-    assert run_script(render(data), script, tmp_path) == [["imagene…19_warps_1", "imagene…9_warps_11"], 1]
+    # "epochs" is what has been trained.
+    assert run_script(render(data), script, tmp_path) == [["imagene…19_warps_1", "imagene…9_warps_11"], 1, "fit.epochs"]
