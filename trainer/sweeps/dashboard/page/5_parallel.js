@@ -76,7 +76,11 @@ function axisScale(column, runs) {
   const low = Math.min(...values), high = Math.max(...values);
   // Most of the values of a search on a logarithmic scale are small.
   const middle = [...values].sort((a, b) => a - b)[values.length >> 1];
-  return { type: column.param && low > 0 && high / low > 50 && middle < high / 4 ? "log" : "value", scale: true, splitNumber: 4, minInterval: values.every(Number.isInteger) ? 1 : 0 };
+  if (column.param && low > 0 && high / low > 50 && middle < high / 4) {
+    // On its own, ECharts rounds a range of many decades to ten decades at a time.
+    return { type: "log", min: 10 ** Math.floor(Math.log10(low)), max: 10 ** Math.ceil(Math.log10(high)), splitNumber: 4 };
+  }
+  return { type: "value", scale: true, splitNumber: 4, minInterval: values.every(Number.isInteger) ? 1 : 0 };
 }
 
 /** Give brushes that were restored the color of those that were dragged, which ECharts forgets. */
