@@ -14,7 +14,7 @@ from augment.support.files import write_atomically, write_json
 from augment.support.text import amount, list_some
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
 from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys, without_chosen
-from trainer.sweeps.runs import FINISHED, Run, find_runs
+from trainer.sweeps.runs import FINISHED, PRUNED, Run, find_runs
 from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.words import left_out
 from trainer.tasks.registry import DEFAULT, task_named
@@ -77,8 +77,14 @@ def _value(row: Mapping[str, float], key: str) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def report_sweep(folder: Path, console: Console) -> bool:
-    """Print the tables of a sweep and write them into its folder; return whether all its jobs finished."""
+def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
+    """Print the tables of a sweep, and write them into its folder; return whether all its jobs finished or were pruned.
+
+    Args:
+        folder: the folder.
+        console: where to print.
+        write: whether to write.
+    """
     runs = find_runs([folder])
     jobs, varied = _jobs(runs), _varied(runs)
     groups, left = _over_seeds(runs, varied)
@@ -94,13 +100,14 @@ def report_sweep(folder: Path, console: Console) -> bool:
     lines = [*lines, *_errors(jobs)]
     print_lines(console, lines)
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
-    plain: dict[str, Any] = {"jobs": [asdict(job) for job in jobs], "means": [plain_group(group) for group in means]}
-    plain |= {"comparison": compared.plain()} if compared else {}
-    with writing(str(folder / TABLE_FILE)):
-        texts = [*map(markdown_table, tables), *([markdown_lines(lines)] if lines else [])]
-        write_atomically(folder / TABLE_FILE, "\n".join(texts))
-        write_json(folder / VALUES_FILE, plain)
-    return all(job.status == FINISHED for job in jobs)
+    if write:
+        plain: dict[str, Any] = {"jobs": [*map(asdict, jobs)], "means": [*map(plain_group, means)]}
+        plain |= {"comparison": compared.plain()} if compared else {}
+        with writing(str(folder / TABLE_FILE)):
+            texts = [*map(markdown_table, tables), *([markdown_lines(lines)] if lines else [])]
+            write_atomically(folder / TABLE_FILE, "\n".join(texts))
+            write_json(folder / VALUES_FILE, plain)
+    return all(job.status in (FINISHED, PRUNED) for job in jobs)
 
 
 def _job_table(jobs: Sequence[JobRow], varied: set[str]) -> Table:
