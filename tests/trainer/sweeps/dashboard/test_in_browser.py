@@ -163,9 +163,11 @@ def test_axes_name_what_differs_and_end_where_it_does(tmp_path: Path) -> None:
       const numbers = axes.find((axis) => axis.name.endsWith("epochs"));
       const rates = axes.find((axis) => axis.type === "log");
       const labels = names.data.map((text) => names.axisLabel.formatter(text));
-      return [labels, numbers.minInterval, numbers.name, rates.min, rates.max];
+      const height = document.getElementById("parallel").clientHeight / axes.length;
+      return [labels, numbers.minInterval, numbers.name, rates.min, rates.max, height];
     """
     data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
     # "epochs" is what has been trained.
     labels = ["imagene…19_warps_1", "imagene…9_warps_11"]
-    assert run_script(render(data), script, tmp_path) == [labels, 1, "fit.epochs", 1e-6, 1000]
+    seen = run_script(render(data), script, tmp_path, size="500,1000")
+    assert seen == [labels, 1, "fit.epochs", 1e-6, 1000, 79]  # on a phone each has room for its name

@@ -25,6 +25,8 @@ function showParallel(runs, colors) {
     return;
   }
   const upright = $("parallel").clientWidth >= 640;
+  $("parallel").style.height = upright ? "" : `${64 + 84 * (axes.length - 1)}px`; // on a phone each axis has a row
+  charts.parallel.resize();
   const ink = color("--ink"), soft = color("--soft"), line = color("--line");
   const first = data.metrics[runs.find((run) => run.monitor >= 0)?.monitor ?? 0];
   const chosen = current.selected.size > 0;
