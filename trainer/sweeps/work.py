@@ -88,7 +88,8 @@ class Worker:
         while left := unfinished(jobs):
             begun = time.monotonic()
             if any(self._try(job, jobs) for job in left):
-                if text := self.left(jobs, 1):
+                others = sum(job.status() == RUNNING for job in left)
+                if text := self.left(jobs, 1 + others):
                     self.console.print(text, highlight=False)
                 continue
             for job in left:
