@@ -206,11 +206,12 @@ def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
     further = max(0, settings.n_trials - len(counted(study)))
     if settings.sampler == "grid":
         further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
-    if (finalists := min(settings.finalists, settings.n_trials)) > 1:
+    trials = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
+    finalists = min(settings.finalists, further + sum(job.status() not in (PRUNED, FAILED) for job in trials))
+    if finalists > 1:
         later += finalists * settings.seeds
     if not finalists or len(plan.search.metrics) > 1:
         later = 0
-    trials = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
     return time_left(trials, at_a_time, further, later)
 
 

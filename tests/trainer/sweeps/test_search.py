@@ -129,9 +129,9 @@ def test_the_time_left_of_a_search_counts_all_its_parts(tmp_path: Path) -> None:
     runs.stopped = lambda config: "pruned after 1 of 9 epochs" if len(runs.runs) == 2 else ""
     runs.seconds = lambda config: 10.0 if len(runs.runs) == 2 else 60.0
     worker = replace(runs.worker(), console=Console(file=(printed := StringIO())))
-    search(make(tmp_path, n_trials=3, finalists=2, seeds=2, confirm=2), Local(), worker)
+    search(make(tmp_path, n_trials=3, finalists=9, seeds=2, confirm=2), Local(), worker)
     assert [line for line in printed.getvalue().splitlines() if " left, about " in line] == [
-        "10 jobs of the search left, about 10 min 0 s",
+        "12 jobs of the search left, about 12 min 0 s",
         "9 jobs of the search left, about 8 min 35 s",  # a trial of (60 + 10) / 2 s, and 8 of 60 s
         "8 jobs of the search left, about 8 min 0 s",
         "7 jobs of the search left, about 7 min 0 s",
