@@ -50,6 +50,9 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     ]
     assert [run.sweep for run in runs] == [sweep, sweep, None]
     assert runs[0].overrides == ("seed=1",)
+    job = {"id": "90", "order": 9, "overrides": ["++fit.lr=1", "++seed=1"], "varied": ["++fit.lr=1", "++seed=1"]}
+    (sweep / "90" / "job.json").write_text(json.dumps(job))
+    assert read_run(sweep / "90").name == "lr=1 seed=1"
     twice = find_runs([single, sweep / "a0", tmp_path, tmp_path / "day" / "linked"])
     assert [run.folder.name for run in twice] == ["zebra", "a0", "90"]
 

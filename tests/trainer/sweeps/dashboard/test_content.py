@@ -15,6 +15,7 @@ from trainer.sweeps.dashboard.command import main
 from trainer.sweeps.dashboard.content import collect, rounded
 from trainer.sweeps.dashboard.importance import importance
 from trainer.sweeps.dashboard.page import render
+from trainer.sweeps.dashboard.server import Watched
 from trainer.sweeps.runs import find_runs
 
 
@@ -168,6 +169,13 @@ def test_the_command_writes_the_page(
     assert main(["outputs/sweep", "--out", "day.html"]) == 0
     assert "./outputs/sweep" not in Path("day.html").read_text()  # none of them has a report
     Path("linked.html").symlink_to("day.html")
+    Path("empty").mkdir()
+    monkeypatch.chdir("empty")
+    served: list[Watched] = []
+    monkeypatch.setattr("trainer.sweeps.dashboard.command._serve", lambda watched, port: served.append(watched))
+    assert main(["--watch"]) == 0  # before the first run
+    assert Path("outputs/dashboard.html").is_file()
+    monkeypatch.chdir("..")
     for arguments, message in (
         (["nowhere"], "nowhere: no such folder"),
         (["outputs", "outputs/sweep"], "outputs/sweep: not allowed here. Allowed: one folder."),
