@@ -198,21 +198,21 @@ def _tell(plan: Plan) -> None:
 
 def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
     """Return how long the search will take from one of its parts on, whose jobs are given."""
-    settings, is_trial = plan.search.settings, jobs[0].trial is not None
+    settings, study, known = plan.search.settings, plan.search.study(), read_ledger(plan.search.folder)
+    is_trial, further = jobs[0].trial is not None, 0
     later = 2 * settings.confirm if is_trial or jobs[0].finalist else 0
-    if not is_trial:
-        return time_left(jobs, at_a_time, later=later)
-    study = plan.search.study()
-    further = max(0, settings.n_trials - len(counted(study)))
-    if settings.sampler == "grid":
-        further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
-    trials = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
-    finalists = min(settings.finalists, further + sum(job.status() not in (PRUNED, FAILED) for job in trials))
-    if finalists > 1:
-        later += finalists * settings.seeds
-    if not finalists or len(plan.search.metrics) > 1:
-        later = 0
-    return time_left(trials, at_a_time, further, later)
+    if is_trial:
+        jobs = [job for job in known if job.trial is not None]
+        further = max(0, settings.n_trials - len(counted(study)))
+        if settings.sampler == "grid":
+            further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
+        finalists = min(settings.finalists, further + sum(job.status() not in (PRUNED, FAILED) for job in jobs))
+        later += finalists * settings.seeds if finalists > 1 else 0
+        if not finalists or len(study.directions) > 1:
+            later = 0
+    # If the search was continued, the jobs that follow are probably those of before.
+    before = [job for job in known if job.trial is None and (is_trial or not job.finalist)]
+    return time_left(jobs, at_a_time, further, max(0, later - len(before) + len(unfinished(before))))
 
 
 def _finals(

@@ -142,6 +142,9 @@ def test_the_time_left_of_a_search_counts_all_its_parts(tmp_path: Path) -> None:
         "2 jobs left, about 2 min 0 s",
         "1 job left, about 1 min 0 s",
     ]
+    printed.truncate(0)
+    search(make(tmp_path, n_trials=5, finalists=2, seeds=2, confirm=2), Local(), worker)
+    assert "\n1 job left, about " in printed.getvalue()  # the others have been run before
 
 
 def test_where_nothing_was_planted_nothing_is_found(tmp_path: Path) -> None:
