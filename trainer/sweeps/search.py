@@ -1,7 +1,7 @@
 """Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -99,13 +99,8 @@ def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
 def _enqueue(plan: Plan) -> None:
     """Put the trials of a grid, and those that the settings name, at the head of the queue."""
     settings = plan.search.settings
-    known = {one.key: one for one in plan.space}
     with plan.search.locked() as study:
-        for name, params in (settings.enqueue or {}).items():
-            if not isinstance(params, Mapping) or not {*params} <= {*known}:
-                raise UserError(
-                    f"hydra.sweeper.enqueue.{name}: {params!r} is not allowed. Allowed: values of {', '.join(known)}."
-                )
+        for params in (settings.enqueue or {}).values():
             study.enqueue_trial(dict(params), skip_if_exists=True)
         if settings.sampler == "grid":
             for chosen in list(grid(plan.space))[: settings.n_trials]:

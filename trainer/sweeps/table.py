@@ -166,8 +166,8 @@ def _over_seeds(runs: Sequence[Run], varied: set[str]) -> tuple[list[Group], lis
 
 
 def _advice(runs: Sequence[Run], varied: set[str]) -> list[str]:
-    """Return what to do if a sweep has no replicates."""
+    """Return what to do if a sweep has no replicates; a search makes its own."""
     settings = {override for override in varied if not override.startswith(_REPEATED)}
-    if len([run for run in runs if run.status == FINISHED]) < 2 or not settings:
+    if len([run for run in runs if run.status == FINISHED]) < 2 or not settings or any(run.trial for run in runs):
         return []
     return ["One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep."]

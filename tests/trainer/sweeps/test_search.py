@@ -196,7 +196,10 @@ def test_named_configurations_are_tried_first(tmp_path: Path) -> None:
     first = read_ledger(tmp_path)[0]
     assert first.varied == ("++fit.lr=0.25", "++aug.train.rotate.p=0")
     with pytest.raises(UserError, match=r"hydra\.sweeper\.enqueue\.mine: .* Allowed: values of fit\.lr"):
-        search(make(tmp_path, enqueue={"mine": {"fit.lrr": 1}}), Local(), runs.worker())
+        make(tmp_path, enqueue={"mine": {"fit.lrr": 1}})
+    for value, key in ((5, "fit.lr"), ("abc", "fit.lr"), (0.2, "aug.train.rotate.p")):
+        with pytest.raises(UserError, match=rf"^hydra\.sweeper\.enqueue\.mine\.{key}: .* Allowed: a value of {key}="):
+            make(tmp_path, enqueue={"mine": {key: value}})
 
 
 def test_several_scores_make_a_front(tmp_path: Path) -> None:
