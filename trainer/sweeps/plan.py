@@ -81,6 +81,7 @@ class Plan:
         if unknown := next((metric for metric in metrics if metric not in measured), None):
             raise UserError(f"hydra.sweeper.metrics: {unknown} is not measured.{suggest(unknown, measured)}")
         made = cls(Search(settings, folder, metrics, base.fit.epochs), tuple(space), tuple(fixed), base, config_name)
+        made.search.check()
         if check:
             made._check_space()
         return made

@@ -222,6 +222,7 @@ def test_several_scores_make_a_front(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         search(make(tmp_path, **settings), Local(), FakeRuns().worker())
+    assert not any(tmp_path.iterdir()) or "has no" in message  # which a run shows
 
 
 def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:
