@@ -32,6 +32,10 @@ _LONGEST_KEY = 200
 # What a value may be made with; see the grammar of Hydra.
 _FUNCTIONS = ("choice", "glob", "interval", "range", "shuffle", "sort", "tag", "int", "float", "str", "bool")
 
+# Spaces of a search as other tools name them, and how Hydra writes them.
+_LOG = "tag(log,interval(LOW,HIGH))"
+_SPACES = {"log": _LOG, "loguniform": _LOG, "log_uniform": _LOG, "uniform": "interval(LOW,HIGH)"}
+
 
 def normalize(tokens: Sequence[str]) -> list[str]:
     """Give every override the plus signs that Hydra expects; leave flags as they are.
@@ -113,6 +117,8 @@ def _reason(token: str, text: str) -> str:
     """Return why Hydra cannot parse an override, in parentheses; empty if only its grammar could say."""
     value = token.partition("=")[2]
     if unknown := re.search(r"Unknown function '(\w+)'", text):
+        if space := _SPACES.get(unknown[1]):
+            return f" ({unknown[0].lower()}; Did you mean '{space}'?)"
         return f" ({unknown[0].lower()};{suggest(unknown[1], _FUNCTIONS).rstrip('.')})"
     if " while evaluating " in text:
         return f" ({text})"

@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import ENAMETOOLONG
@@ -101,7 +101,8 @@ class Parser(ArgumentParser):
         for token in rest:
             if token.startswith("-"):
                 flag = token.split("=")[0]
-                known = [name for name in self._option_string_actions if name.startswith("--")]
+                flags = self._option_string_actions.items()
+                known = [name for name, action in flags if name.startswith("--") and action.help != SUPPRESS]
                 raise UserError(f"{flag}: unknown flag.{suggest(flag, known)}")
         set_config_dir(getattr(options, "config_dir", None))
         return options, rest

@@ -22,13 +22,17 @@ class FakeRuns:
         score: returns the last val_accuracy of a configuration.
         stopped: returns why the run of a configuration ended early.
         fail: returns what the run of a configuration raises; None: nothing.
+        seconds: returns how long the run of a configuration takes.
         runs: for each run: its folder's name, and whether it was resumed.
+        plans: for each run: whether it prints its plan.
     """
 
     def __init__(self, score: Callable[[Mapping[str, Any]], float] = lambda config: 0.5) -> None:
         self.score = score
         self.runs: list[tuple[str, bool]] = []
+        self.plans: list[bool] = []
         self.stopped: Callable[[Mapping[str, Any]], str] = lambda config: ""
+        self.seconds: Callable[[Mapping[str, Any]], float] = lambda config: 1.0
         self.fail: Callable[[Mapping[str, Any]], BaseException | None] = lambda config: None
 
     def __call__(
@@ -39,13 +43,16 @@ class FakeRuns:
         *,
         again: bool,
         callbacks: Sequence[Callback] = (),
+        plan: bool = True,
         **_: Any,
     ) -> Summary:
         self.runs.append((folder.name, not again))
+        self.plans.append(plan)
         if error := self.fail(config.resolved):
             raise error
         row = {"epoch": 0.0, "val_accuracy": self.score(config.resolved)}
-        summary = Summary("finished", folder, 1, row, row, 1.0, stopped=self.stopped(config.resolved))
+        resolved = config.resolved
+        summary = Summary("finished", folder, 1, row, row, self.seconds(resolved), stopped=self.stopped(resolved))
         (folder / "config.yaml").write_text(config_text(config))
         (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
         summary.write()

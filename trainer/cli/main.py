@@ -45,6 +45,9 @@ _FLAGS = (
     "--help",
 )
 
+# Flags of Hydra that say what to do; it allows one.
+_MODES = ("multirun", "run", "cfg", "info", "shell-completion")
+
 _TRAINS = "python -m trainer, which trains"
 _NOT_TOOLS = {"train": _TRAINS, "fit": _TRAINS, "resume": "fit.resume=RUN_FOLDER", "help": "--help"}
 
@@ -91,6 +94,8 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     if unknown:
         raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {', '.join(_FLAGS)}; key=value.")
     refuse_words(args.overrides)
+    if len(modes := [f"--{name}" for name in _MODES if getattr(args, name.replace("-", "_"))]) > 1:
+        raise UserError(f"{' and '.join(modes)}: exclude each other. Allowed: one of them.")
     if args.config_path and launched() > 1:
         raise UserError(
             "--config-path: not possible with several processes. Allowed: --config-dir DIR, which adds a folder."

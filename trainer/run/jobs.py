@@ -124,6 +124,7 @@ def run_job(
     group: str | None = None,
     varied: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    plan: bool = True,
 ) -> Summary:
     """Train in a folder as Hydra would run it: with a log, and with the overrides written down.
 
@@ -136,6 +137,7 @@ def run_job(
         group: see there.
         varied: see there.
         callbacks: see there.
+        plan: see there.
 
     Raises:
         UserError: the folder is not free, or something ended the run.
@@ -146,7 +148,7 @@ def run_job(
     with owned(folder, config.fit.resume):
         write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)))
         with _logged(folder / LOG_FILE):
-            return train(config, folder, console=console, group=group, varied=varied, callbacks=callbacks)
+            return train(config, folder, console=console, group=group, varied=varied, callbacks=callbacks, plan=plan)
 
 
 @contextmanager

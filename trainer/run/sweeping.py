@@ -51,7 +51,7 @@ class SearchSettings:
             doc="best trials to run with further seeds; 0: the search ends without a verdict",
         )
     )
-    seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist"))
+    seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist, if there are several"))
     confirm: int = setting(
         Count(default=5, within=(2, 100), doc="fresh seeds of the winner, for its score and verdict")
     )

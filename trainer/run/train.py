@@ -59,6 +59,7 @@ def train(
     group: str | None = None,
     varied: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    plan: bool = True,
     began: float | None = None,
     leaves: bool = False,
 ) -> Summary:
@@ -71,6 +72,7 @@ def train(
         group: name of the sweep that the run is part of, for dashboards.
         varied: the overrides by which the run differs from others of its sweep, which name it by default.
         callbacks: callbacks in addition to those of the configuration.
+        plan: whether to print the plan of the augmentation.
         began: when the run began, on the clock of `time.monotonic`; None: now.
         leaves: whether the process ends after the run, so that memory need not be released.
 
@@ -81,7 +83,7 @@ def train(
     """
     with StopSignals() as signals:
         name = run_name(config.run, folder, varied)
-        return _train(config, folder, console, group, signals, name, tuple(callbacks), began, leaves)
+        return _train(config, folder, console, group, signals, name, tuple(callbacks), plan, began, leaves)
 
 
 def _train(
@@ -92,6 +94,7 @@ def _train(
     signals: StopSignals,
     name: str,
     more: tuple[Callback, ...],
+    plan: bool,
     began: float | None,
     leaves: bool,
 ) -> Summary:
@@ -126,7 +129,8 @@ def _train(
         loaders = make_loaders(config)
         callbacks = (*_callbacks(config), *more)
         learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name, began=begun)
-        console.print(plans, highlight=False)
+        if plan:
+            console.print(plans, highlight=False)
         _announce(config, learner, loaders, folder, console, notes)
         start = Position() if config.fit.resume is None else resume(learner, loaders, config)
         if note := describe_changed_validation(learner):

@@ -217,7 +217,7 @@ def mean_cells(group: Group, *, named: bool) -> list[str]:
         n += f" in {len(replicates.samples)} folds"
     about = "" if bounds is None else f"{bounds[0]:.4f}..{bounds[1]:.4f}"
     std = "" if replicates.std is None else f"{replicates.std:.4f}"
-    return [group.name, n, f"{group.metric.key} " * named + f"{group.mean:.4f}", std, about]
+    return [group.called, n, f"{group.metric.key} " * named + f"{group.mean:.4f}", std, about]
 
 
 def plain_group(group: Group) -> dict[str, Any]:

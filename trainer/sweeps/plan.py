@@ -15,7 +15,7 @@ from trainer.run.config import Config, identity
 from trainer.run.jobs import check_jobs
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.groups import flat
-from trainer.sweeps.space import Dimension, parse_space
+from trainer.sweeps.space import Dimension, grid, parse_space
 from trainer.sweeps.study import Search
 from trainer.tasks.registry import task_named
 
@@ -70,6 +70,10 @@ class Plan:
         space = parse_space(swept)
         if not space:
             raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
+        for name, params in (settings.enqueue or {}).items():
+            _check_enqueued(f"hydra.sweeper.enqueue.{name}", params, {one.key: one for one in space})
+        if settings.sampler == "grid":
+            next(grid(space))  # which an interval has not
         (base,) = check_jobs([fixed], config_name=config_name)
         task = task_named(base.dataset.task)
         metrics = settings.metrics or (task.monitor,)
@@ -77,6 +81,7 @@ class Plan:
         if unknown := next((metric for metric in metrics if metric not in measured), None):
             raise UserError(f"hydra.sweeper.metrics: {unknown} is not measured.{suggest(unknown, measured)}")
         made = cls(Search(settings, folder, metrics, base.fit.epochs), tuple(space), tuple(fixed), base, config_name)
+        made.search.check()
         if check:
             made._check_space()
         return made
@@ -91,6 +96,15 @@ class Plan:
                     check_jobs([[*self.fixed, one.override(low + 0.382 * (high - low))]], config_name=self.config_name)
                 except UserError as error:  # though its ends are allowed
                     raise UserError(f"{error} For whole numbers write int(interval({low:g},{high:g})).") from error
+
+
+def _check_enqueued(where: str, params: object, space: Mapping[str, Dimension]) -> None:
+    """Check a configuration to try first; Optuna would ignore a value outside an interval."""
+    if not isinstance(params, Mapping) or not {*params} <= {*space}:
+        raise UserError(f"{where}: {params!r} is not allowed. Allowed: values of {', '.join(space)}.")
+    for key, value in params.items():
+        if not space[key].allows(value):
+            raise UserError(f"{where}.{key}: {value!r} is not allowed. Allowed: a value of {space[key]}.")
 
 
 def begin(plan: Plan) -> None:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
 from augment.cli.trust import TRUST_FLAG
 from augment.support.secrets import for_worker
@@ -22,8 +20,8 @@ from trainer.run.fit import Fit
 from trainer.run.jobs import import_run
 from trainer.run.summary import read_summary
 from trainer.sweeps.ledger import ENDED, Job
-from trainer.sweeps.runs import PLANNED, RUNNING
-from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, label, pause, time_left
+from trainer.sweeps.runs import FAILED, INTERRUPTED, PLANNED, RUNNING
+from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, label, pause
 
 # Flags of workers: one ends with the process that started it; one works on the jobs that this process names to it on
 # its standard input, a line each, and writes to a log.
@@ -158,42 +156,46 @@ def _write_to(log: Path) -> None:
 
 def watch(
     jobs: Sequence[Job],
-    console: Console,
-    signals: StopSignals,
+    worker: Worker,
     before: dict[str, str] | None = None,
     *,
+    at_a_time: int = 1,
     until_one_ends: bool = False,
 ) -> Iterator[None]:
     """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
 
     Args:
         jobs: the jobs.
-        console: where to print.
-        signals: signals that end the watch.
+        worker: where to print, and signals that end the watch.
         before: what was printed of jobs before; updated.
+        at_a_time: number of jobs that run at a time, as far as it is known; between two jobs fewer do.
         until_one_ends: whether to end as soon as one of the jobs has ended.
 
     Raises:
         KeyboardInterrupt: a signal asked to stop.
     """
     before = {} if before is None else before
-    at_a_time = 1  # between two jobs fewer are running
+    for job in jobs:
+        before.setdefault(job.id, INTERRUPTED if job.status() == INTERRUPTED else PLANNED)  # neither is news
     while True:
         begun = time.monotonic()
         now = {job.id: job.status() for job in jobs}
-        news = [job for job in jobs if now[job.id] != before.get(job.id, PLANNED)]
+        news = [job for job in jobs if now[job.id] != before[job.id]]
         for job in news:
-            summary = read_summary(job.folder)
-            about = f": {summary}" if summary is not None else f": {job.title}"
-            console.print(f"{label(job, jobs)} {now[job.id]}{about}", highlight=False, soft_wrap=True, markup=False)
+            summary, status = read_summary(job.folder), now[job.id]
+            about = f": {summary}" if summary is not None else f" {status}: {job.title}"
+            if summary is not None and summary.error:
+                about = f" {status}: {summary.error}"
+            text, style = f"{label(job, jobs)}{about}", "red" if status == FAILED else None
+            worker.console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
         at_a_time = max(at_a_time, [*now.values()].count(RUNNING))
         ended = any(now[job.id] in ENDED for job in news)
-        if ended and not until_one_ends and (text := time_left(jobs, at_a_time)):
-            console.print(text, highlight=False)
+        if ended and (text := worker.left(jobs, at_a_time)):
+            worker.console.print(text, highlight=False)
         before |= now
         left = sum(status not in ENDED for status in now.values())
         if not left or (until_one_ends and left < len(now)):
             return
-        signals.check(NO_FURTHER_JOB)
+        worker.signals.check(NO_FURTHER_JOB)
         yield
         pause(begun)

@@ -39,7 +39,7 @@ class Prune(Callback):
             log.warning("the epoch was not reported to the study: %s", error)
             return
         if behind:
-            self.reason = f"{PRUNED} after {done} of {learner.epochs} epochs, behind other trials"
+            self.reason = f"{PRUNED}, behind other trials"
             raise CancelFit
 
     def _report(self, done: int, value: float) -> bool:

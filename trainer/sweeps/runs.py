@@ -16,14 +16,19 @@ from trainer.callbacks.recorder import METRICS_FILE, read_rows
 from trainer.run.config import CONFIG_FILE, load_config
 from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.folder import LOCK_FILE, user_of
+from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE
+from trainer.run.sweeping import JOURNAL_FILE
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named, task_of
 
 T = TypeVar("T")
 
 JOB_FILE = "job.json"
+
+# Distance of the seeds that confirm the result of a search from those of the search.
+FRESH = 1000
 
 PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
 INTERRUPTED, PRUNED = "interrupted", "pruned"
@@ -45,7 +50,8 @@ class Run:
 
     Attributes:
         folder: its folder, as it was given or found.
-        name: what people call it: its name in summary.json, `run.name` of its configuration, or the name of its folder.
+        name: what people call it: its name in summary.json, `run.name` of its configuration, what its sweep varies, or
+            the name of its folder.
         status: one of `STATUSES`; a run that was killed is interrupted, one that a search ended early is pruned.
         overrides: what it was started with, without leading plus signs.
         config: its resolved configuration as plain values, interpolations as text; empty if it has none.
@@ -56,6 +62,7 @@ class Run:
         smaller: whether a smaller score is better.
         sweep: folder of the sweep that it is a job of; None: a single run.
         order: its position among the jobs of the sweep.
+        trial: whether it is a trial of a search.
         chooses: whether a search chose by its score, which is therefore too good to be compared.
         notes: what could not be read, by file.
     """
@@ -72,6 +79,7 @@ class Run:
     smaller: bool = False
     sweep: Path | None = None
     order: int = 0
+    trial: bool = False
     chooses: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -155,10 +163,21 @@ def read_run(folder: Path) -> Run:
     order = job.get("order")
     if not isinstance(order, int):
         order = int(folder.name) if folder.name.isdecimal() and len(folder.name) < 10 else 0
+    varied = job.get("varied")
+    derived = varied_name([*map(str, varied)]) if isinstance(varied, list) else ""
+    trial, finalist, seed = job.get("trial") is not None, job.get("finalist"), config.get("seed")
+    if finalist is None and (folder.parent / JOURNAL_FILE).is_file():  # a search before 0.9.2, where seeds tell
+        finalist = isinstance(seed, int) and seed <= FRESH
     score = _score([*rows, _numbers(summary.get("last"))], summary)
     return Run(
         folder=folder,
-        name=str(summary.get("name") or section_of(config, "run").get("name") or folder.name or folder.resolve().name),
+        name=str(
+            summary.get("name")
+            or section_of(config, "run").get("name")
+            or derived
+            or folder.name
+            or folder.resolve().name
+        ),
         status=_status(folder, summary, began=bool(summary or rows or config or SUMMARY_FILE in notes)),
         overrides=tuple(str(override).lstrip("+") for override in given),
         config=config,
@@ -169,7 +188,8 @@ def read_run(folder: Path) -> Run:
         smaller=smaller_is_better(score),
         sweep=folder.parent if job or any((folder.parent / file).is_file() for file in _SWEEP_FILES) else None,
         order=order,
-        chooses=job.get("trial") is not None or bool(job.get("finalist")),
+        trial=trial,
+        chooses=trial or bool(finalist),
         notes=notes,
     )
 

@@ -1,8 +1,9 @@
 """Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -21,7 +22,7 @@ from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan
 from trainer.sweeps.prune import Prune
-from trainer.sweeps.runs import FAILED, FINISHED, JOB_FILE, PRUNED, RUNNING, read_run
+from trainer.sweeps.runs import FAILED, FINISHED, FRESH, JOB_FILE, PRUNED, RUNNING, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.space import grid, overrides_of, suggest_from
 from trainer.sweeps.study import (
@@ -34,15 +35,12 @@ from trainer.sweeps.study import (
     set_job,
     values_of,
 )  # fmt: skip
-from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker
+from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, time_left
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 
 # The part of a search that chooses among its best trials.
 _FINALISTS = "finalists"
-
-# Distance of the seeds that confirm a result from those of the search.
-_FRESH = 1000
 
 
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
@@ -51,7 +49,7 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     Raises:
         KeyboardInterrupt: a signal asked to stop; running jobs are saved.
     """
-    worker = replace(worker, watch=watch_trials(plan))
+    worker = replace(worker, watch=watch_trials(plan), left=partial(_time_left, plan))
     _enqueue(plan)
     _run_trials(plan, launcher, worker)
     study = plan.search.study()
@@ -101,13 +99,8 @@ def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
 def _enqueue(plan: Plan) -> None:
     """Put the trials of a grid, and those that the settings name, at the head of the queue."""
     settings = plan.search.settings
-    known = {one.key: one for one in plan.space}
     with plan.search.locked() as study:
-        for name, params in (settings.enqueue or {}).items():
-            if not isinstance(params, Mapping) or not {*params} <= {*known}:
-                raise UserError(
-                    f"hydra.sweeper.enqueue.{name}: {params!r} is not allowed. Allowed: values of {', '.join(known)}."
-                )
+        for params in (settings.enqueue or {}).values():
             study.enqueue_trial(dict(params), skip_if_exists=True)
         if settings.sampler == "grid":
             for chosen in list(grid(plan.space))[: settings.n_trials]:
@@ -198,14 +191,34 @@ def _tell(plan: Plan) -> None:
             study.tell(trial.number, values, skip_if_finished=True)
 
 
+def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
+    """Return how long the search will take from one of its parts on, whose jobs are given."""
+    settings, study, known = plan.search.settings, plan.search.study(), read_ledger(plan.search.folder)
+    is_trial, further = jobs[0].trial is not None, 0
+    later = 2 * settings.confirm if is_trial or jobs[0].finalist else 0
+    if is_trial:
+        jobs = [job for job in known if job.trial is not None]
+        further = max(0, settings.n_trials - len(counted(study)))
+        if settings.sampler == "grid":
+            further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
+        finalists = min(settings.finalists, further + sum(job.status() not in (PRUNED, FAILED) for job in jobs))
+        later += finalists * settings.seeds if finalists > 1 else 0
+        if not finalists or len(study.directions) > 1:
+            later = 0
+    # If the search was continued, the jobs that follow are probably those of before.
+    before = [job for job in known if job.trial is None and (is_trial or not job.finalist)]
+    return time_left(jobs, at_a_time, further, max(0, later - len(before) + len(unfinished(before))))
+
+
 def _finals(
     plan: Plan, finalists: Sequence[Sequence[str]], launcher: Launcher, worker: Worker
 ) -> tuple[Sequence[str], Comparison | None]:
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
     settings, metric = plan.search.settings, plan.search.metrics[0]
     first = plan.base.seed + 1
-    seeds = range(first, first + settings.seeds)
-    _, *jobs = _run_seeds(_FINALISTS, plan, [plan.fixed, *finalists], seeds, launcher, worker)
+    jobs = []
+    if len(finalists) > 1:
+        jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + settings.seeds), launcher, worker)
     runs = [replace(read_run(job.folder), chooses=False) for group in jobs for job in group]
     chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]
@@ -213,7 +226,7 @@ def _finals(
         sign = -1 if chosen.baseline.metric.smaller else 1
         best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
-    fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
+    fresh = range(first + FRESH, first + FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
     base, others = ([read_run(job.folder) for job in group] for group in pair)
     kept, _ = counted_runs(base, [metric] * len(base))

@@ -58,6 +58,18 @@ class Dimension:
         assert isinstance(values, FloatDistribution | IntDistribution)
         return values.low, values.high
 
+    def allows(self, value: object) -> bool:
+        """Return whether a value is one of them."""
+        values = self.distribution
+        if isinstance(values, CategoricalDistribution):
+            return value in values.choices
+        assert isinstance(values, FloatDistribution | IntDistribution)
+        kinds = int if isinstance(values, IntDistribution) else int | float
+        return isinstance(value, kinds) and not isinstance(value, bool) and values.low <= value <= values.high
+
+    def __str__(self) -> str:
+        return f"{self.key}={_written(self.distribution)}"
+
     def suggest(self, trial: Trial) -> Value:
         """Return the value that a trial draws."""
         values = self.distribution
@@ -82,7 +94,7 @@ class Dimension:
             check_distribution_compatibility(known, self.distribution)
         except ValueError as error:
             raise UserError(
-                f"{self.key}={_written(self.distribution)}: the search in {folder} began with {_written(known)}. "
+                f"{self}: the search in {folder} began with {_written(known)}. "
                 "Allowed: the same choices, or an interval of the same kind; or another hydra.sweep.dir."
             ) from error
 

@@ -30,6 +30,9 @@ _HYDRA = re.compile(r"hydra\b")
 # So many jobs take seconds to check, about 20 a second.
 _MANY = 50
 
+# Keys of Hydra's own sweeper, which plain sweeps have.
+_OF_GRIDS = ("_target_", "max_batch_size", "params")
+
 _PLUGINS = re.compile(r"hydra\.(launcher|sweeper)\.")
 
 
@@ -68,6 +71,8 @@ class Request:
         """Return Hydra's own section of the configuration as plain values, those of the folder resolved."""
         composed = compose_hydra([*self.fixed, *self.hydra], config_name=self.config_name)
         parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in ("launcher", "sweeper")}
+        if not composed.sweep.dir:  # such as a variable of the shell that is not set
+            raise UserError("hydra.sweep.dir: a folder is missing. Allowed: such as outputs/mine.")
         return {"folder": Path(composed.sweep.dir), **parts}
 
     def params(self, sweeper: Mapping[str, Any]) -> list[str]:
@@ -87,6 +92,8 @@ def sweep(request: Request, signals: StopSignals) -> int:
     section = request.section()
     folder, launcher = section["folder"], parse_launcher(section["launcher"])
     searches = is_search(section["sweeper"])
+    if not searches and (unknown := [key for key in section["sweeper"] if key not in _OF_GRIDS]):
+        raise UserError(f"hydra.sweeper.{unknown[0]}: needs a search. Allowed: hydra/sweeper=optuna as well.")
     if (folder / SWEEP_FILE).is_file() and is_search(read_request(folder).section()["sweeper"]) != searches:
         holds = "a plain sweep" if searches else "a search"
         raise UserError(f"hydra.sweep.dir={shown(folder)}: {holds} is in this folder. Allowed: another one.")

@@ -73,6 +73,21 @@ class Search:
     metrics: tuple[str, ...]
     epochs: int
 
+    def check(self) -> None:
+        """Check what needs no study.
+
+        Raises:
+            UserError: hydra.sweeper.directions or hydra.sweeper.storage is not allowed.
+        """
+        names, url = self.settings.directions, self.settings.storage
+        if names and (len(names) != len(self.metrics) or not {*names} <= {"minimize", "maximize"}):
+            raise UserError(
+                f"hydra.sweeper.directions: {list(names)} is not allowed. Allowed: maximize or minimize, for each of "
+                f"hydra.sweeper.metrics ({', '.join(self.metrics)})."
+            )
+        if url is not None and not urlsplit(url).scheme:
+            raise UserError(f"hydra.sweeper.storage: {url!r} is not a URL. Allowed: such as sqlite:///search.db.")
+
     @contextmanager
     def locked(self) -> Iterator[Study]:
         """Yield the study while no other process of this host asks it for trials."""
@@ -91,18 +106,13 @@ class Search:
         names = self.settings.directions or [
             "minimize" if smaller_is_better(metric) else "maximize" for metric in self.metrics
         ]
-        if len(names) != len(self.metrics) or not {*names} <= {"minimize", "maximize"}:
-            raise UserError(
-                f"hydra.sweeper.directions: {list(names)} is not allowed. Allowed: maximize or minimize, for each of "
-                f"hydra.sweeper.metrics ({', '.join(self.metrics)})."
-            )
         directions = [StudyDirection[name.upper()] for name in names]
         try:
             study = optuna.create_study(
                 storage=self.storage(), study_name=STUDY, directions=directions, load_if_exists=True,
                 pruner=self.pruner(), sampler=RandomSampler(seed=self.settings.seed),
             )  # fmt: skip
-        except (UserError, OSError):
+        except OSError:
             raise
         except Exception as error:  # of any database
             if self.settings.storage is None:
@@ -123,16 +133,10 @@ class Search:
         return study
 
     def storage(self) -> BaseStorage:
-        """Return the storage of the study.
-
-        Raises:
-            UserError: hydra.sweeper.storage is not a URL.
-        """
+        """Return the storage of the study."""
         url = self.settings.storage
         if url is None:
             return JournalStorage(_Journal(self.folder / JOURNAL_FILE))
-        if not urlsplit(url).scheme:
-            raise UserError(f"hydra.sweeper.storage: {url!r} is not a URL. Allowed: such as sqlite:///search.db.")
         return optuna.storages.get_storage(url)
 
     def pruner(self) -> BasePruner:

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from augment.cli.parser import writing
 from augment.support.files import write_atomically, write_json
-from augment.support.text import amount
+from augment.support.text import amount, list_some
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
 from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys, without_chosen
-from trainer.sweeps.runs import FINISHED, Run, find_runs
+from trainer.sweeps.runs import FINISHED, PRUNED, Run, find_runs
 from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.words import left_out
 from trainer.tasks.registry import DEFAULT, task_named
@@ -77,8 +77,14 @@ def _value(row: Mapping[str, float], key: str) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def report_sweep(folder: Path, console: Console) -> bool:
-    """Print the tables of a sweep and write them into its folder; return whether all its jobs finished."""
+def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
+    """Print the tables of a sweep, and write them into its folder; return whether all its jobs finished or were pruned.
+
+    Args:
+        folder: the folder.
+        console: where to print.
+        write: whether to write.
+    """
     runs = find_runs([folder])
     jobs, varied = _jobs(runs), _varied(runs)
     groups, left = _over_seeds(runs, varied)
@@ -91,26 +97,27 @@ def report_sweep(folder: Path, console: Console) -> bool:
     for table in tables:
         print_table(console, table)
     lines = _advice(runs, varied) if compared is None else compared.lines() if len(groups) > 1 else compared.notes
+    lines = [*lines, *_errors(jobs)]
     print_lines(console, lines)
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
-    plain: dict[str, Any] = {"jobs": [asdict(job) for job in jobs], "means": [plain_group(group) for group in means]}
-    plain |= {"comparison": compared.plain()} if compared else {}
-    with writing(str(folder / TABLE_FILE)):
-        texts = [*map(markdown_table, tables), *([markdown_lines(lines)] if lines else [])]
-        write_atomically(folder / TABLE_FILE, "\n".join(texts))
-        write_json(folder / VALUES_FILE, plain)
-    return all(job.status == FINISHED for job in jobs)
+    if write:
+        plain: dict[str, Any] = {"jobs": [*map(asdict, jobs)], "means": [*map(plain_group, means)]}
+        plain |= {"comparison": compared.plain()} if compared else {}
+        with writing(str(folder / TABLE_FILE)):
+            texts = [*map(markdown_table, tables), *([markdown_lines(lines)] if lines else [])]
+            write_atomically(folder / TABLE_FILE, "\n".join(texts))
+            write_json(folder / VALUES_FILE, plain)
+    return all(job.status in (FINISHED, PRUNED) for job in jobs)
 
 
 def _job_table(jobs: Sequence[JobRow], varied: set[str]) -> Table:
     key = one_of({job.score for job in jobs if job.last is not None} or {task_named(DEFAULT).monitor})
-    rows = [["job", "what it varies", f"last {key}", f"best {key}", "seconds", "status"]]
+    rows = [["job", "what it varies", "last", "best", "seconds", "status"]]
     for job in jobs:
         which = f"{job.score} " if key == "score" else ""
         scores = ("" if score is None else f"{which}{score:.4f}" for score in (job.last, job.best))
-        status = f"{job.status}: {job.error}" if job.error else job.status
-        rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", status])
-    return f"{amount(len(jobs), 'job')}, best score of the last epoch first", rows
+        rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", job.status])
+    return f"{amount(len(jobs), 'job')} by {key} of the last epoch, the best first", rows
 
 
 def _mean_table(means: Sequence[Group], varied: set[str]) -> Table:
@@ -120,6 +127,15 @@ def _mean_table(means: Sequence[Group], varied: set[str]) -> Table:
         rows = [cells[1:] for cells in rows]
     over = [name for key, name in REPEATED.items() if any(override.startswith(f"{key}=") for override in varied)]
     return f"last {key} over {' and '.join(over)}", rows
+
+
+def _errors(jobs: Sequence[JobRow]) -> list[str]:
+    """Return each error once, with the jobs that it ended."""
+    names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for job in jobs:
+        if job.error:
+            names[job.status, job.error].append(job.name)
+    return [f"{status} ({list_some(some)}): {error}" for (status, error), some in names.items()]
 
 
 def _varied(runs: Sequence[Run]) -> set[str]:
@@ -150,8 +166,8 @@ def _over_seeds(runs: Sequence[Run], varied: set[str]) -> tuple[list[Group], lis
 
 
 def _advice(runs: Sequence[Run], varied: set[str]) -> list[str]:
-    """Return what to do if a sweep has no replicates."""
+    """Return what to do if a sweep has no replicates; a search makes its own."""
     settings = {override for override in varied if not override.startswith(_REPEATED)}
-    if len([run for run in runs if run.status == FINISHED]) < 2 or not settings:
+    if len([run for run in runs if run.status == FINISHED]) < 2 or not settings or any(run.trial for run in runs):
         return []
     return ["One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep."]

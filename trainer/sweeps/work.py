@@ -19,7 +19,7 @@ from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
 from trainer.run.summary import Summary, read_summary
 from trainer.sweeps.ledger import Job, job_id, read_ledger, unfinished
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING
+from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING
 
 NO_FURTHER_JOB = "stopped; no further job was started"
 
@@ -34,6 +34,26 @@ def _nothing(job: Job) -> Sequence[Callback]:
     return ()
 
 
+def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0, later: int = 0) -> str:
+    """Return how long the unfinished jobs will take, estimated from the finished ones; empty if there are none.
+
+    Args:
+        jobs: the jobs.
+        at_a_time: number of jobs that run at a time.
+        further: number of further jobs that are like them, of which a search may prune some.
+        later: number of those that no search prunes.
+    """
+    endings = [read_summary(job.folder) for job in jobs]
+    finished = [ending for ending in endings if ending is not None and ending.status == FINISHED]
+    left = len(unfinished(jobs)) + further
+    if not left + later or not finished:
+        return ""
+    whole = [ending for ending in finished if not ending.stopped.startswith(PRUNED)] or finished
+    seconds = sum(count * mean(one.seconds for one in some) for count, some in ((left, finished), (later, whole)))
+    of = " of the search" if later else ""
+    return f"{amount(left + later, 'job')}{of} left, about {duration(seconds / at_a_time)}"
+
+
 @dataclass
 class Worker:
     """What a process needs to work on jobs.
@@ -44,7 +64,9 @@ class Worker:
         config_name: file of conf/ that the jobs start from.
         configs: configurations that were checked already, by job.
         watch: makes the callbacks of a job, in addition to those of its configuration.
+        left: returns how long jobs will take, of which so many run at a time; see `time_left`.
         run: runs a checked job; None: `trainer.run.jobs.run_job`.
+        planned: whether the plan of a job was printed; those of further jobs would bury the scores.
     """
 
     console: Console
@@ -52,7 +74,9 @@ class Worker:
     config_name: str = "config"
     configs: dict[str, Config] = field(default_factory=dict)
     watch: Callable[[Job], Sequence[Callback]] = _nothing
+    left: Callable[[Sequence[Job], int], str] = time_left
     run: Callable[..., Summary] | None = None
+    planned: bool = False
 
     def work(self, jobs: Sequence[Job]) -> None:
         """Work until all jobs have ended, waiting for those of other processes.
@@ -64,7 +88,8 @@ class Worker:
         while left := unfinished(jobs):
             begun = time.monotonic()
             if any(self._try(job, jobs) for job in left):
-                if text := time_left(jobs):
+                others = sum(job.status() == RUNNING for job in left)
+                if text := self.left(jobs, 1 + others):
                     self.console.print(text, highlight=False)
                 continue
             for job in left:
@@ -122,6 +147,7 @@ class Worker:
             if attempts > _ATTEMPTS:
                 raise UserError(f"{amount(attempts - 1, 'process')} in a row died while running it")
             config = self._config(job, resumed)
+            planned, self.planned = self.planned, True
             summary = (self.run or run_job)(
                 config,
                 job.overrides,
@@ -131,6 +157,7 @@ class Worker:
                 group=job.folder.parent.resolve().name,
                 varied=job.varied,
                 callbacks=self.watch(job),
+                plan=not planned,
             )
         except Exception as error:
             failure = f"job {job.id} failed: {describe_error(error)}"
@@ -172,13 +199,3 @@ def pause(begun: float) -> None:
 def _due(begun: float) -> float:
     """Return the seconds until the next look at jobs: looking takes at most a fifth of the time."""
     return max(POLL, 4 * (time.monotonic() - begun))
-
-
-def time_left(jobs: Sequence[Job], at_a_time: int = 1) -> str:
-    """Return how long the unfinished jobs will take, estimated from the finished ones; empty if there are none."""
-    endings = [read_summary(job.folder) for job in jobs]
-    seconds = [ending.seconds for ending in endings if ending is not None and ending.status == FINISHED]
-    left = len(unfinished(jobs))
-    if not left or not seconds:
-        return ""
-    return f"{amount(left, 'job')} left, about {duration(mean(seconds) * left / at_a_time)}"

@@ -104,6 +104,7 @@ def test_what_cannot_be_parsed_is_named(given: str) -> None:
         ("a=(-7,7)", "a list is written in brackets: [-7,7]"),
         ("a=1e-3,", "one comma too many"),
         ("a=rang(3)", "unknown function 'rang'; Did you mean 'range'? Allowed: "),
+        ("a=loguniform(1,3)", "unknown function 'loguniform'; Did you mean 'tag(log,interval(LOW,HIGH))'?"),
         ("a=interval(x,y)", "TypeError while evaluating 'interval(x,y)': "),
     ],
 )

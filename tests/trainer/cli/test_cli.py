@@ -27,6 +27,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--learning-rate=3"], "--learning-rate=3: unknown flag. Did you mean 'fit.lr=...'? Allowed: -m"),
         (["--config_dir", "x"], "--config_dir: unknown flag. Did you mean '--config-dir'? Allowed: -m"),
         (["--config-dir"], "argument --config-dir/-cd: expected one argument."),
+        (["-m", "--cfg", "job", "seed=0,1"], "--multirun and --cfg: exclude each other. Allowed: one of them."),
         (["--config-name", "mine", "--cfg", "job"], "--config-name mine: there is no such file. Allowed: config."),
         (["-aug.train.flip"], "-aug.train.flip: unknown flag. Did you mean '~aug.train.flip'? Allowed: -m"),
         (["train"], "train: unknown tool. Did you mean python -m trainer, which trains? Allowed: bench, "),

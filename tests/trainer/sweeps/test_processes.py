@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from augment.support.signals import StopSignals
-from trainer.sweeps import processes
+from trainer.run.summary import Summary
 from trainer.sweeps.ledger import Job
 from trainer.sweeps.processes import Command, watch
+from trainer.sweeps.work import Worker
 
 
 def test_a_worker_writes_to_its_log_once_the_sweep_has_a_folder(tmp_path: Path) -> None:
@@ -65,7 +67,34 @@ def test_the_time_left_is_that_of_all_workers(tmp_path: Path, monkeypatch: pytes
     at = 0
     monkeypatch.setattr(Job, "status", lambda job: seen[at][job.order])
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(processes, "time_left", lambda jobs, at_a_time: asked.append((at, at_a_time)) or "")
-    for _ in watch([Job(tmp_path / str(i), i, ()) for i in range(3)], Console(quiet=True), StopSignals()):
+    worker = Worker(
+        Console(quiet=True), StopSignals(), left=lambda jobs, at_a_time: asked.append((at, at_a_time)) or ""
+    )
+    for _ in watch([Job(tmp_path / str(i), i, ()) for i in range(3)], worker):
         at += 1
     assert asked == [(1, 2), (3, 2), (4, 2)]
+    for _ in watch([Job(tmp_path / "0", 0, ())], worker, at_a_time=2):  # the last trial of a search is alone
+        pass
+    assert asked[3:] == [(4, 2)]
+
+
+def test_what_becomes_of_jobs_is_printed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also why one failed; not that one was interrupted before, which is about to be resumed."""
+    seen = [("interrupted", "planned"), ("running", "running"), ("running", "failed"), ("finished", "failed")]
+    at = 0
+    monkeypatch.setattr(Job, "status", lambda job: seen[at][job.order])
+    jobs = [Job(tmp_path / str(order), order, (), (f"++seed={order}",)) for order in range(2)]
+    worker = Worker(Console(file=(printed := StringIO()), width=200), StopSignals())
+    for _ in watch(jobs, worker):
+        at += 1
+        for order, job in enumerate(jobs):
+            if seen[at][order] in ("failed", "finished"):
+                job.folder.mkdir(exist_ok=True)
+                error = "ValueError: no [luck]" if order else ""
+                Summary(seen[at][order], job.folder, 2, {}, {}, 1.0, error, planned=2).write()
+    assert printed.getvalue().splitlines() == [
+        "job 0 (1 of 2) running: seed=0",
+        "job 1 (2 of 2) running: seed=1",
+        "job 1 (2 of 2) failed: ValueError: no [luck]",
+        f"job 0 (1 of 2): finished after 2 epochs: no val_accuracy, 1 s, in {jobs[0].folder}",
+    ]

@@ -50,6 +50,9 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     ]
     assert [run.sweep for run in runs] == [sweep, sweep, None]
     assert runs[0].overrides == ("seed=1",)
+    job = {"id": "90", "order": 9, "overrides": ["++fit.lr=1", "++seed=1"], "varied": ["++fit.lr=1", "++seed=1"]}
+    (sweep / "90" / "job.json").write_text(json.dumps(job))
+    assert read_run(sweep / "90").name == "lr=1 seed=1"
     twice = find_runs([single, sweep / "a0", tmp_path, tmp_path / "day" / "linked"])
     assert [run.folder.name for run in twice] == ["zebra", "a0", "90"]
 
@@ -121,3 +124,12 @@ def test_a_path_that_is_no_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with pytest.raises(UserError, match=r"run: no such folder.* Did you mean .*runs\?"):
         find_runs([tmp_path / "run"])
+
+
+def test_finalists_of_a_search_before_they_were_marked_are_known_by_their_seeds(tmp_path: Path) -> None:
+    for order, (accuracy, seed, trial) in enumerate([(0.9, 0, 0), (0.8, 1, None), (0.5, 1001, None)]):
+        write_run(tmp_path / str(order), accuracy, {"seed": seed})
+        (tmp_path / str(order) / "job.json").write_text(json.dumps({"order": order, "trial": trial}))
+    assert [run.chooses for run in find_runs([tmp_path])] == [True, False, False]
+    (tmp_path / "study.journal").touch()
+    assert [run.chooses for run in find_runs([tmp_path])] == [True, True, False]

@@ -107,7 +107,7 @@ def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(tmp_path: Path) ->
     runs = FakeRuns(scored(0.1))
     worker = replace(runs.worker(), console=Console(file=(printed := StringIO())))
     assert search(make(tmp_path, finalists=2, seeds=2, confirm=4, n_trials=6), Local(), worker) == 0
-    assert "\nfinalists: 6 jobs with seeds 1 to 2\n" in printed.getvalue()
+    assert "\nfinalists: 4 jobs with seeds 1 to 2\n" in printed.getvalue()
     assert "\nconfirmation: 8 jobs with seeds 1001 to 1004\n" in printed.getvalue()
     assert printed.getvalue().endswith(f"{tmp_path}/search.md\n")
     text = (tmp_path / "search.md").read_text()
@@ -121,6 +121,30 @@ def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(tmp_path: Path) ->
     # The seeds that confirm it are neither those of the search nor those that chose it.
     seeds = [int(job.overrides[-1].removeprefix("++seed=")) for job in read_ledger(tmp_path) if job.trial is None]
     assert sorted(set(seeds)) == [1, 2, 1001, 1002, 1003, 1004]
+
+
+def test_the_time_left_of_a_search_counts_all_its_parts(tmp_path: Path) -> None:
+    """Trials that are pruned are shorter than the jobs that follow."""
+    runs = FakeRuns()
+    runs.stopped = lambda config: "pruned after 1 of 9 epochs" if len(runs.runs) == 2 else ""
+    runs.seconds = lambda config: 10.0 if len(runs.runs) == 2 else 60.0
+    worker = replace(runs.worker(), console=Console(file=(printed := StringIO())))
+    search(make(tmp_path, n_trials=3, finalists=9, seeds=2, confirm=2), Local(), worker)
+    assert [line for line in printed.getvalue().splitlines() if " left, about " in line] == [
+        "12 jobs of the search left, about 12 min 0 s",
+        "9 jobs of the search left, about 8 min 35 s",  # a trial of (60 + 10) / 2 s, and 8 of 60 s
+        "8 jobs of the search left, about 8 min 0 s",
+        "7 jobs of the search left, about 7 min 0 s",
+        "6 jobs of the search left, about 6 min 0 s",
+        "5 jobs of the search left, about 5 min 0 s",
+        "4 jobs of the search left, about 4 min 0 s",
+        "3 jobs left, about 3 min 0 s",
+        "2 jobs left, about 2 min 0 s",
+        "1 job left, about 1 min 0 s",
+    ]
+    printed.truncate(0)
+    search(make(tmp_path, n_trials=5, finalists=2, seeds=2, confirm=2), Local(), worker)
+    assert "\n1 job left, about " in printed.getvalue()  # the others have been run before
 
 
 def test_where_nothing_was_planted_nothing_is_found(tmp_path: Path) -> None:
@@ -172,7 +196,10 @@ def test_named_configurations_are_tried_first(tmp_path: Path) -> None:
     first = read_ledger(tmp_path)[0]
     assert first.varied == ("++fit.lr=0.25", "++aug.train.rotate.p=0")
     with pytest.raises(UserError, match=r"hydra\.sweeper\.enqueue\.mine: .* Allowed: values of fit\.lr"):
-        search(make(tmp_path, enqueue={"mine": {"fit.lrr": 1}}), Local(), runs.worker())
+        make(tmp_path, enqueue={"mine": {"fit.lrr": 1}})
+    for value, key in ((5, "fit.lr"), ("abc", "fit.lr"), (0.2, "aug.train.rotate.p")):
+        with pytest.raises(UserError, match=rf"^hydra\.sweeper\.enqueue\.mine\.{key}: .* Allowed: a value of {key}="):
+            make(tmp_path, enqueue={"mine": {key: value}})
 
 
 def test_several_scores_make_a_front(tmp_path: Path) -> None:
@@ -195,6 +222,7 @@ def test_several_scores_make_a_front(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         search(make(tmp_path, **settings), Local(), FakeRuns().worker())
+    assert not any(tmp_path.iterdir()) or "has no" in message  # which a run shows
 
 
 def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:
@@ -242,7 +270,7 @@ def test_a_search_is_continued_only_as_what_it_began(tmp_path: Path) -> None:
 def test_deleted_and_failed_jobs_leave_a_verdict(tmp_path: Path) -> None:
     runs = FakeRuns(scored(0.1))
     runs.fail = lambda config: OSError("no") if config["seed"] in failing else None
-    plan = make(tmp_path, SWEPT[:1], n_trials=2, finalists=1, seeds=2, confirm=3)
+    plan = make(tmp_path, SWEPT[:1], n_trials=2, finalists=2, seeds=2, confirm=3)
     failing = {1, 2, 1001, 1002, 1003}
     assert search(plan, Local(), runs.worker()) == 0  # though every run that was to choose or confirm failed
     assert "No verdict: no run of the starting configuration" in (tmp_path / "search.md").read_text()

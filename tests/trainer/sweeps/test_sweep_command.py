@@ -191,6 +191,14 @@ def test_a_stranger_s_sweep_names_no_code(call: Call, runs: FakeRuns, tmp_path: 
         (["resume", "S", "fit.lr=1"], "fit.lr=1: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*"),
         (["retry", "S", "--job", "nothing"], "--job nothing: no such job in S."),
         (["resume", "S", "hydra.launcher.n_job=1"], "hydra.launcher.n_job: unknown key. Did you mean 'n_jobs'?"),
+        (
+            ["resume", "S", "hydra.sweeper.n_trials=9"],
+            "hydra.sweeper.n_trials=9: S is a plain sweep. Allowed: the folder",
+        ),
+        (
+            ["resume", "S", "--jop=1"],
+            "--jop: unknown flag. Did you mean '--job'? Allowed: --config-dir, --config-name, --help, --job, --trust.",
+        ),
     ],
 )
 def test_mistakes(call: Call, arguments: list[str], message: str) -> None:
@@ -210,6 +218,29 @@ def test_the_tables_are_shown(call: Call) -> None:
     (ledger()[0].folder / "job.json").write_text('{"id')  # the others are shown
     assert "2 jobs" in call("sweep", "show", "S")[1]
     assert "job.json: not a job of a sweep (" in call("sweep", "resume", "S")[1]
+
+
+def test_a_finished_search_of_somebody_else_is_shown(call: Call, runs: FakeRuns) -> None:
+    """Nothing is written, and a pruned trial is no failure."""
+    runs.stopped = lambda config: "pruned after 1 of 9 epochs" if len(runs.runs) == 2 else ""
+    settings = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.finalists=0")
+    call("-m", *settings, "fit.lr=interval(0.01,0.1)", "hydra.sweep.dir=S")
+    code, text = call("sweep", "show", "S")
+    assert code == 0
+    assert "add seed=" not in text  # a search would choose among them
+    assert not Path("S/sweep.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("hydra.sweeper.n_trials=9", "hydra.sweeper.n_trials: needs a search. Allowed: hydra/sweeper=optuna as well."),
+        ("hydra.sweep.dir=", "hydra.sweep.dir: a folder is missing. Allowed: such as outputs/mine."),
+    ],
+)
+def test_what_would_have_no_effect_or_no_folder(call: Call, given: str, message: str) -> None:
+    assert call("-m", "seed=0,1", "hydra.sweep.dir=S", given) == (2, f"error: {message}\n")
+    assert not any(Path().iterdir())
 
 
 def test_workers_of_a_sweep_that_is_refused_end(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

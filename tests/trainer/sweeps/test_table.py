@@ -98,8 +98,8 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     write_job(tmp_path, "1", ["+aug=imagenette", "++fit.lr=0.2"], 0.9, seconds=100.4)
     lines, finished = printed(tmp_path)
     assert lines == [
-        "2 jobs, best score of the last epoch first",
-        "job | what it varies | last val_accuracy | best val_accuracy | seconds | status",
+        "2 jobs by val_accuracy of the last epoch, the best first",
+        "job | what it varies | last | best | seconds | status",
         "1 | fit.lr=0.2 | 0.9000 | 0.9625 | 100 | finished",
         "0 | fit.lr=0.1 | 0.8123 | 0.8748 | 10 | finished",
         "One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep.",
@@ -113,12 +113,14 @@ def test_a_job_that_did_not_finish_is_named_and_tells(status: str | None, tmp_pa
     write_job(tmp_path, "0", ["++fit.lr=0.1"], 0.8)
     summary: dict[str, Any] = {} if status is None else {"status": status, "error": "NonFiniteLossError: nan at step 3"}
     write_job(tmp_path, "1", ["++fit.lr=9"], **summary)
+    write_job(tmp_path, "2", ["++fit.lr=8"], **summary)
     lines, finished = printed(tmp_path)
     assert not finished
     if status is None:
         assert "1 | fit.lr=9 | | | 0 | planned" in lines
     else:
-        assert f"1 | fit.lr=9 | | | 3 | {status}: NonFiniteLossError: nan at step 3" in lines
+        assert f"1 | fit.lr=9 | | | 3 | {status}" in lines
+        assert f"{status} (1, 2): NonFiniteLossError: nan at step 3" in lines
 
 
 def test_brackets_are_text(tmp_path: Path) -> None:
@@ -128,7 +130,8 @@ def test_brackets_are_text(tmp_path: Path) -> None:
     write_job(folder, "1", ["callbacks=[default]"], status="failed", error="UserError: Allowed: [low, high] or [/x]")
     lines, _ = printed(folder)
     assert "0 | callbacks=[default,wandb] | 0.5000 | 0.5625 | 3 | finished" in lines
-    assert "1 | callbacks=[default] | | | 3 | failed: UserError: Allowed: [low, high] or [/x]" in lines
+    assert "1 | callbacks=[default] | | | 3 | failed" in lines
+    assert "failed (1): UserError: Allowed: [low, high] or [/x]" in lines
     assert lines[-1] == str(folder)
 
 
@@ -217,14 +220,21 @@ def test_there_is_no_mean_of_single_seeds(tmp_path: Path) -> None:
 
 def test_one_job_is_one_and_the_same_job_twice_is_no_mean_over_seeds(tmp_path: Path) -> None:
     write_job(tmp_path, "0", ["++fit.lr=0.1"], 0.5)
-    assert printed(tmp_path)[0][0] == "1 job, best score of the last epoch first"
+    assert printed(tmp_path)[0][0] == "1 job by val_accuracy of the last epoch, the best first"
     write_job(tmp_path, "1", ["++fit.lr=0.1"], 0.5)
     assert not [line for line in printed(tmp_path)[0] if line.startswith("last val_accuracy over")]
 
 
 def test_no_jobs(tmp_path: Path) -> None:
     lines, _ = printed(tmp_path)
-    assert lines[0] == "0 jobs, best score of the last epoch first"
+    assert lines[0] == "0 jobs by val_accuracy of the last epoch, the best first"
+
+
+def test_a_configuration_without_overrides_has_a_name(tmp_path: Path) -> None:
+    """As in a search, the one that it started from."""
+    for number, overrides in enumerate([["++fit.lr=1"], []] * 2):
+        write_job(tmp_path, str(number), [*overrides, f"++seed={number // 2}"], 0.1 * number)
+    assert any(line.startswith("(no overrides) | 2 | ") for line in printed(tmp_path)[0])
 
 
 def test_the_tables_are_written_down(tmp_path: Path) -> None:
@@ -233,13 +243,13 @@ def test_the_tables_are_written_down(tmp_path: Path) -> None:
     write_job(tmp_path, "2", ["++seed=2"], status="failed", error="ValueError: a | b\nc")
     printed(tmp_path)
     assert (tmp_path / "sweep.md").read_text().splitlines() == [
-        "3 jobs, best score of the last epoch first",
+        "3 jobs by val_accuracy of the last epoch, the best first",
         "",
-        "| job | what it varies | last val_accuracy | best val_accuracy | seconds | status |",
+        "| job | what it varies | last | best | seconds | status |",
         "| --- | --- | ---: | ---: | ---: | --- |",
         "| 1 | seed=1 | 0.6000 | 0.6625 | 3 | finished |",
         "| 0 | seed=0 | 0.5000 | 0.5625 | 3 | finished |",
-        r"| 2 | seed=2 |  |  | 3 | failed: ValueError: a \| b c |",
+        "| 2 | seed=2 |  |  | 3 | failed |",
         "",
         "last val_accuracy over seeds",
         "",
@@ -248,6 +258,8 @@ def test_the_tables_are_written_down(tmp_path: Path) -> None:
         "| 2 | 0.5500 | 0.0707 | 0.1261..0.9119 |",
         "",
         "Left out: failed (2).",
+        "",
+        r"- failed (2): ValueError: a \| b c",
     ]
     values = json.loads((tmp_path / "sweep.json").read_text())
     assert [(job["name"], job["last"], job["best"]) for job in values["jobs"]] == [
@@ -270,7 +282,7 @@ def test_labels_and_numbers_have_their_own_scores(
         write_job(tmp_path, name, [f"++fit.lr={name}"], best=values, last=values, status="finished")
     assert [job.name for job in read_jobs(tmp_path)] == order
     lines, _ = printed(tmp_path)
-    assert f"last {key} | best {key}" in lines[1]
+    assert lines[0] == f"3 jobs by {key} of the last epoch, the best first"
 
 
 def test_means_of_losses_begin_with_the_smallest(tmp_path: Path) -> None:
@@ -292,7 +304,7 @@ def test_losses_of_different_kinds_are_not_compared(setting: str, tmp_path: Path
         row = {"epoch": 1, "val_loss": loss, "val_mae": error}
         write_job(tmp_path, name, [f"++{setting}={name != '1'}"], best=row, last=row)
     lines, _ = printed(tmp_path)
-    assert "last val_mae | best val_mae" in lines[1]
+    assert lines[0] == "3 jobs by val_mae of the last epoch, the best first"
     assert [line.split(" | ")[0::2] for line in lines[2:5]] == [
         ["0", "1.0000", "3"],
         ["2", "2.0000", "3"],
@@ -305,7 +317,7 @@ def test_jobs_of_several_tasks_are_not_compared(tmp_path: Path) -> None:
         row = {"epoch": 1, key: value}
         write_job(tmp_path, name, [f"++data={key}", f"++seed={name}"], best=row, last=row)
     lines, _ = printed(tmp_path)
-    assert "last score | best score" in lines[1]
+    assert lines[0] == "3 jobs by score of the last epoch, the best first"
     assert [line.split(" | ")[2] for line in lines[2:5]] == ["val_accuracy 0.2000", "val_map 0.9000", "val_map 0.8000"]
     assert lines[-6] == "last val_map over seeds"
     assert lines[-4].startswith("data=val_map | 2 | 0.8500 | ")

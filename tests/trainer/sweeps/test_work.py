@@ -27,6 +27,7 @@ def test_each_job_runs_once_in_order(jobs: list[Job]) -> None:
     runs = FakeRuns()
     runs.worker().work(jobs[:3])
     assert runs.runs == [(job.id, False) for job in jobs[:3]]
+    assert runs.plans == [True, False, False]  # more of them would bury the scores
     runs.worker().work(jobs)
     assert runs.runs[3:] == [(jobs[3].id, False)]
 
@@ -105,6 +106,9 @@ def test_jobs_of_others_are_waited_for(jobs: list[Job], monkeypatch: pytest.Monk
             lease.release()  # its process has died
 
     monkeypatch.setattr("trainer.sweeps.work.time.sleep", wait)
-    runs.worker().work(jobs[:2])
+    worker, at_a_time = runs.worker(), []
+    worker.left = lambda jobs, count: at_a_time.append(count) or ""
+    worker.work(jobs[:2])
     assert runs.runs == [(jobs[1].id, False), (jobs[0].id, False)]
     assert len(waits) == 3
+    assert at_a_time == [2, 1]  # with the other process, and without it

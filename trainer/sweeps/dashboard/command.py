@@ -42,6 +42,9 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError("--port: has no effect without --watch. Allowed: --watch --port N.")
         folder = folders[0] if folders else Path("outputs")
         file = no_link(options.out or folder / DASHBOARD_FILE)
+        if options.watch and not folders:
+            with writing(str(folder)):
+                folder.mkdir(exist_ok=True)  # the first run may be about to begin
         runs = find_runs([folder])
         with writing(str(file)):
             write_atomically(file, render(collect(runs, folder, file.absolute().parent)))

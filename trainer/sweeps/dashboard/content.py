@@ -115,6 +115,8 @@ def _sweep(sweep: Path, runs: Sequence[Run], settings: Settings, folder: Path) -
     jobs = [i for i, run in enumerate(runs) if run.sweep == sweep and run.status == FINISHED]
     score = next((runs[i].score for i in jobs), "")
     jobs = [i for i in jobs if runs[i].score == score and math.isfinite(runs[i].last.get(score, math.nan))]
+    # The jobs of a search that follow repeat a few trials with other seeds.
+    jobs = [i for i in jobs if runs[i].trial] or jobs
     scores = [runs[i].last[score] for i in jobs]
     return {
         "name": clip(folder.resolve().name if name == "." else name, KEY),

@@ -42,7 +42,7 @@ class Cluster(Launcher):
         folder = jobs[0].folder.parent
         command = Command.of(folder, worker, jobs)
         with self.started(command, min(self.n_jobs, len(jobs)), folder, worker.console) as ended:
-            for _ in watch(jobs, worker.console, worker.signals):
+            for _ in watch(jobs, worker):
                 if ended() and unfinished(jobs):
                     logs = f"; see their logs in {shown(folder / self.logs)}" if self.logs else ""
                     raise UserError(f"hydra/launcher={self.name}: the workers ended before the jobs did{logs}.")

@@ -14,7 +14,7 @@ from pathlib import Path
 from augment.support.errors import UserError
 from augment.support.files import shown
 from augment.support.signals import StopSignals
-from augment.support.text import amount
+from augment.support.text import amount, list_some
 from trainer.run.config import Config
 from trainer.run.sweeping import LocalSettings
 from trainer.sweeps.launchers.base import Launcher
@@ -127,13 +127,16 @@ class WorkerPool(Launcher):
         self._work(jobs, worker, until_one_ends=True)
 
     def _work(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
+        if not self._given:
+            logs = list_some(str(shown(Path(command.log))) for command in self._commands)
+            worker.console.print(f"the jobs print to {logs}", highlight=False, markup=False, soft_wrap=True)
         new = {job.id: job for job in jobs if job.id not in self._given}
         self._given |= new
         for process in self._processes:
             _give(process, new)
         died = 0
         try:
-            for _ in watch(jobs, worker.console, worker.signals, self._seen, until_one_ends=until_one_ends):
+            for _ in watch(jobs, worker, self._seen, at_a_time=self.at_a_time, until_one_ends=until_one_ends):
                 for index, process in enumerate(self._processes):
                     if process.poll() is None:
                         continue

@@ -13,6 +13,7 @@ from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import INTERRUPTED, USAGE, Parser, readable_errors, table_console
 from augment.cli.trust import TRUST_FLAG, add_trust_flag
 from augment.support.errors import UserError, suggest
+from augment.support.files import shown
 from augment.support.process import end_with_parent
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         request = read_request(folder)
         if action == "show":
-            return 0 if report_sweep(folder, table_console()) else 1
+            return 0 if report_sweep(folder, table_console(), write=False) else 1
         jobs = _chosen(folder, options.job)
         _check_given(overrides)
         if not options.trust:
@@ -69,6 +70,10 @@ def main(arguments: Sequence[str]) -> int:
         launcher, sweeper = _sections(request, tokens, trust=options.trust)
         # What is asked of the search now, such as more trials, is asked of it from now on.
         kept = [token for token in tokens if key_of(parse(token)).startswith("hydra.sweeper.")]
+        if kept and not is_search(sweeper):
+            raise UserError(
+                f"{kept[0].lstrip('+')}: {shown(folder)} is a plain sweep. Allowed: the folder of a search."
+            )
         kept = [token for token in kept if key_of(parse(token)) != "hydra.sweeper.storage"]
         request = Request.of([*request.fixed, *request.swept, *request.hydra, *kept], request.config_name)
         signals.check()

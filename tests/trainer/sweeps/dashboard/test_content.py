@@ -15,6 +15,7 @@ from trainer.sweeps.dashboard.command import main
 from trainer.sweeps.dashboard.content import collect, rounded
 from trainer.sweeps.dashboard.importance import importance
 from trainer.sweeps.dashboard.page import render
+from trainer.sweeps.dashboard.server import Watched
 from trainer.sweeps.runs import find_runs
 
 
@@ -149,6 +150,16 @@ def test_the_setting_that_matters_is_the_first(count: int) -> None:
     assert importance(settings, scores[:5], smaller=False) is None
 
 
+def test_only_the_trials_of_a_search_tell_which_settings_matter(tmp_path: Path) -> None:
+    for i in range(16):
+        trial, given = (i, [f"fit.lr={i}"]) if i < 6 else (None, ["fit.lr=3", f"seed={i}"])
+        folder = tmp_path / "search" / str(i)
+        write_run(folder, config_of(i if i < 6 else 3, 0.0, i), given, [0.1 * (i % 6)], planned=1, order=i)
+        (folder / "job.json").write_text(json.dumps({"order": i, "overrides": given, "trial": trial}))
+    (search,) = content(tmp_path)["sweeps"]
+    assert "over 6 finished jobs" in search["importance"]["note"]
+
+
 def test_the_command_writes_the_page(
     outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,6 +169,13 @@ def test_the_command_writes_the_page(
     assert main(["outputs/sweep", "--out", "day.html"]) == 0
     assert "./outputs/sweep" not in Path("day.html").read_text()  # none of them has a report
     Path("linked.html").symlink_to("day.html")
+    Path("empty").mkdir()
+    monkeypatch.chdir("empty")
+    served: list[Watched] = []
+    monkeypatch.setattr("trainer.sweeps.dashboard.command._serve", lambda watched, port: served.append(watched))
+    assert main(["--watch"]) == 0  # before the first run
+    assert Path("outputs/dashboard.html").is_file()
+    monkeypatch.chdir("..")
     for arguments, message in (
         (["nowhere"], "nowhere: no such folder"),
         (["outputs", "outputs/sweep"], "outputs/sweep: not allowed here. Allowed: one folder."),

@@ -151,15 +151,23 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
     assert line == [[epoch, pytest.approx(0.09 + 0.01 * epoch)] for epoch in range(1, 11)]
 
 
-def test_axes_name_what_differs(tmp_path: Path) -> None:
-    for i, kind in enumerate(("imagenette_2019_warps_1", "imagenette_2019_warps_11")):
-        config = config_of(0.1, 0.0, 0, model={"kind": kind}) | {"fit": {"lr": 0.1, "epochs": 2 + i}}
-        write_run(tmp_path / "runs" / str(i), config, [f"model={kind}", f"fit.epochs={2 + i}"], [0.5, 0.6], planned=2)
+def test_axes_name_what_differs_and_end_where_it_does(tmp_path: Path) -> None:
+    kinds = ("imagenette_2019_warps_1", "imagenette_2019_warps_11")
+    for i, (kind, lr) in enumerate(((kinds[0], 2e-6), (kinds[1], 2e-6), (kinds[1], 1e3))):
+        config = config_of(0.1, 0.0, 0, model={"kind": kind}) | {"fit": {"lr": lr, "epochs": 2 + i}}
+        given = [f"model={kind}", f"fit.epochs={2 + i}", f"fit.lr={lr}"]
+        write_run(tmp_path / "runs" / str(i), config, given, [0.5, 0.6], planned=2)
     script = """
       const axes = echarts.getInstanceByDom(document.getElementById("parallel")).getOption().parallelAxis;
       const names = axes.find((axis) => axis.type === "category");
       const numbers = axes.find((axis) => axis.name.endsWith("epochs"));
-      return [names.data.map((text) => names.axisLabel.formatter(text)), numbers.minInterval];
+      const rates = axes.find((axis) => axis.type === "log");
+      const labels = names.data.map((text) => names.axisLabel.formatter(text));
+      const height = document.getElementById("parallel").clientHeight / axes.length;
+      return [labels, numbers.minInterval, numbers.name, rates.min, rates.max, height];
     """
     data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
-    assert run_script(render(data), script, tmp_path) == [["imagene…19_warps_1", "imagene…9_warps_11"], 1]
+    # "epochs" is what has been trained.
+    labels = ["imagene…19_warps_1", "imagene…9_warps_11"]
+    seen = run_script(render(data), script, tmp_path, size="500,1000")
+    assert seen == [labels, 1, "fit.epochs", 1e-6, 1000, 79]  # on a phone each has room for its name

@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from jobs import FakeRuns
+from rich.console import Console
 from workers import where
 
 from augment.cli.compose import compose
@@ -63,13 +66,17 @@ def test_a_worker_that_is_killed_is_replaced_and_its_job_resumed(jobs: list[Job]
 
 def test_workers_live_until_the_end_of_a_sweep(jobs: list[Job], tmp_path: Path) -> None:
     """So a search, whose jobs come one after another, imports PyTorch once in each."""
-    worker = FakeRuns().worker()
+    worker = replace(FakeRuns().worker(), console=Console(file=(printed := StringIO()), width=500))
     run_side_by_side(jobs[:2])
     with Local(n_jobs=2).pool(tmp_path, worker, 2) as pool:
         assert pool.at_a_time == 2
         pool.run(jobs[:2], worker)
         pool.run(jobs[2:], worker)
     assert not unfinished(jobs)
+    # While a job runs, its epochs are there only.
+    logs = ", ".join(str(tmp_path / f"worker-{index}.log") for index in range(2))
+    assert printed.getvalue().startswith(f"the jobs print to {logs}\n")
+    assert printed.getvalue().count("worker-0.log") == 1
     ran = [process for process, _ in where(jobs)]
     assert len({*ran[:2]}) == 2
     assert {*ran[2:]} <= {*ran[:2]}

@@ -24,7 +24,7 @@ function makeColumns() {
     { key: "seconds", label: "time", title: "duration", number: true, format: duration, get: (run) => run.seconds ?? undefined },
     { key: "started", label: "started", title: "when it began", get: (run) => run.started },
   ];
-  const labels = shortNames(data.params.map((param) => param.key));
+  const labels = shortNames(data.params.map((param) => param.key), [...names, ...groups, ...ends].map((column) => column.label));
   const params = data.params.map((param, i) => ({
     key: param.key, label: labels[i], title: param.key, param: true, given: param.given, number: isNumeric(param.values),
     get: (run) => param.values[param.codes[run.index]],
@@ -37,10 +37,10 @@ function isNumeric(values) {
   return values.some((value) => value !== null) && values.every((value) => value === null || typeof value === "number");
 }
 
-/** Return the shortest endings of keys that tell them apart. */
-function shortNames(keys) {
+/** Return the shortest endings of keys that tell them apart, and from labels that are taken. */
+function shortNames(keys, taken) {
   const endings = (key) => key.split(".").map((_, i, parts) => parts.slice(parts.length - 1 - i).join("."));
-  const count = new Map();
+  const count = new Map(taken.map((label) => [label, 1]));
   for (const key of keys) for (const ending of endings(key)) count.set(ending, (count.get(ending) ?? 0) + 1);
   // "p" alone says nothing, even where there is only one.
   return keys.map((key) => endings(key).find((ending) => count.get(ending) === 1 && (ending.length > 3 || ending === key || /^(lr|seed)$/.test(ending))) ?? key);

@@ -91,7 +91,7 @@ function showTable(runs, colors) {
       shown.map((column) => cell(column, run)));
   });
   fill("head", el("tr", {}, el("th", { class: "pick" }, selectAll), head));
-  fill("rows", rows.length ? rows : el("tr", {}, el("td", { colspan: shown.length + 1, class: "soft" }, "No run matches the filters.")));
+  fill("rows", rows.length ? rows : el("tr", {}, el("td", { colspan: shown.length + 1, class: "soft" }, data.runs.length ? "No run matches the filters." : "No runs yet.")));
   fill("more", runs.length > few.length
     && el("button", { type: "button", onclick: () => { state.all = true; update(); } }, `Show all ${amount(runs.length, "run")}`));
   showChooser(shown);

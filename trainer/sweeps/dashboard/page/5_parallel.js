@@ -25,6 +25,8 @@ function showParallel(runs, colors) {
     return;
   }
   const upright = $("parallel").clientWidth >= 640;
+  $("parallel").style.height = upright ? "" : `${64 + 84 * (axes.length - 1)}px`; // on a phone each axis has a row
+  charts.parallel.resize();
   const ink = color("--ink"), soft = color("--soft"), line = color("--line");
   const first = data.metrics[runs.find((run) => run.monitor >= 0)?.monitor ?? 0];
   const chosen = current.selected.size > 0;
@@ -76,7 +78,11 @@ function axisScale(column, runs) {
   const low = Math.min(...values), high = Math.max(...values);
   // Most of the values of a search on a logarithmic scale are small.
   const middle = [...values].sort((a, b) => a - b)[values.length >> 1];
-  return { type: column.param && low > 0 && high / low > 50 && middle < high / 4 ? "log" : "value", scale: true, splitNumber: 4, minInterval: values.every(Number.isInteger) ? 1 : 0 };
+  if (column.param && low > 0 && high / low > 50 && middle < high / 4) {
+    // On its own, ECharts rounds a range of many decades to ten decades at a time.
+    return { type: "log", min: 10 ** Math.floor(Math.log10(low)), max: 10 ** Math.ceil(Math.log10(high)), splitNumber: 4 };
+  }
+  return { type: "value", scale: true, splitNumber: 4, minInterval: values.every(Number.isInteger) ? 1 : 0 };
 }
 
 /** Give brushes that were restored the color of those that were dragged, which ECharts forgets. */
