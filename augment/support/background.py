@@ -153,7 +153,7 @@ class Background(Generic[T]):
 
 
 class Refresher:
-    """Repeats work in the background: never twice at once, every 10 s at most, and for 1 % of the time at most.
+    """Repeats work in the background: never twice at once, every 10 s at most, and for 1% of the time at most.
 
     Args:
         name: what is refreshed, for the log; the first error is logged.

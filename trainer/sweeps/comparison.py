@@ -27,7 +27,7 @@ from trainer.tasks.registry import smaller_is_better
 # The smallest difference worth detecting, by default: half a point; of other scores, a share of the baseline's mean.
 POINTS, RELATIVE = 0.5, 0.01
 
-MEANS = ("n", "mean", "std", "95 % interval of the mean")
+MEANS = ("n", "mean", "std", "95% interval of the mean")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def compare_runs(
         runs: the runs, in the order of `find_runs`.
         baseline: what to compare with: the name of a group or a run, or settings; None: the first one.
         key: the score to compare by; None: that of the task.
-        detect: the smallest difference worth detecting, in points for scores in [0, 1]; None: .5 points, or 1 %
+        detect: the smallest difference worth detecting, in points for scores in [0, 1]; None: .5 points, or 1%
             of the baseline's mean.
 
     Returns:

@@ -82,7 +82,7 @@ class Replicates:
         return stdev(self.scores.values()) if len(self.scores) > 1 else None
 
     def interval(self, metric: Metric) -> Range | None:
-        """Return the 95 % confidence interval of the mean over all seeds, or folds, see `mean_interval`.
+        """Return the 95% confidence interval of the mean over all seeds, or folds, see `mean_interval`.
 
         Over folds it is a little too narrow: they share training images, so that their scores are not independent, and
         no unbiased estimate of the variance exists (Bengio and Grandvalet 2004).
@@ -99,7 +99,7 @@ class Difference:
         counts: numbers of samples, those of the baseline last; if paired, twice the number of pairs.
         paired: whether each sample is compared with that of the same seed or fold.
         unit: what a sample is.
-        interval: 95 % confidence interval, of this difference alone; None without any spread.
+        interval: 95% confidence interval, of this difference alone; None without any spread.
         p: two-sided p-value, of this difference alone; None without any spread.
         spread: standard deviation of the difference of two samples.
         freedom: degrees of freedom for each sample after the first.
@@ -128,7 +128,7 @@ class Difference:
 
 
 def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: float = 0.0) -> Range | None:
-    """Return the 95 % confidence interval of a mean, which never leaves the range of what is possible.
+    """Return the 95% confidence interval of a mean, which never leaves the range of what is possible.
 
     Between two bounds the variance is taken to shrink toward them as that of a share does, as (m - low) (high - m) with
     the mean m. The interval holds all means m that are no further from the observed one than t standard errors at m: it

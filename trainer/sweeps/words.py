@@ -36,7 +36,7 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
     sign = -1 if found.beyond_chance and found.mean < 0 else 1
     low, high = sorted(sign * bound for bound in found.interval)
     digits = _digits(metric, found)
-    about = f"95 % interval {number(metric, low, digits)} to {number(metric, high, digits)}"
+    about = f"95% interval {number(metric, low, digits)} to {number(metric, high, digits)}"
     p = f"{'corrected ' if found.tests > 1 else ''}{p_value(found.corrected)}"
     paired = ", paired" if found.paired else "" if ours != theirs else " each"
     if found.beyond_chance:

@@ -117,7 +117,7 @@ class ClassScore:
         name: name of the class.
         right: number of its images that are classified correctly.
         total: number of its images.
-        interval: 95 % interval of its accuracy.
+        interval: 95% interval of its accuracy.
         mistaken_for: the class that its other images are most often mistaken for; empty if all are right.
         times: how often.
     """
@@ -209,7 +209,7 @@ class Classify(Task[ClassSamples]):
             "interval": [low, high],
         }
         sentence = (
-            f"val_accuracy {scores['val_accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f}, "
+            f"val_accuracy {scores['val_accuracy']:.4f} (95% interval {low:.4f} to {high:.4f}, "
             f"{amount(sum(total), 'image')}), "
             f"{''.join(f'{key} {value:.4f}, ' for key, value in top.items())}"
             f"balanced accuracy {scores['balanced_accuracy']:.4f}, val_loss {scores['val_loss']:.4f}, "
@@ -237,7 +237,7 @@ class Classify(Task[ClassSamples]):
         pairs = [] if len(names) <= _BESIDE else most_confused(matrix.counts, names, _PAIRS)
         scores = Bars(
             "Accuracy of each class in the best epoch, the worst first",
-            ("class", "accuracy and 95 % interval", "right of n"),
+            ("class", "accuracy and 95% interval", "right of n"),
             bars,
         )
         alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"

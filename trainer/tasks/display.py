@@ -74,7 +74,7 @@ class WrongSample(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A share in [0, 1], drawn as a bar; `interval` is its 95 % interval, if known."""
+    """A share in [0, 1], drawn as a bar; `interval` is its 95% interval, if known."""
 
     share: float
     interval: tuple[float, float] | None = None
@@ -208,7 +208,7 @@ class Evaluation:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Write a share as percent; no share below 1 becomes 100 %."""
+    """Write a share as percent; no share below 1 becomes 100%."""
     if share < 1 and round(100 * share, digits) == 100:
-        return f"{100 - 10.0**-digits:.{digits}f} %" if digits else "above 99 %"
-    return f"{100 * share:.{digits}f} %"
+        return f"{100 - 10.0**-digits:.{digits}f}%" if digits else "above 99%"
+    return f"{100 * share:.{digits}f}%"

@@ -198,7 +198,7 @@ def mean_of_known(values: list[float]) -> float:
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson 1927); all of [0, 1] where nothing was counted."""
+    """Return the 95% interval of a share (Wilson 1927); all of [0, 1] where nothing was counted."""
     if not total:
         return 0.0, 1.0
     p, z = right / total, 1.96

@@ -42,7 +42,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "reflected letterbox": {"letterbox": {"border": "reflect_101"}},
 }
 
-# Where a value lies halfway between two levels, DALI's arithmetic may round it to the other one: in .05 % of values.
+# Where a value lies halfway between two levels, DALI's arithmetic may round it to the other one: in .05% of values.
 # A little more for CMYK, whose conversion to RGB is another one, too: 2 levels.
 LEVELS, CMYK_LEVELS = 1.01, 2.01
 

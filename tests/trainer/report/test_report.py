@@ -43,8 +43,8 @@ def test_all_sections_appear_in_order(run: Path) -> None:
     text = Page(file.read_text())
     assert text.sections == ["curves", "classes", "mistakes", "fed", "again"]
     for part in (
-        "50.0 %",
-        "{:.1f} % to {:.1f} %".format(*(100 * v for v in wilson_interval(3, 6))),
+        "50.0%",
+        "{:.1f}% to {:.1f}%".format(*(100 * v for v in wilson_interval(3, 6))),
         "n = 6 images",
         "4 of 4",
         "1 min 15 s",

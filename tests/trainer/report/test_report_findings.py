@@ -37,7 +37,7 @@ def test_the_interval_of_nothing_is_everything() -> None:
     assert wilson_interval(0, 20)[0] == 0.0
 
 
-@pytest.mark.parametrize(("share", "text"), [(1.0, "100.0 %"), (0.9999, "99.9 %"), (0.816, "81.6 %"), (0.0, "0.0 %")])
+@pytest.mark.parametrize(("share", "text"), [(1.0, "100.0%"), (0.9999, "99.9%"), (0.816, "81.6%"), (0.0, "0.0%")])
 def test_only_1_is_100_percent(share: float, text: str) -> None:
     assert percent(share, 1) == text
 
@@ -93,10 +93,10 @@ def test_a_gap_between_training_and_validation() -> None:
 
 def test_waiting_for_data() -> None:
     rows = [row(0, 1, 1, waiting=0.9), row(1, 1, 1, waiting=0.3), row(2, 1, 1, waiting=0.3)]
-    assert "! The model waited 30 % of the training time for data: more fit.threads or smaller" in said(record(rows))
+    assert "! The model waited 30% of the training time for data: more fit.threads or smaller" in said(record(rows))
     assert "for data: aug.cache, more fit.threads or smaller" in said(record(rows, environment={"gpus": ["H200"]}))
     few = said(record([r | {"waiting": 0.02} for r in rows]))
-    assert "The model waited 2 %" in few
+    assert "The model waited 2%" in few
     assert "! The model" not in few
     assert "waited" not in said(record([row(0, 1, 1)]))
 
@@ -110,7 +110,7 @@ def test_a_slow_epoch() -> None:
 def test_the_worst_class() -> None:
     counts = np.array([[20, 0, 0], [5, 10, 5], [1, 0, 19]])
     text = said(record([row(0, 1, 1)], samples=counted(counts.tolist()), classes=("a", "b", "c")))
-    assert "Worst class: b at 50 % (10 of 20), most often mistaken for a (5 times)." in text
+    assert "Worst class: b at 50% (10 of 20), most often mistaken for a (5 times)." in text
     assert "Every validation image is right" in said(
         record([row(0, 1, 1)], samples=counted((np.eye(3, dtype=int) * 9).tolist()), classes=("a", "b", "c"))
     )
@@ -129,7 +129,7 @@ def test_few_batches(batches: int | None, said_so: bool) -> None:
     assert ("running statistics of batch norm" in text) == said_so
     if batches == 10:
         assert "! The best epoch comes after 10 training batches" in text
-        assert "still have 35 % of their initial values" in text
+        assert "still have 35% of their initial values" in text
         pretrained: Any = SimpleNamespace(resolved={"model": {"pretrained": True}}, fit=SimpleNamespace(epochs=1))
         assert "running statistics" not in said(record([row(0, 1, 1)], normed=batches, config=pretrained))
 

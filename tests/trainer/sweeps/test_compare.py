@@ -56,7 +56,7 @@ def test_settings_are_compared_across_sweeps(said: Any, tmp_path: Path) -> None:
     assert [row.split(" │ ")[:3] for row in rows] == [["fit.lr=0.2", "3", "0.9257"], ["fit.lr=0.1", "4", "0.9048"]]
     assert [row.split(" │ ")[5:] for row in rows] == [["+2.1 points", "< .001"], ["baseline"]]
     assert "Compared with fit.lr=0.1, the first configuration:" in lines
-    verdict = "fit.lr=0.2: better by 2.1 points (95 % interval 1.9 to 2.2, p < .001, 3 seeds, paired)."
+    verdict = "fit.lr=0.2: better by 2.1 points (95% interval 1.9 to 2.2, p < .001, 3 seeds, paired)."
     assert verdict in lines
     assert f"- {verdict}" in (tmp_path / "told.md").read_text().splitlines()
     told = json.loads((tmp_path / "told.json").read_text())

@@ -143,13 +143,13 @@ def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
     assert "3 | aug.train.rotate.p=0.2 seed=0 | 0.9000 | 0.9625 | 3 | finished" in lines
     assert lines[-7:] == [
         "last val_accuracy over seeds",
-        "what it varies | n | mean | std | 95 % interval of the mean",
+        "what it varies | n | mean | std | 95% interval of the mean",
         # Where (m - 0.8) ** 2 = 4.3027 ** 2 * 0.1 ** 2 / 3 * m (1 - m) / 0.16, with t for two degrees of freedom.
         "aug.train.rotate.p=0.2 | 3 | 0.8000 | 0.1000 | 0.4896..0.9434",
         "aug.train.rotate.p=0 | 3 | 0.6000 | 0.1000 | 0.3570..0.8020",
         "Compared with aug.train.rotate.p=0, the first configuration:",
         # Differences of 0.4, 0.1 and 0.1 by seed: mean 0.2, standard deviation 0.1732, t = 2.
-        "aug.train.rotate.p=0.2: no difference beyond chance (+20.0 points, 95 % interval -23.0 to 63.0, p = .18, "
+        "aug.train.rotate.p=0.2: no difference beyond chance (+20.0 points, 95% interval -23.0 to 63.0, p = .18, "
         "3 seeds, paired); about 9,400 more seeds would be needed to detect 0.5 points.",
         str(tmp_path),
     ]
@@ -163,7 +163,7 @@ def test_seeds_alone(tmp_path: Path) -> None:
     for seed, accuracy in enumerate([0.5, 0.6]):
         write_job(tmp_path, str(seed), ["++fit.lr=1", f"++seed={seed}"], accuracy)
     lines, _ = printed(tmp_path)
-    assert lines[-3:-1] == ["n | mean | std | 95 % interval of the mean", "2 | 0.5500 | 0.0707 | 0.1261..0.9119"]
+    assert lines[-3:-1] == ["n | mean | std | 95% interval of the mean", "2 | 0.5500 | 0.0707 | 0.1261..0.9119"]
 
 
 def test_jobs_without_a_score_are_not_in_the_mean(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_the_tables_are_written_down(tmp_path: Path) -> None:
         "",
         "last val_accuracy over seeds",
         "",
-        "| n | mean | std | 95 % interval of the mean |",
+        "| n | mean | std | 95% interval of the mean |",
         "| ---: | ---: | ---: | ---: |",
         "| 2 | 0.5500 | 0.0707 | 0.1261..0.9119 |",
         "",

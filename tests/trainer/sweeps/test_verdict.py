@@ -82,7 +82,7 @@ def test_of_a_score_that_never_varies_only_the_resolution_is_known() -> None:
 
 @pytest.mark.parametrize(("mean", "images"), [(0.9, 500), (0.99, 500), (0.99, 100)])
 def test_it_holds_the_mean_in_95_of_100_cases(mean: float, images: int) -> None:
-    """docs/sweeps.md has the figures of a longer simulation; Student's t holds it in 63 % of the third case."""
+    """docs/sweeps.md has the figures of a longer simulation; Student's t holds it in 63% of the third case."""
     rng = np.random.default_rng(0)
     hits = []
     for _ in range(10):
@@ -167,9 +167,9 @@ def test_better_worse_and_no_difference() -> None:
     near = [0.902, 0.904, 0.911, 0.896, 0.894]
     better, worse, none = said(base, seeds("m", *more), seeds("l", *less), seeds("n", *near))
     # A mean of 1.2 and a standard error of 0.0707; t is 2.776 for four degrees of freedom.
-    assert better == "better by 1.2 points (95 % interval 1.0 to 1.4, corrected p < .001, 5 seeds, paired)"
+    assert better == "better by 1.2 points (95% interval 1.0 to 1.4, corrected p < .001, 5 seeds, paired)"
     assert worse == better.replace("better", "worse")
-    assert none.startswith("no difference beyond chance (-0.1 points, 95 % interval -0.7 to 0.6, corrected p = .81")
+    assert none.startswith("no difference beyond chance (-0.1 points, 95% interval -0.7 to 0.6, corrected p = .81")
     assert none.endswith(", 5 seeds, paired); about 10 more seeds would be needed to detect 0.5 points")
 
 
@@ -179,7 +179,7 @@ DELTAS = (0.010, 0.012, 0.014, 0.011, 0.013)
 def test_of_losses_less_is_better_and_has_no_points() -> None:
     base = seeds("b", 0.30, 0.31, 0.32)
     (better,) = said(base, seeds("o", 0.20, 0.215, 0.22), metric=LOSS)
-    assert better == "better by 0.0983 (95 % interval 0.0912 to 0.1055, p < .001, 3 seeds, paired)"
+    assert better == "better by 0.0983 (95% interval 0.0912 to 0.1055, p < .001, 3 seeds, paired)"
 
 
 def test_correction_makes_verdicts_careful() -> None:
@@ -187,9 +187,7 @@ def test_correction_makes_verdicts_careful() -> None:
     close = seeds("o", 0.907, 0.916, 0.919)
     assert said(base, close)[0].startswith("better by 0.9 points")
     others = [seeds(str(i), 0.901 + i / 1000, 0.903, 0.909) for i in range(9)]
-    assert said(base, close, *others)[0].startswith(
-        "no difference beyond chance (+0.9 points, 95 % interval 0.4 to 1.4"
-    )
+    assert said(base, close, *others)[0].startswith("no difference beyond chance (+0.9 points, 95% interval 0.4 to 1.4")
 
 
 def test_one_seed_tells_nothing() -> None:

@@ -156,10 +156,10 @@ def test_the_chart_has_a_ratio_next_to_each_bar_that_is_compared():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({}, "Bound by the model: feeding costs 1.2 %."),
+        ({}, "Bound by the model: feeding costs 1.2%."),
         ({"share": 1.003}, "Bound by the model: feeding costs nothing."),
-        ({"precision": "fp32"}, "Bound by the model: feeding costs 1.2 %; try fit.precision=bf16."),
-        ({"precision": "fp32", "issue": None}, "Bound by the model: feeding costs 1.2 %."),
+        ({"precision": "fp32"}, "Bound by the model: feeding costs 1.2%; try fit.precision=bf16."),
+        ({"precision": "fp32", "issue": None}, "Bound by the model: feeding costs 1.2%."),
         (
             {"loader": 9_800, "synthetic": 14_200, "share": 0.68},
             "Bound by the input pipeline: the loader gives 9,800 img/s where the model could take 14,200; "
@@ -172,7 +172,7 @@ def test_the_chart_has_a_ratio_next_to_each_bar_that_is_compared():
         ),
         (
             {"issue": 0.97, "graph": False},
-            "Bound by kernel launches: the host takes 97 % of a step to start the GPU's work; feeding costs 1.2 %; "
+            "Bound by kernel launches: the host takes 97% of a step to start the GPU's work; feeding costs 1.2%; "
             "try fit.graph=true, a larger fit.batch_size.",
         ),
     ],
@@ -193,7 +193,7 @@ def test_hints_do_not_repeat_current_settings():
 
 def test_fastest_placement_is_named():
     speeds = {"aug.decode=mixed": 100.0, "aug.cache=gpu": 150.0, "aug.decode=cpu": 120.0}
-    assert fastest(speeds) == "Fastest here: aug.cache=gpu, 25.0 % ahead of aug.decode=cpu."
+    assert fastest(speeds) == "Fastest here: aug.cache=gpu, 25.0% ahead of aug.decode=cpu."
     assert fastest({"aug.decode=cpu": 1.0}) == ""
 
 

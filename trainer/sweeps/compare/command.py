@@ -73,7 +73,7 @@ def _parser() -> Parser:
         "--detect",
         type=positive_number(),
         metavar="D",
-        help="smallest difference worth detecting: points for scores in [0, 1] (default: 0.5; else 1 %% of the mean)",
+        help="smallest difference worth detecting: points for scores in [0, 1] (default: 0.5; else 1%% of the mean)",
     )
     parser.add_argument(
         "--out",

@@ -50,7 +50,7 @@ def verdict(facts: Facts) -> str:
         busy = 100 * min(facts.issue, 1)
         hint = "a larger fit.batch_size" if facts.graph else "fit.graph=true, a larger fit.batch_size"
         return (
-            f"Bound by kernel launches: the host takes {busy:.0f} % of a step to start the GPU's work; "
+            f"Bound by kernel launches: the host takes {busy:.0f}% of a step to start the GPU's work; "
             f"{_price(cost)}; try {hint}."
         )
     if cost > _CHEAP:
@@ -64,7 +64,7 @@ def verdict(facts: Facts) -> str:
 
 
 def _price(cost: float) -> str:
-    return f"feeding costs {100 * cost:.1f} %" if cost >= 0.0005 else "feeding costs nothing"
+    return f"feeding costs {100 * cost:.1f}%" if cost >= 0.0005 else "feeding costs nothing"
 
 
 def _feed_hint(facts: Facts) -> str:
@@ -83,4 +83,4 @@ def fastest(speeds: Mapping[str, float]) -> str:
     if len(ranked) < 2:
         return ""
     best, other = ranked[:2]
-    return f"Fastest here: {best}, {100 * (speeds[best] / speeds[other] - 1):.1f} % ahead of {other}."
+    return f"Fastest here: {best}, {100 * (speeds[best] / speeds[other] - 1):.1f}% ahead of {other}."

@@ -30,7 +30,7 @@ function metricIndex() {
   return i >= 0 ? i : Math.max(0, data.runs.find((run) => run.monitor >= 0)?.monitor ?? 0);
 }
 
-// Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+// Two-sided 95% quantiles of Student's t for 1, 2, ... degrees of freedom.
 const T = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11, 2.101, 2.093, 2.086];
 
 /** Return the value of a curve at an epoch, between its points if it was thinned; null before its first and after its last. */
@@ -97,7 +97,7 @@ function showCurves(runs) {
     el("span", {}, item.name, item.runs.length > 1 && el("span", { class: "soft" }, ` n = ${counted(all)}`)))));
   const kind = state.mode === "groups" ? ["group", "groups"] : ["run", "runs"];
   const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. Select runs in the table to choose.` : `All ${kind[1]} of the table.`;
-  const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: smallest to largest over replicates." : " Bands: 95 % interval of the mean over replicates (Student's t).";
+  const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: smallest to largest over replicates." : " Bands: 95% interval of the mean over replicates (Student's t).";
   $("curves-note").textContent = !total ? "No run of the table has epochs."
     : (chosen ? (total > items.length ? `The first ${items.length} of ${total} that are selected.` : "The selected runs.") : best) + what;
   $("curves").setAttribute("aria-label", `${metric?.key ?? ""} over epochs: ${lines.map(({ item, data: all }) => `${item.name} ends at ${showScore(all.at(-1)?.[1])}`).join("; ")}`);
