@@ -176,7 +176,7 @@ def test_an_agent_of_wandb_runs_the_sweep_as_shown(monkeypatch: pytest.MonkeyPat
     }
     started: list[list[str]] = []
     monkeypatch.setattr(wandb_agent, "AgentProcess", lambda command, **others: started.append(command))
-    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH"):
         monkeypatch.setenv(name, "")  # which the agent sets
     monkeypatch.chdir(tmp_path)
     agent = object.__new__(wandb_agent.Agent)
