@@ -49,7 +49,7 @@ class Page(HTMLParser):
         self.references += [values[key] or "" for key in ("src", "href", "srcset", "data", "action") if key in values]
 
     def handle_data(self, data: str) -> None:
-        self.text += data.replace("\N{NO-BREAK SPACE}", " ")
+        self.text += data
 
 
 def row(epoch: int, train: float, val: float, accuracy: float = 0.5, **more: float) -> MetricsRow:

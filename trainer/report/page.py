@@ -79,7 +79,7 @@ def template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": _percent, "cells": _cells, "name_of": name_of, "file_name": file_name}
+    environment.filters |= {"percent": percent, "cells": _cells, "name_of": name_of, "file_name": file_name}
     return environment.get_template("page.html.jinja")
 
 
@@ -130,12 +130,7 @@ def _headline(record: Record) -> dict[str, Any]:
 
 
 def _shown(record: Record, score: float) -> str:
-    return _percent(score, 1) if record.task.share else f"{score:.4g}"
-
-
-def _percent(share: float, digits: int = 0) -> str:
-    """Write a share as percent that no line break separates from its sign."""
-    return percent(share, digits).replace(" %", "\N{NO-BREAK SPACE}%")
+    return percent(score, 1) if record.task.share else f"{score:.4g}"
 
 
 def _monitor(record: Record) -> str:

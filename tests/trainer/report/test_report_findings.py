@@ -166,7 +166,7 @@ def test_an_early_end_says_why(run: Path) -> None:
     read.ending = ended("finished", 1, stopped="no better val_loss in 2 epochs")
     read.rows = read.rows[:3]
     assert "The run ended early, after 3 of 4 epochs: no better val_loss in 2 epochs." in said(read)
-    assert "by val_accuracy; last epoch: 40.0\N{NO-BREAK SPACE}%" in render(read)
+    assert "by val_accuracy; last epoch: 40.0%" in render(read)
 
 
 def test_a_loss_that_is_not_finite() -> None:

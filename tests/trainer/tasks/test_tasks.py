@@ -215,7 +215,7 @@ def test_the_report_of_labels(labels: Path, lists: Path, monkeypatch: pytest.Mon
     best = best_row(read_metrics(labels), "val_map")["val_map"]
     for part in (
         "best validation mean average precision",
-        f"{100 * best:.1f}\N{NO-BREAK SPACE}%",
+        f"{100 * best:.1f}%",
         "Worst label: ",
         "F1 there",
         "2 labels",
