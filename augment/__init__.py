@@ -192,7 +192,7 @@ def make_loader(
     try:
         source = with_data(recipe, data, settings).source()
     except UserError:
-        refuse_misspelled(settings, make_loader.__annotations__)
+        refuse_misspelled(settings, make_loader.__annotations__.keys() - {"settings", "return"})
         raise
     dataset = load_dataset(source, needs_val=False)
     if split == "val" and not len(dataset.val):

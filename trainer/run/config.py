@@ -193,9 +193,10 @@ def _check_sections(given: Mapping[str, Any]) -> None:
     """Refuse settings in the wrong section, where the nearest name would be of another setting."""
     elsewhere = {op: f"aug.train.{op}" for op in OPS} | inner_keys() | {key: key for key in TOP}
     for section in ("data", "model", "fit"):
-        values = given.get(section)
-        for name in values.keys() & elsewhere.keys() - _keys_of(section).keys() if isinstance(values, Mapping) else ():
-            raise UserError(f"{section}.{name}: unknown key. Did you mean '{elsewhere[name]}'?")
+        values, known = given.get(section), _keys_of(section)
+        for name in values if isinstance(values, Mapping) else ():
+            if name in elsewhere and name not in known:
+                raise UserError(f"{section}.{name}: unknown key. Did you mean '{elsewhere[name]}'?")
 
 
 def with_batch_size(config: Config, size: int) -> Config:

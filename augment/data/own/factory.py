@@ -130,12 +130,12 @@ def find_object(name: str, key: str) -> Any:
 
 
 def find_imported(name: str) -> object:
-    """Return the object `module.name`, None if it is not imported."""
+    """Return the object `module.name`, the one that it is a method of, or None if it is not imported."""
     path, *rest = name.split(".")
     found: object = sys.modules.get(path)
     for part in rest:
         found = getattr(found, part, None)
-    return found
+    return found.__self__ if inspect.ismethod(found) else found  # each access to a method makes another object
 
 
 def call(function: Any, options: Mapping[str, Mapping[str, Any]], what: str) -> Any:

@@ -253,6 +253,15 @@ def test_data_that_have_changed_are_loaded_again(
         monkeypatch.setattr(code, "pairs", [(before[0], 0), (before[1], 1)] * count, raising=False)
         assert len(files(data="own", train="code_that_changes.pairs")) == 2 * count
 
+    class Photos:
+        @classmethod
+        def pairs(cls) -> list[Any]:
+            return list(zip(before, (0, 1) * 10, strict=True))
+
+    monkeypatch.setattr(code, "Photos", Photos, raising=False)
+    once = files(data="own", train="code_that_changes.Photos.pairs")
+    assert files(data="own", train="code_that_changes.Photos.pairs")[0] is once[0]
+
 
 def list_file(root: Path) -> dict[str, Any]:
     (root / "list.txt").write_text("".join(f"{file} {file.parent.name}\n" for file in sorted(root.rglob("*.png"))))
@@ -327,6 +336,7 @@ def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) ->
         ("folder", {}, "data.root: missing."),
         ("folder", {"rot": "x"}, "data.rot: unknown key. Did you mean 'root'?"),
         ("folder", {"batchsize": 4}, "batchsize: unknown argument. Did you mean 'batch_size'?"),
+        ("folder", {"return_index": True}, "data.return_index: unknown key."),
         ("folder", {"root": "x", "fraction": 2}, "data.fraction: 2 is not allowed."),
         ("folder", {"root": Path("/none/at/all")}, "data.root=/none/at/all: there is no such folder"),
         (None, {"split": "vall"}, "split=vall: unknown name. Did you mean 'val'? Allowed: train, val."),

@@ -187,6 +187,12 @@ def test_a_plugin_that_is_not_there() -> None:
         config(plugins=["no_such_plugin"])
 
 
+def test_of_settings_in_the_wrong_section_the_first_is_named() -> None:
+    wrong = dict.fromkeys(["warmup", "lr", "epochs", "momentum", "batch_size", "stages", "optimizer", "accumulate"], 1)
+    with pytest.raises(UserError, match=r"^data\.warmup: unknown key\. Did you mean 'fit\.warmup'\?$"):
+        config(data={"source": "sample"} | wrong)
+
+
 def test_plugins_are_loaded_before_names_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plugin_of_the_config_test.py").write_text(
         "from dataclasses import dataclass\n"
