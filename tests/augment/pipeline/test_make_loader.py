@@ -1,0 +1,149 @@
+"""The data that `make_loader` loads: splits, classes, changes, and what is refused."""
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from red_and_blue import CPU, SIZE, loader_of, write_folder
+
+import augment
+from augment import Recipe, UserError
+from augment.data.sources import load_dataset, parse_data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return augment.load_recipe("imagenette", f"aug.size={SIZE}")
+
+
+def test_data_that_have_changed_are_loaded_again(
+    recipe: Recipe, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def files(**options: Any) -> list[Any]:
+        return list(augment.make_loader(recipe, split="train", batch_size=4, device="cpu", **options).split.files)
+
+    root = tmp_path / "images"
+    shutil.copytree(folder, root)
+    before = files(data="folder", root=root)
+    assert files(data="folder", root=root)[0] is before[0]  # not loaded again
+    added = before[0].with_name("added.png")
+    shutil.copy(before[1], added)
+    assert set(files(data="folder", root=root)) == {*before, added}
+
+    arrays = {name: str(tmp_path / f"{name}.npy") for name in ("train", "val", "train_targets", "val_targets")}
+    for count in (4, 6):
+        for name, file in arrays.items():
+            np.save(file, np.arange(count) % 2 if "targets" in name else np.zeros((count, 8, 8, 3), np.uint8))
+        assert len(files(data="numpy", **arrays)) == count
+
+    code = ModuleType("code_that_changes")
+    monkeypatch.setitem(sys.modules, code.__name__, code)
+    for count in (4, 6):
+        monkeypatch.setattr(code, "pairs", [(before[0], 0), (before[1], 1)] * count, raising=False)
+        assert len(files(data="own", train="code_that_changes.pairs")) == 2 * count
+
+    class Photos:
+        @classmethod
+        def pairs(cls) -> list[Any]:
+            return list(zip(before, (0, 1) * 10, strict=True))
+
+    monkeypatch.setattr(code, "Photos", Photos, raising=False)
+    once = files(data="own", train="code_that_changes.Photos.pairs")
+    assert files(data="own", train="code_that_changes.Photos.pairs")[0] is once[0]
+
+
+def list_file(root: Path) -> dict[str, Any]:
+    (root / "list.txt").write_text("".join(f"{file} {file.parent.name}\n" for file in sorted(root.rglob("*.png"))))
+    return {"data": "filelist", "train": str(root / "list.txt")}
+
+
+def array_files(root: Path) -> dict[str, Any]:
+    np.save(root / "images.npy", np.repeat(np.arange(20, dtype=np.uint8), 192).reshape(20, 8, 8, 3))
+    np.save(root / "targets.npy", np.arange(20) % 2)
+    return {"data": "numpy", "train": str(root / "images.npy"), "train_targets": str(root / "targets.npy")}
+
+
+@pytest.mark.parametrize(
+    ("make", "missing"),
+    [
+        (lambda root: {"data": "folder", "root": root / "train"}, "no folder train and no folder val in it, only blue"),
+        (lambda root: {"data": "folder", "root": root}, "there is no folder val in it, only train"),
+        (list_file, "data.val: missing. Allowed: validation data; or data.val_fraction=0.2"),
+        (array_files, "data.val: missing"),
+    ],
+    ids=["classes", "train", "filelist", "numpy"],
+)
+def test_train_alone_needs_no_val(
+    make: Callable[[Path], dict[str, Any]],
+    missing: str,
+    recipe: Recipe,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "d"
+    shutil.copytree(folder / "train", root / "train")
+    given = make(root)
+    assert sorted(augment.make_loader(recipe, **CPU | given).split.targets) == [0] * 10 + [1] * 10
+    with pytest.raises(UserError, match=re.escape(missing)):
+        augment.make_loader(recipe, split="val", **CPU | given)
+    assert len(augment.make_loader(recipe, split="val", val_fraction=0.2, **CPU | given).split) == 4
+    source = parse_data({"source": given.pop("data"), **{key: str(value) for key, value in given.items()}})
+    with pytest.raises(UserError, match=re.escape(missing)):  # in training
+        load_dataset(source)
+
+
+def test_images_need_no_classes(recipe: Recipe, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = folder / "train" / "blue"
+    loader = loader_of(recipe, root)
+    assert (len(loader.split), loader.classes, len(caplog.messages)) == (10, ("blue",), 1)
+    assert caplog.messages[0].endswith("only one class, blue: nothing to learn from labels")
+    for options in ({"split": "val"}, {"val_fraction": 0.2}):
+        with pytest.raises(UserError, match="there is no folder train"):
+            loader_of(recipe, root, **options)  # type: ignore[arg-type]
+
+
+def test_a_val_folder_that_is_named_must_be_there(recipe: Recipe, folder: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no folder vall in it, only train, val\. Did you mean 'val'\?"):
+        loader_of(recipe, folder, val_dir="vall")
+
+
+def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) -> None:
+    recipe = augment.load_recipe("none", f"aug.size={SIZE}", "data=folder", f"data.root={folder}")
+    loader = augment.make_loader(recipe, **CPU)
+    assert (len(loader.split), loader.classes) == (20, ("blue", "red"))
+    assert len(augment.make_loader(recipe, fraction=0.5, **CPU).split) == 10
+    drop = augment.make_loader(recipe, "folder", root=str(folder), batch_size=16, drop_last=True, half=True, **CPU)
+    assert (len(drop), next(iter(drop)).images.dtype) == (1, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ("foldr", {}, "data.source: unknown source 'foldr'. Did you mean 'folder'?"),
+        ("folder", {}, "data.root: missing."),
+        ("folder", {"rot": "x"}, "data.rot: unknown key. Did you mean 'root'?"),
+        ("folder", {"batchsize": 4}, "batchsize: unknown argument. Did you mean 'batch_size'?"),
+        ("folder", {"return_index": True}, "data.return_index: unknown key."),
+        ("folder", {"root": "x", "fraction": 2}, "data.fraction: 2 is not allowed."),
+        ("folder", {"root": Path("/none/at/all")}, "data.root=/none/at/all: there is no such folder"),
+        (None, {"split": "vall"}, "split=vall: unknown name. Did you mean 'val'? Allowed: train, val."),
+        (None, {"device": "tpu"}, "device=tpu: is not allowed. Allowed: cpu, cuda, cuda:N."),
+    ],
+)
+def test_loaders_that_are_not_allowed(recipe: Recipe, data: str | None, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        augment.make_loader(recipe, data, **CPU | options)
