@@ -51,7 +51,7 @@ def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0, later: int 
     whole = [ending for ending in finished if not ending.stopped.startswith(PRUNED)] or finished
     seconds = sum(count * mean(one.seconds for one in some) for count, some in ((left, finished), (later, whole)))
     of = " of the search" if later else ""
-    return f"{amount(left + later, 'job')}{of} left, about {duration(seconds / at_a_time)}"
+    return f"{amount(left + later, 'job')}{of} left, about {duration(seconds / min(at_a_time, left + later))}"
 
 
 @dataclass

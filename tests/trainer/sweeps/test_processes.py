@@ -13,7 +13,7 @@ from augment.support.signals import StopSignals
 from trainer.run.summary import Summary
 from trainer.sweeps.ledger import Job
 from trainer.sweeps.processes import Command, watch
-from trainer.sweeps.work import Worker
+from trainer.sweeps.work import Worker, time_left
 
 
 def test_a_worker_writes_to_its_log_once_the_sweep_has_a_folder(tmp_path: Path) -> None:
@@ -76,6 +76,13 @@ def test_the_time_left_is_that_of_all_workers(tmp_path: Path, monkeypatch: pytes
     for _ in watch([Job(tmp_path / "0", 0, ())], worker, at_a_time=2):  # the last trial of a search is alone
         pass
     assert asked[3:] == [(4, 2)]
+
+
+def test_the_last_job_takes_as_long_with_any_number_of_workers(tmp_path: Path) -> None:
+    jobs = [Job(tmp_path / str(order), order, ()) for order in range(2)]
+    jobs[0].folder.mkdir()
+    Summary("finished", jobs[0].folder, 2, {}, {}, 60.0).write()
+    assert time_left(jobs, 1) == time_left(jobs, 4) == "1 job left, about 1 min 0 s"
 
 
 def test_what_becomes_of_jobs_is_printed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
