@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST, LAST, BestModel, load, mend, on_host, save
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, mend, on_host, save
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
@@ -52,7 +54,7 @@ class Checkpoint(Callback):
     """Saves `last.pt` at regular intervals and at the end, and `best.pt` when the monitored metric improves.
 
     `last.pt` holds all that a resumed run needs, `best.pt` the model as it was validated, its metrics and its outputs
-    for each image. Within epochs, `last.pt` is written in the background.
+    for each image. Both are written in the background.
     """
 
     monitor: str = setting(
@@ -110,14 +112,13 @@ class Checkpoint(Callback):
         if learner.ranks.size > 1 and minutes is not None:
             due = learner.ranks.agree("save", due and learner.ranks.is_main)
         if due or (batches is not None and learner.position.batch % batches == 0):
-            learner.after_this_batch(self._save_within)
+            learner.after_this_batch(self._save)
 
     def after_epoch(self, learner: Learner) -> None:
         """Save the best model if the metric has improved, and last.pt if it is due."""
         if not _saves(learner):
             return
-        self._finish_writing()
-        recorder = learner.find(Recorder)
+        recorder, best = learner.find(Recorder), None
         monitor = monitored(self.monitor, learner.task)
         before = self.best_epoch is not None and self.best_epoch < recorder.since
         if before or self._of not in (None, monitor):  # the best epoch is determined again, by scores that compare
@@ -133,45 +134,44 @@ class Checkpoint(Callback):
                 classes=learner.classes,
                 task=learner.task.name,
             )
-            if learner.folder is not None:
-                save(best, learner.folder / BEST)
-                self.kept = best.without_weights()
-        if (learner.epoch + 1) % self.every == 0:
-            self._save_last(learner)
+            self.kept = best.without_weights()
+        self._save(learner, best, last=(learner.epoch + 1) % self.every == 0)
 
     def after_fit(self, learner: Learner) -> None:
         """Save an interrupted epoch; a failed fit is resumed from the checkpoint before the failure."""
-        if learner.error is None:
-            self._finish_writing()
-        elif self._writing is not None:
-            self._writing.drop()
-        if _saves(learner) and learner.error is None and learner.position != self._saved:
-            self._save_last(learner)
+        if learner.error is not None:
+            if self._writing is not None:
+                self._writing.drop()
+            return
+        if _saves(learner) and learner.position != self._saved:
+            self._save(learner)
+        self._finish_writing()
 
     def _improves(self, value: float, *, smaller: bool) -> bool:
         if self.best is None or math.isnan(self.best):
             return self.best is None or not math.isnan(value)
         return value < self.best if smaller else value > self.best
 
-    def _save_last(self, learner: Learner) -> None:
-        state = learner.state()
-        if learner.folder is not None:
-            save(state, learner.folder / LAST, keep=self.keep)
-        self._saved, self._saved_at = learner.position, monotonic()
-
-    def _save_within(self, learner: Learner) -> None:
-        """Copy the state to the host, and write it while training continues."""
+    def _save(self, learner: Learner, best: BestModel | None = None, *, last: bool = True) -> None:
+        """Copy what is to be saved to the host, and write it while training continues."""
         self._finish_writing()
-        state = learner.state()
+        states = {BEST: best, LAST: learner.state() if last else None}
         if learner.folder is not None:
-            self._writing = Background(partial(save, on_host(state), learner.folder / LAST, keep=self.keep))
-        self._saved, self._saved_at = learner.position, monotonic()
+            copies = {learner.folder / name: on_host(state) for name, state in states.items() if state is not None}
+            self._writing = Background(partial(_write, copies, self.keep))
+        if last:
+            self._saved, self._saved_at = learner.position, monotonic()
 
     def _finish_writing(self) -> None:
         """Wait until the last write in the background has ended, and raise its error."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        if self._writing is not None:
+            self._writing.result()  # Ctrl-C may end this waiting, but not the writing
+            self._writing = None
+
+
+def _write(states: Mapping[Path, FitState | BestModel], keep: int) -> None:
+    for path, state in states.items():
+        save(state, path, keep=keep if path.name == LAST else 0)
 
 
 def _saves(learner: Learner) -> bool:

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 def status_of(learner: Learner) -> str:
     """Return how a fit ended, from `after_fit` on: finished, interrupted or failed."""
+    if isinstance(learner.error, KeyboardInterrupt):
+        return "interrupted" if learner.position.epoch < learner.epochs else "finished"
     if learner.error is not None:
-        return "interrupted" if isinstance(learner.error, KeyboardInterrupt) else "failed"
+        return "failed"
     pressed = any(isinstance(callback, Interrupt) and callback.pressed for callback in learner.callbacks)
     return "interrupted" if pressed else "finished"
 

@@ -60,24 +60,32 @@ class Plots(Callback):
             self._first = Background(draw, delay=SETTLED)
 
     def after_epoch(self, learner: Learner) -> None:
-        """Draw the curves again in the background if the drawing is old, but not after the last epoch."""
+        """Draw the curves again in the background if the drawing is old; after the last epoch, draw all figures."""
         over = learner.position.epoch >= learner.epochs
         if self._first is not None and (over or self._first.done):
             self._finish_first()
-        if learner.folder is not None and self._history is not None and self._history.due and not over:
+        if over:
+            self._draw_last(learner)  # while the checkpoints are being written
+        elif learner.folder is not None and self._history is not None and self._history.due:
             from trainer.figures.curves import plot_history
 
             self._history.start(partial(plot_history, list(learner.find(Recorder).rows), learner.folder / HISTORY))
 
     def after_fit(self, learner: Learner) -> None:
-        """Draw the curves, and the figure of the task for the best epoch."""
+        """Draw all figures, unless they have been."""
         if learner.error is None:
             self._finish_first()
         elif self._first is not None:
             self._first.drop()
             self._first = None
         if self._history is not None:
+            self._draw_last(learner)
+
+    def _draw_last(self, learner: Learner) -> None:
+        """Draw the curves, and the figure of the task for the best epoch."""
+        if self._history is not None:
             self._history.finish()
+            self._history = None
         if learner.folder is None or not learner.folder.is_dir() or not learner.find(Recorder).rows:
             return
         from trainer.figures.curves import plot_history

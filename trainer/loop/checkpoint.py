@@ -88,7 +88,7 @@ class BestModel:
         return replace(self, model=to_host(counters))
 
 
-S = TypeVar("S", FitState, BestModel)
+S = TypeVar("S", bound=FitState | BestModel)
 
 
 log = logging.getLogger(__name__)
@@ -227,9 +227,9 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"][0].cpu(), device)
 
 
-def on_host(state: FitState) -> FitState:
+def on_host(state: S) -> S:
     """Return a copy of a state in the host's memory, where training does not change it."""
-    return FitState(**{name: to_host(value) for name, value in vars(state).items()})
+    return type(state)(**{name: to_host(value) for name, value in vars(state).items()})
 
 
 def to_host(value: Any) -> Any:

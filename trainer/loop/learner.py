@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -105,16 +106,9 @@ class Learner(Counts):
 
     def fit(self, start: Position = _START) -> None:
         """Train from `start`, by default from the beginning, to the last epoch."""
-        self.error: BaseException | None = None
         self._advance(start)
         self.ranks.forget()
-        try:
-            self._fit()
-        except BaseException as error:
-            self.error = error
-            raise
-        finally:
-            self._notify_all("after_fit", self.callbacks)
+        self._run_all(None, self._fit, *(partial(callback.after_fit, self) for callback in self.callbacks))
 
     def _fit(self) -> None:
         try:
@@ -230,13 +224,17 @@ class Learner(Counts):
         for callback in self.callbacks:
             getattr(callback, event)(self)
 
-    def _notify_all(self, event: str, callbacks: tuple[Callback, ...]) -> None:
-        """Notify every callback, even if one before it fails; the errors are chained."""
-        if callbacks:
+    def _run_all(self, error: BaseException | None, *calls: Callable[[], None]) -> None:
+        """Call all functions, even if one fails: those after it see the first error, and the errors are chained."""
+        self.error = error
+        if calls:
             try:
-                getattr(callbacks[0], event)(self)
+                calls[0]()
+            except BaseException as failure:
+                error = error or failure
+                raise
             finally:
-                self._notify_all(event, callbacks[1:])
+                self._run_all(error, *calls[1:])
 
     def _fetch(self, loader: BatchLoader, count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield a pass's batches with their numbers; `waited` is how long the last one took to come, in seconds."""

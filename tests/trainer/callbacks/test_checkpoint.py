@@ -86,10 +86,14 @@ def test_best_has_what_evaluation_needs(tmp_path: Path) -> None:
 
 def test_last_is_saved_after_every_epoch(tmp_path: Path) -> None:
     positions: list[tuple[int, int]] = []
-    look = on("after_epoch", lambda learner: positions.append(load(tmp_path / LAST, FitState).position), 100)
+
+    def read(learner: Learner) -> None:
+        learner.find(Checkpoint)._finish_writing()
+        positions.append(load(tmp_path / LAST, FitState).position)
+
+    look = on("after_epoch", read, 100)
     make_learner(Recorder(), scores([0.3, 0.2, 0.1]), Checkpoint(), look, folder=tmp_path, epochs=3).fit()
     assert positions == [(1, 0), (2, 0), (3, 0)]
-    assert load(tmp_path / LAST, FitState).position == (3, 0)
 
 
 def test_last_is_saved_once_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,16 +135,9 @@ def test_a_failed_first_epoch_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_last_state_every_so_many_epochs_and_at_the_end(tmp_path: Path) -> None:
-    saved: list[int] = []
-
-    class Watching(Checkpoint):
-        def _save_last(self, learner: Learner) -> None:
-            saved.append(learner.epoch)
-            super()._save_last(learner)
-
-    make_learner(Recorder(), Watching(every=2), folder=tmp_path, epochs=5).fit()
-    assert saved == [1, 3, 4]
-    assert load(tmp_path / LAST, FitState).position == (5, 0)
+    make_learner(Recorder(), Checkpoint(every=2, keep=9), folder=tmp_path, epochs=5).fit()
+    files = sorted(tmp_path.glob("last*.pt"))
+    assert sorted(load(file, FitState).position for file in files) == [(2, 0), (4, 0), (5, 0)]
 
 
 # --- within epochs ---
@@ -194,30 +191,34 @@ def test_last_is_saved_some_minutes_after_the_last_time(tmp_path: Path, monkeypa
     assert saved == [(1, 0), (2, 0)]
 
 
-def test_what_is_saved_within_an_epoch_is_as_it_was_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("every_batches", "at"), [(2, (0, 2)), (None, (1, 0))])
+def test_what_is_saved_is_as_it_was_then(
+    every_batches: int | None, at: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The write happens in the background, while training changes the weights."""
     trained, weights = Event(), {}
 
-    def write_late(state: FitState, path: Path, **options: int) -> None:
+    def write_late(state: BestModel | FitState, path: Path, **options: int) -> None:
         assert trained.wait(60)
         save(state, path, **options)
 
     def remember(learner: Learner) -> None:
-        if learner.position == (0, 2):
+        if learner.position == at:
             weights.update(deepcopy(learner.model.state_dict()))
-        elif learner.position == (0, 3):
+        elif learner.position > at and learner.training:
             trained.set()
             raise RuntimeError("boom")
 
     monkeypatch.setattr("trainer.callbacks.checkpoint.save", write_late)
-    learner = make_learner(
-        Recorder(), Checkpoint(every_batches=2), on("after_batch", remember, order=99), folder=tmp_path
-    )
+    watch = (on("after_batch", remember, order=99), on("after_epoch", remember, order=99))
+    learner = make_learner(Recorder(), Checkpoint(every_batches=every_batches), *watch, folder=tmp_path)
     with pytest.raises(RuntimeError, match="boom"):
         learner.fit()
-    saved = load(tmp_path / LAST, FitState)
-    assert saved.position == (0, 2)
-    assert_same(saved.model, weights)
+    assert load(tmp_path / LAST, FitState).position == at
+    assert_same(load(tmp_path / LAST, FitState).model, weights)
+    assert (tmp_path / BEST).is_file() == (every_batches is None)
+    if every_batches is None:
+        assert_same(load(tmp_path / BEST, BestModel).model, weights)
 
 
 @needs_gpu
@@ -248,6 +249,10 @@ def test_a_write_in_the_background_that_fails_ends_the_fit(tmp_path: Path, monke
     with pytest.raises(OSError, match="no space left"):
         learner.fit()
     assert learner.position.epoch == 0
+    learner = make_learner(Recorder(), Checkpoint(), folder=tmp_path, epochs=1)
+    with pytest.raises(OSError, match="no space left") as caught:
+        learner.fit()
+    assert learner.error is caught.value  # also seen by the callbacks after it, as the report
 
 
 def test_the_files_before_the_last_one_are_kept(tmp_path: Path) -> None:

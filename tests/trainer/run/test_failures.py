@@ -16,6 +16,7 @@ from rich.console import Console
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
+from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
@@ -46,6 +47,7 @@ def failing(config: Config, event: str, epoch: int, act: Callable[[], None]) -> 
 
     def happens(learner: Learner) -> None:
         if learner.epoch == epoch:
+            learner.find(Checkpoint)._finish_writing()
             act()
 
     callbacks = (lambda: on(event, happens), *config.callbacks)
