@@ -165,7 +165,8 @@ def make_loader(
         drop_last: leave out the smaller last batch, unless it is the only one.
         half: float16 in place of float32.
         threads: CPU threads; None: one per core, at most 16.
-        settings: settings of the source, as `data.*` on the command line: `root=DIR`, `val_fraction=0.2`.
+        settings: settings of the source, as `data.*` on the command line: `root=DIR`, `val_fraction=0.2`; of "own",
+            train and val may also be objects, such as a torch Dataset.
 
     Raises:
         UserError: an unknown source or setting, a value that is not allowed, or data that cannot be used.
@@ -185,15 +186,15 @@ def make_loader(
     Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
     named: object = data
     if not isinstance(named, str | None):
-        own = "a Dataset of your own is data='own', train='module.name', which is '__main__.name' in a script"
+        own = "a Dataset of your own is data='own', train=DATASET"
         raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
-    forget_changed()
     try:
         source = with_data(recipe, data, settings).source()
     except UserError:
         refuse_misspelled(settings, make_loader.__annotations__.keys() - {"settings", "return"})
         raise
+    forget_changed(source)
     dataset = load_dataset(source, needs_val=False)
     if split == "val" and not len(dataset.val):
         dataset = load_dataset(source)  # says what is missing

@@ -23,13 +23,28 @@ from augment.support.text import amount
 _LISTED = 20  # names that fit into a message
 
 
+class ObjectName(str):
+    """Stands for an object that no module has under a name, such as a local variable; in messages, its class."""
+
+    found: object
+
+
+def name_of(found: object) -> str:
+    """Return a name from which `find_object` returns the object: "module.name", or an `ObjectName`."""
+    name = f"{getattr(found, '__module__', None)}.{getattr(found, '__qualname__', None)}"
+    if find_imported(name) is not found:
+        name = ObjectName(getattr(found, "__qualname__", type(found).__name__))
+        name.found = found
+    return name
+
+
 @dataclass(frozen=True)
 class SequenceFactory:
     """Makes a user's sequence, in any process.
 
     Attributes:
         key: the setting that names it, "data.train".
-        name: name of a function, class or object: "module.name".
+        name: name of a function, class or object: "module.name", or an `ObjectName`.
         options: arguments of the function or class as JSON: a mapping for each setting that has some, by its key.
         workers: number of processes that read; 0: a thread of this process.
     """
@@ -115,6 +130,8 @@ def find_object(name: str, key: str) -> Any:
     Raises:
         UserError: there is no such module or object, or the module cannot be imported.
     """
+    if isinstance(name, ObjectName):
+        return name.found
     what = f"{key}={name}"
     path, *rest = name.split(".")
     if not rest or not all(part.isidentifier() for part in (path, *rest)):
@@ -131,6 +148,8 @@ def find_object(name: str, key: str) -> Any:
 
 def find_imported(name: str) -> object:
     """Return the object `module.name`, the one that it is a method of, or None if it is not imported."""
+    if isinstance(name, ObjectName):
+        return name.found
     path, *rest = name.split(".")
     found: object = sys.modules.get(path)
     for part in rest:

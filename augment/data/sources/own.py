@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from augment.data.dataset import Dataset
-from augment.data.own.factory import SequenceFactory, find_imported
+from augment.data.own.factory import ObjectName, SequenceFactory, find_imported
 from augment.data.sources.notices import check_images
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.params import IMPORTS, Count, OptionMap, Text, setting
+from augment.support.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +53,9 @@ class Own(LabeledSource):
     skip_bad: bool = setting(SKIP_BAD)
     max_bad: int = setting(MAX_BAD)
 
-    # Distinguish 1 and True, which are equal but different arguments.
+    # Distinguish 1 and True, which are equal but different arguments; and objects of the same name.
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Own) and repr(self) == repr(other)
+        return isinstance(other, Own) and repr(self) == repr(other) and self.objects() == other.objects()
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -82,9 +83,15 @@ class Own(LabeledSource):
         # Not at the top: it imports PyTorch, which other sources do not need.
         from augment.data.own.reader import read_own
 
+        if self.workers and any(self.objects()):
+            raise UserError(
+                f"data.workers={self.workers}: but other processes cannot import the given objects. Allowed: 0; or a "
+                "function or class of a module, which makes a Dataset in each process."
+            )
         factories = [self._factory(key.removeprefix("data."), name) for key, name in self.given().items()]
         dataset = read_own(factories, self.target_options())
-        if "data.val" in self.given() and self.train == self.val and self._arguments("train") == self._arguments("val"):
+        same = self.train == self.val and len(set(self.objects())) == 1
+        if "data.val" in self.given() and same and self._arguments("train") == self._arguments("val"):
             logger.warning(
                 "data.val: is made as data.train is, by %s with the same arguments: the model is validated "
                 "on what it learns, unless these are drawn at random", self.train,
@@ -94,6 +101,10 @@ class Own(LabeledSource):
     def own_code(self) -> tuple[object, ...]:
         """Return what data.train and data.val name now: a cell that was run again, or `reload`, may have changed it."""
         return tuple(map(find_imported, self.given().values()))
+
+    def objects(self) -> list[int | None]:
+        """Return what distinguishes the objects that were given in place of names for data.train and data.val."""
+        return [id(name.found) if isinstance(name, ObjectName) else None for name in (self.train, self.val)]
 
     def _arguments(self, split: str) -> dict[str, Any]:
         return {**(self.options or {}), **(getattr(self, f"{split}_options") or {})}

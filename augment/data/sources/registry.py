@@ -16,6 +16,7 @@ from augment.data.balance import check_balance, oversample
 from augment.data.copies import warn_of_copies
 from augment.data.dataset import TASKS, Dataset, check_dataset
 from augment.data.formats.folder import CUT
+from augment.data.own.factory import ObjectName
 from augment.data.selection import as_left_out, take_fold, take_fraction, take_val
 from augment.data.sources.notices import recorded_notices, warn_of_foreign, warn_of_missing, warn_of_unused_names
 from augment.data.targets.classes import read_names
@@ -233,13 +234,17 @@ def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: 
     return _select(source, Path.cwd(), left_out, needs_val)[0]
 
 
-def forget_changed() -> None:
+def forget_changed(wanted: Source | None = None) -> None:
     """Forget the datasets if files, folders or code that their sources name have changed: a notebook lives long.
 
-    Files in a folder that come or go are noticed, those that are overwritten are not: they are read again anyway.
+    So are those of objects in memory, unless they are the source that is wanted next. Files in a folder that come or go
+    are noticed, those that are overwritten are not: they are read again anyway.
     """
+    kept = wanted and _whole(wanted)
     if any(
-        _state(source, folder) != state or list(map(id, source.own_code())) != list(map(id, code))
+        (source != kept and ObjectName in map(type, vars(source).values()))
+        or _state(source, folder) != state
+        or list(map(id, source.own_code())) != list(map(id, code))
         for (source, folder), (state, code) in _STATES.items()
     ):
         for loaded in (_select, _load):

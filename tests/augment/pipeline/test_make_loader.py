@@ -1,12 +1,14 @@
 """The data that `make_loader` loads: splits, classes, changes, and what is refused."""
 
+import gc
 import re
 import shutil
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -62,6 +64,47 @@ def test_data_that_have_changed_are_loaded_again(
     monkeypatch.setattr(code, "Photos", Photos, raising=False)
     once = files(data="own", train="code_that_changes.Photos.pairs")
     assert files(data="own", train="code_that_changes.Photos.pairs")[0] is once[0]
+
+
+class Squares(torch.utils.data.Dataset[Any]):
+    """Images of one gray each, of three classes."""
+
+    def __init__(self, grays: list[int]) -> None:
+        self.grays = grays
+
+    def __len__(self) -> int:
+        return len(self.grays)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        gray = self.grays[index]
+        return np.full((8, 8, 3), gray, np.uint8), gray % 3
+
+
+def test_own_data_may_be_objects_in_place_of_names(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
+    def targets(split: Literal["train", "val"], **given: Any) -> list[int]:
+        return list(augment.make_loader(recipe, "own", split=split, **CPU | given).split.targets)
+
+    both = {"train": Squares([0, 1, 2, 4]), "val": Squares([5, 2])}
+    assert targets("train", **both) == [0, 1, 2, 1]
+    assert targets("val", **both) == [2, 2]
+    assert "is made as data.train is" not in caplog.text
+    assert targets("train", train=Squares([2, 1, 0])) == [2, 1, 0]  # another object of that class
+    assert targets("train", train=[(np.zeros((8, 8, 3), np.uint8), label) for label in (1, 0, 1)]) == [1, 0, 1]
+    assert targets("train", train=lambda grays: Squares(grays), train_options={"grays": [1, 0, 2]}) == [1, 0, 2]
+    assert targets("train", train=Squares, train_options={"grays": [0, 1]}, workers=1) == [0, 1]
+    refused = "data.workers=1: but other processes cannot import the given objects. Allowed: 0; or"
+    with pytest.raises(UserError, match=f"^{refused}"):
+        targets("train", train=Squares([0, 1]), workers=1)
+
+
+def test_data_in_memory_are_released_with_their_loader(recipe: Recipe) -> None:
+    squares = Squares([0, 1, 2])
+    there = weakref.ref(squares)
+    augment.make_loader(recipe, "own", train=squares, **CPU)
+    del squares
+    augment.make_loader(recipe, "own", train=Squares([0, 1]), **CPU)
+    gc.collect()
+    assert there() is None
 
 
 def list_file(root: Path) -> dict[str, Any]:
