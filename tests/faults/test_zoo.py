@@ -4,6 +4,7 @@ import os
 import struct
 import zlib
 from io import BytesIO
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +88,14 @@ PIPE = "pipe.jpg"
 
 @pytest.fixture
 def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two class folders of plain photos, the first of which holds all of the above, too."""
+    """Two class folders of plain photos, all different, the first of which holds all of the above, too."""
     monkeypatch.chdir(tmp_path)
+    seeds = count()
     for split in ("train", "val"):
         for name in ("cat", "dog"):
             folder = tmp_path / "data" / split / name
             folder.mkdir(parents=True)
-            for seed in range(4):
+            for seed in islice(seeds, 4):
                 Image.fromarray(draw_photo(64, 48, seed)).save(folder / f"{seed}.jpg")
     folder = tmp_path / "data" / "train" / "cat"
     for name, content in (GOOD | BAD | HIDDEN).items():
