@@ -57,7 +57,7 @@ class BenchOptions:
         return find_photos(self.flags.photos, lambda: load_dataset(self.source).train.files, _MOST_IMAGES, check=False)
 
 
-def parse_options(arguments: Sequence[str], description: str = "") -> BenchOptions:
+def parse_options(arguments: Sequence[str], description: str) -> BenchOptions:
     """Parse flags and overrides.
 
     Args:
@@ -93,7 +93,6 @@ def _parser(description: str) -> Parser:
         metavar="N",
         help="CPU threads of a DALI pipeline (default: one per core, at most 16)",
     )
-    parser.add_argument("--half", action="store_true", help="make float16 instead of float32 images")
     parser.add_argument(
         "--workers",
         type=whole_number(1),
@@ -115,7 +114,6 @@ def _parser(description: str) -> Parser:
     parser.add_argument(
         "--photos", type=Path, metavar="DIR", help="use the images in this folder, at any depth, instead of data"
     )
-    parser.add_argument("--start", action="store_true", help="also measure the start of a process")
     parser.add_argument(
         "--sources", action="store_true", help="compare sources instead: the train images in the format of each"
     )
