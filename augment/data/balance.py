@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import Dataset
+from augment.data.dataset import NOUNS, Dataset
 from augment.data.selection import draw
 from augment.support.errors import UserError
 from augment.support.text import amount
@@ -96,8 +96,7 @@ def describe_balance(dataset: Dataset, how: str) -> str:
     low, high = int(np.where(weights > 0, weights, np.inf).argmin()), int(weights.argmax())
     if weights[low] == weights[high] == 1:
         return _BALANCED
-    kind = "label" if dataset.task == "multilabel" else "class"
     return (
-        f"balance: in the training loss the {kind} {names[low]} weighs {weights[low]:.3g}, {names[high]} "
-        f"{weights[high]:.3g}; validation is not weighed"
+        f"balance: in the training loss the {NOUNS[dataset.task]} {names[low]} weighs {weights[low]:.3g}, "
+        f"{names[high]} {weights[high]:.3g}; validation is not weighed"
     )

@@ -198,7 +198,7 @@ def _strata(targets: Sequence[Target], task: Task) -> NDArray[np.int64]:
     return np.array([number[labels] for labels in targets], np.int64)
 
 
-def whole_batches(files: Sequence[ImageRef], batch_size: int, least: int = 32) -> tuple[ImageRef, ...]:
-    """Repeat images to a whole number of batches, at least `least`, so that partial batches do not affect timings."""
-    count = max(-(-len(files) // batch_size), least) * batch_size
+def whole_batches(files: Sequence[ImageRef], batch_size: int) -> tuple[ImageRef, ...]:
+    """Repeat images to a whole number of batches, at least 32, so that partial batches do not affect timings."""
+    count = max(-(-len(files) // batch_size), 32) * batch_size
     return tuple(files[i % len(files)] for i in range(count))

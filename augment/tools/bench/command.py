@@ -4,8 +4,8 @@ Rows are interleaved: each round runs every row for a few seconds, so that a tem
 all of them. Rows that are not being timed are idle: batches that threads or workers have prefetched are consumed before
 the clock starts, and work that is still running when it stops is waited for.
 
-With --sources, the same images are written in the format of every source, including folders, to a temporary folder, and
-read once before the measurement, so that the disk does not matter.
+With --sources, the same images are written in the format of every source, including folders, to a temporary folder (in
+$TMPDIR, or /tmp), and read once before the measurement, so that the disk does not matter.
 """
 
 from collections.abc import Sequence

@@ -119,9 +119,6 @@ def _parser(description: str) -> Parser:
     )
     parser.add_argument("--only", metavar="NAME", help="with --sources: compare only this source with folders")
     parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="with --sources: create the temporary folder in this folder"
-    )
-    parser.add_argument(
         "--transform", action="store_true", help="measure augment.Transform, kornia and torchvision on a decoded batch"
     )
     parser.add_argument(

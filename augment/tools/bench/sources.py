@@ -39,7 +39,7 @@ def compare_sources(options: BenchOptions) -> BenchReport:
         raise UserError("data: images with several labels or numbers are not compared. Allowed: one class each.")
     setup = Setup.of(options.aug, dataset.train.files, flags)
     names = [name for name in SOURCES if name in ("folder", flags.only or name)]
-    with TemporaryDirectory(prefix="sources-", dir=flags.dir) as folder:
+    with TemporaryDirectory(prefix="sources-") as folder:
         results = measure(_contenders(names, dataset, Path(folder)), setup, flags)
     settings = settings_of(setup, flags)
     lines = tuple(filter(None, [describe_check(dataset.train.files, flags.rounds)]))

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from augment.data.dataset import ImageRef
+from augment.data.dataset import NOUNS, ImageRef
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import open_image, to_rgb
 from augment.drawing.style import INK, TITLE, frame
@@ -26,7 +26,7 @@ from augment.tools.info.page import (
     draw_shares,
     legend,
 )
-from augment.tools.info.summary import NOUNS, Info
+from augment.tools.info.summary import Info
 from augment.tools.info.text import headline
 
 NAMED = 40  # classes, up to which each has a bar with its name

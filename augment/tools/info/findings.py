@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.dataset import NOUNS
 from augment.data.faults import CONVERT, NOT_DECODED
 from augment.data.sources.notices import describe_foreign
+from augment.recipe.steps import SPLITS
 from augment.support.text import amount, list_some, percent, plural
-from augment.tools.info.summary import GRAY, NOUNS, SPLITS, Info
+from augment.tools.info.summary import GRAY, Info
 
 IMBALANCE = 5.0  # train images of the largest class / those of the smallest
 FEW = 10  # train images of a class

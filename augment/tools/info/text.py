@@ -6,10 +6,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from augment.data.dataset import NOUNS
+from augment.recipe.steps import SPLITS
 from augment.support.text import amount, clip, list_some, short_number
 from augment.tools.info.duplicates import Tally
 from augment.tools.info.findings import Finding
-from augment.tools.info.summary import NOUNS, SPLITS, Info
+from augment.tools.info.summary import Info
 
 LISTED = 24  # classes, up to which all are listed; of more, only the largest and smallest
 _ENDS = 8
