@@ -57,6 +57,14 @@ def test_gaps_between_numbers_are_logged(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
+def test_labels_that_begin_at_one_get_a_hint(caplog: pytest.LogCaptureFixture) -> None:
+    assert understand([1, 2], [1, 2], offset=1).classes == ("1", "2")
+    assert not caplog.records
+    assert understand([1, 2], [0, 1, 2]).classes == ("0", "1", "2")
+    hint = "1 of 3 classes has no image in train: 0. Do labels begin at 1? Then set data.label_offset=1."
+    assert caplog.messages == [hint]
+
+
 def test_an_offset_applies_to_numbers_only() -> None:
     found = understand([7, 5], [6, 5], offset=5)
     assert (found.classes, found.train.targets, found.val.targets) == (("5", "6", "7"), (2, 0), (1, 0))
