@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import NOUNS, Dataset
+from augment.data.dataset import Dataset
 from augment.data.selection import rank_within
 from augment.support.errors import UserError
 from augment.support.text import amount
@@ -95,6 +95,6 @@ def describe_balance(dataset: Dataset, how: str) -> str:
     if weights[low] == weights[high] == 1:
         return _BALANCED
     return (
-        f"balance: in the training loss the {NOUNS[dataset.task]} {names[low]} weighs {weights[low]:.3g}, "
+        f"balance: in the training loss the {dataset.noun} {names[low]} weighs {weights[low]:.3g}, "
         f"{names[high]} {weights[high]:.3g}; validation is not weighed"
     )

@@ -144,6 +144,11 @@ class Dataset:
     copies: Mapping[ImageRef, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
+    @property
+    def noun(self) -> str:
+        """What one of `classes` is called."""
+        return NOUNS.get(self.task, "class")
+
 
 def check_dataset(dataset: object, what: str) -> Dataset:
     """Return what a source has loaded, after a check that it is a data set as described above.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import NOUNS
 from augment.data.faults import CONVERT, NOT_DECODED
 from augment.data.sources.notices import describe_foreign
 from augment.recipe.steps import SPLITS
@@ -135,7 +134,7 @@ def _duplicates(info: Info) -> Iterator[Finding]:
 
 def _classes(info: Info) -> Iterator[Finding]:
     names, (train, val) = info.data.classes, info.counts.T
-    labels, noun = info.data.task == "multilabel", NOUNS[info.data.task]
+    labels, noun = info.data.task == "multilabel", info.data.noun
     if len(names) == 1 and not labels:
         yield Finding("one_class", "There is only one class: there is nothing to classify.")
     has = ("has", "have")
