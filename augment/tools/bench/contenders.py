@@ -1,6 +1,6 @@
 """The contenders of the benchmark: ways to bring the same images to the device, each an endless stream of batches."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,10 +34,19 @@ def find_contenders(names: Sequence[str], contenders: Sequence[Contender]) -> li
         UserError: there is no such row; the message suggests the closest one.
     """
     known = {row.name: row for row in contenders}
+    return [known[name] for name in select_rows(names, known)]
+
+
+def select_rows(names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the known names that are among `names`, or all of them if that is empty.
+
+    Raises:
+        UserError: a name is not known; the message suggests the closest one.
+    """
     for name in names:
         if name not in known:
             raise UserError(f"--rows: unknown row '{name}'.{suggest(name, known)}")
-    return [row for row in contenders if not names or row.name in names]
+    return [name for name in known if not names or name in names]
 
 
 def recipe_stream(setup: Setup, aug: Aug | None = None) -> Stream:

@@ -26,7 +26,7 @@ _EXAMPLES = """\
   python -m augment bench +aug=imagenette --transform                     on a decoded batch in memory
   python -m augment bench +aug=imagenette --peers                         a model trained from other loaders, too
   python -m augment bench --sources +aug=imagenette                       the same images from each source
-  python -m augment bench --sources data=folder data.root=DIR --only tfrecord   tfrecord and folders only
+  python -m augment bench --sources data=folder data.root=DIR --rows tfrecord   tfrecord and folders only
 """
 
 
@@ -100,7 +100,13 @@ def _parser(description: str) -> Parser:
         metavar="N",
         help="worker processes of a DataLoader (default: one per core)",
     )
-    parser.add_argument("--rows", type=_names, default=(), metavar="NAME,NAME", help="measure only these rows")
+    parser.add_argument(
+        "--rows",
+        type=_names,
+        default=(),
+        metavar="NAME,NAME",
+        help="measure only these rows; with --sources, these sources and folder",
+    )
     parser.add_argument(
         "--also", type=_names, default=(), metavar="NAME,NAME", help="add rows for other recipes of conf/aug, fused"
     )
@@ -117,7 +123,6 @@ def _parser(description: str) -> Parser:
     parser.add_argument(
         "--sources", action="store_true", help="compare sources instead: the train images in the format of each"
     )
-    parser.add_argument("--only", metavar="NAME", help="with --sources: compare only this source with folders")
     parser.add_argument(
         "--transform", action="store_true", help="measure augment.Transform, kornia and torchvision on a decoded batch"
     )

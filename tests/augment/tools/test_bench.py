@@ -34,6 +34,7 @@ def test_unknown_row_is_an_error_with_a_suggestion(capsys, photos):
         (["+aug=imagenette", "--also", "rand_augmet"], "rand_augment"),
         (["--ops", "rotat"], "Did you mean 'rotate'"),
         (["--ops", "one_of"], "one_of"),
+        (["--sources"], "--rows: unknown row 'read'"),
         (["--peers", "--model", "resnet-1"], "no model 'resnet-1'"),
     ],
 )
