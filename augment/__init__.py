@@ -21,19 +21,7 @@ if TYPE_CHECKING:
     from augment.cli.compose import Recipe
     from augment.data.dataset import Dataset, Split
     from augment.data.sources.registry import LabeledSource, Source, source
-    from augment.params import (
-        Channels,
-        Choice,
-        Count,
-        Flag,
-        Number,
-        OptionMap,
-        Param,
-        Range,
-        Text,
-        Texts,
-        setting,
-    )
+    from augment.params import Channels, Choice, Count, Flag, Number, OptionMap, Param, Range, Text, Texts, setting
     from augment.pipeline.batch import Batch
     from augment.pipeline.loader import Loader
     from augment.pipeline.transform import Transform

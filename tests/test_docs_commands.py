@@ -112,7 +112,7 @@ def test_the_first_line_of_each_tool_runs(
     (tmp_path / "photos").symlink_to(photos_folder / "val" / "cat")
     package, tool, *arguments = command
     if "--sources" in arguments:
-        arguments += [*BRIEF, *SMALL, "--only", "filelist"]
+        arguments += [*BRIEF, *SMALL, "--rows", "filelist"]
     else:
         arguments += SHORTENED.get((package, tool), [])
     known = {"DIR": str(photos_folder), "RUN_FOLDER": str(run), "OUT": str(tmp_path / "out")}

@@ -17,12 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from augment.cli.choices import check_added_once, check_groups, chosen_files, refuse_deletions, refuse_null_steps
-from augment.cli.conf import (
-    CONF,
-    check_file,
-    config_files,
-    register_folders,
-)
+from augment.cli.conf import CONF, check_file, config_files, register_folders
 from augment.cli.experiment import check_experiment
 from augment.cli.explanation import explain
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words

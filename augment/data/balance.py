@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import Dataset
-from augment.data.selection import draw
+from augment.data.selection import rank_within
 from augment.support.errors import UserError
 from augment.support.text import amount
 
@@ -48,10 +48,8 @@ def oversample(dataset: Dataset, seed: int) -> Dataset:
     targets = np.array(train.targets, np.int64)
     counts = np.bincount(targets)
     whole, rest = np.divmod(counts.max(), np.maximum(counts, 1))
-    order = np.lexsort((draw(len(targets), seed, "oversample"), targets))
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order)) - (np.cumsum(counts) - counts)[targets[order]]
-    more = np.repeat(np.arange(len(targets)), whole[targets] - 1 + (rank < rest[targets])).tolist()
+    one_more = rank_within(targets, seed, "oversample") < rest[targets]
+    more = np.repeat(np.arange(len(targets)), whole[targets] - 1 + one_more).tolist()
     files = train.files + tuple(train.files[index] for index in more)
     repeats = tuple(train.targets[i] for i in more)
     return replace(dataset, train=replace(train, files=files, targets=train.targets + repeats, repeated=len(more)))
@@ -96,8 +94,7 @@ def describe_balance(dataset: Dataset, how: str) -> str:
     low, high = int(np.where(weights > 0, weights, np.inf).argmin()), int(weights.argmax())
     if weights[low] == weights[high] == 1:
         return _BALANCED
-    kind = "label" if dataset.task == "multilabel" else "class"
     return (
-        f"balance: in the training loss the {kind} {names[low]} weighs {weights[low]:.3g}, {names[high]} "
-        f"{weights[high]:.3g}; validation is not weighed"
+        f"balance: in the training loss the {dataset.noun} {names[low]} weighs {weights[low]:.3g}, "
+        f"{names[high]} {weights[high]:.3g}; validation is not weighed"
     )

@@ -29,6 +29,7 @@ from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import digest, special_kind, write_atomically
 from augment.support.text import amount, plural
+from augment.support.timing import cores
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +219,7 @@ def _judge_all(files: Sequence[ImageRef]) -> Iterator[tuple[ImageRef, _Verdict]]
     if not files:
         return
     chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
-    decoder, threads = Decoder(), len(os.sched_getaffinity(0))
+    decoder, threads = Decoder(), cores()
     with (
         strict_pillow(),
         progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress,

@@ -60,10 +60,11 @@ ImageRef = Path | StoredImage
 # The folder for indexes, caches and images that sources make or download, below the current folder.
 DATA_DIR = "outputs/data"
 
-# The name of a task. Built-in sources know these three: one class, any number of labels, or numbers. A source of a
-# plugin may name another one.
+# The name of a task. Built-in sources know three: one class, any number of labels, or numbers. A source of a plugin may
+# name another one.
 Task = str
-TASKS: tuple[Task, ...] = ("classify", "multilabel", "regress")
+NOUNS: Mapping[Task, str] = {"classify": "class", "multilabel": "label", "regress": "number"}
+TASKS = tuple(NOUNS)
 
 # A class, as an index into `Dataset.classes`; or a number for each of these: 1 for a label that the image has and 0
 # otherwise, or the number to predict.
@@ -142,6 +143,11 @@ class Dataset:
     task: Task = "classify"
     copies: Mapping[ImageRef, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+
+    @property
+    def noun(self) -> str:
+        """What one of `classes` is called."""
+        return NOUNS.get(self.task, "class")
 
 
 def check_dataset(dataset: object, what: str) -> Dataset:

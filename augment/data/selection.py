@@ -65,24 +65,21 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
     """
     first, group = _groups(dataset)
     strata = _strata([dataset.train.targets[index] for index in first.tolist()], dataset.task)
-    order = _order(strata, seed, "val")
     if dataset.task == "classify":
         counts = np.bincount(strata)
         share = np.clip(np.rint(fraction * counts), 1, np.maximum(counts - 1, 0)) * (counts > 1)
-        rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[strata[order]]
-        chosen = rank < share[strata[order]]
+        scored = rank_within(strata, seed, "val") < share[strata]
     else:
         # Spread evenly over the strata, many of which have a single image.
-        numbers = np.arange(len(order) + 1)
-        chosen = np.diff(np.floor(numbers * fraction + 0.5)) > 0
-    if not chosen.any() or chosen.all():
+        numbers = np.arange(len(first) + 1)
+        scored = np.zeros(len(first), np.bool_)
+        scored[_order(strata, seed, "val")] = np.diff(np.floor(numbers * fraction + 0.5)) > 0
+    if not scored.any() or scored.all():
         least = "two images of a class" if dataset.task == "classify" else "more images"
         raise UserError(
             f"data.val_fraction={fraction:g}: train has {amount(len(first), 'image')}, of which val would have "
-            f"{'all' if len(first) and chosen.all() else 'none'}. Allowed: {least}, or another fraction."
+            f"{'all' if len(first) and scored.all() else 'none'}. Allowed: {least}, or another fraction."
         )
-    scored = np.zeros(len(first), np.bool_)
-    scored[order[chosen]] = True
     return _cut(dataset, scored[group])
 
 
@@ -117,17 +114,15 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
         seed: seed of the choice.
     """
     strata = _strata(dataset.train.targets, dataset.task)
-    order = _order(strata, seed, "fraction")
-    indices = np.arange(len(order))
     if dataset.task == "multilabel":
         # Multiples of the golden ratio are spread evenly over any part of the order, however many are taken: most sets
         # of labels are rare, and one image of each would be too many.
-        keep = order[np.argsort(indices * _GOLDEN % 1, kind="stable")[: max(1, round(fraction * len(order)))]]
+        spread = np.argsort(np.arange(len(strata)) * _GOLDEN % 1, kind="stable")
+        keep = np.sort(_order(strata, seed, "fraction")[spread[: max(1, round(fraction * len(strata)))]])
     else:
-        counts = np.bincount(strata)
-        rank = indices - (np.cumsum(counts) - counts)[strata[order]]
-        keep = order[rank < np.maximum(1, np.rint(fraction * counts))[strata[order]]]
-    return replace(dataset, train=take(dataset.train, np.sort(keep)))
+        share = np.maximum(1, np.rint(fraction * np.bincount(strata)))
+        keep = np.flatnonzero(rank_within(strata, seed, "fraction") < share[strata])
+    return replace(dataset, train=take(dataset.train, keep))
 
 
 def take(split: Split, indices: NDArray[np.int64]) -> Split:
@@ -141,7 +136,7 @@ def take_some(split: Split, count: int, seed: int) -> Split:
     """Return some images of a split, chosen at random, in their order; all of them if there are no more."""
     if count >= len(split):
         return split
-    return take(split, np.sort(np.argsort(draw(len(split), seed, "some"))[:count]))
+    return take(split, np.sort(np.argsort(_draw(len(split), seed, "some"))[:count]))
 
 
 def as_left_out(split: Split, names: Collection[str]) -> Split:
@@ -173,14 +168,22 @@ def as_left_out(split: Split, names: Collection[str]) -> Split:
     )
 
 
-def draw(count: int, seed: int, what: str) -> NDArray[np.float64]:
+def rank_within(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.int64]:
+    """Return the position of each image within its stratum, in a random order."""
+    order, counts = _order(strata, seed, what), np.bincount(strata)
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order)) - (np.cumsum(counts) - counts)[strata[order]]
+    return ranks
+
+
+def _draw(count: int, seed: int, what: str) -> NDArray[np.float64]:
     """Return numbers in [0, 1) that depend on the seed and their purpose."""
     return np.random.Generator(np.random.Philox(key=derive_seed(seed, what))).random(count)
 
 
 def _order(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.int64]:
     """Return the indices of images, stratum by stratum, in a random order in each."""
-    return np.lexsort((draw(len(strata), seed, what), strata))
+    return np.lexsort((_draw(len(strata), seed, what), strata))
 
 
 def _strata(targets: Sequence[Target], task: Task) -> NDArray[np.int64]:
@@ -198,7 +201,7 @@ def _strata(targets: Sequence[Target], task: Task) -> NDArray[np.int64]:
     return np.array([number[labels] for labels in targets], np.int64)
 
 
-def whole_batches(files: Sequence[ImageRef], batch_size: int, least: int = 32) -> tuple[ImageRef, ...]:
-    """Repeat images to a whole number of batches, at least `least`, so that partial batches do not affect timings."""
-    count = max(-(-len(files) // batch_size), least) * batch_size
+def whole_batches(files: Sequence[ImageRef], batch_size: int) -> tuple[ImageRef, ...]:
+    """Repeat images to a whole number of batches, at least 32, so that partial batches do not affect timings."""
+    count = max(-(-len(files) // batch_size), 32) * batch_size
     return tuple(files[i % len(files)] for i in range(count))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 from torch import Tensor
 
 from augment.data.decoding import Decoder
@@ -21,7 +21,6 @@ _ALLOWED = (
     "a uint8 tensor or array (N, height, width, 3), a list of uint8 images (height, width, 3) or PIL images, or a "
     "list of bytes"
 )
-_ORIENTATION = 0x0112  # of EXIF; from 5 on, height and width change places
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,7 @@ def _encoded_size(data: NDArray[np.uint8], number: int) -> tuple[int, int]:
     try:
         with Image.open(BytesIO(data.tobytes())) as image:
             width, height = image.size
-            turned = image.getexif().get(_ORIENTATION, 1) >= 5
+            turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5  # height and width change places
     except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
         raise UserError(f"images[{number}] {describe_damage(BytesIO(data.tobytes()))}.") from error
     return (width, height) if turned else (height, width)

@@ -201,7 +201,7 @@ class _Graph:
             exec_dynamic=True,
             concurrency=OperatorConcurrency.FULL,
         )
-        self._device, self._half = device, half
+        self._half = half
         placement = Placement("gpu" if self._cuda else "cpu")
         self._program = program_of(plan, placement)
         with self._pipeline:

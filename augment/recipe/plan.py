@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import get_args
 
 from augment.recipe.layout import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
 from augment.recipe.stage import Stage
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, Step, parse_steps
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, SPLITS, Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
 from augment.support.text import amount
@@ -173,8 +172,8 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
     Raises:
         UserError: an unknown split.
     """
-    if split not in get_args(SplitName):
-        raise UserError(f"split={split}: unknown name.{suggest(split, get_args(SplitName))}")
+    if split not in SPLITS:
+        raise UserError(f"split={split}: unknown name.{suggest(split, SPLITS)}")
     if split == "val":
         return _build(aug, split, aug.val, Views())
     if not aug.views.named:

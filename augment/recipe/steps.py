@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import augment.recipe.ops  # noqa: F401  (registers the built-in ops)
 from augment.params import (
@@ -32,6 +32,7 @@ from augment.support.own_code import load_plugins
 from augment.support.text import amount
 
 SplitName = Literal["train", "val"]
+SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
 # As in torchvision and timm; a pretrained model may bring its own.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -190,7 +191,7 @@ def parse_aug(given: object) -> Aug:
     check_known(given, known, "aug", {op: f"train.{op}" for op in OPS})
     plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, "aug")
     load_plugins(plain["plugins"], "aug.plugins")
-    train, val = (parse_steps(given.get(split), f"aug.{split}") for split in ("train", "val"))
+    train, val = (parse_steps(given.get(split), f"aug.{split}") for split in SPLITS)
     if mixing := [step.key for step in val if step.mixes]:
         raise UserError(f"aug.val.{mixing[0]}: mixes samples and their targets. Allowed: in aug.train only.")
     views = parse_views(given.get("views"), "aug.views", given.get("train"), parse_steps)
@@ -282,7 +283,7 @@ def _parse_nested(op: Op, given: object, params: Mapping[str, Any], key: str) ->
 
 def doubts(aug: Aug) -> Iterator[str]:
     """Yield a note about each range that seems to be meant in another unit."""
-    for split in ("train", "val"):
+    for split in SPLITS:
         yield from _doubts(aug.steps(split), f"aug.{split}")
     for view in aug.views.named:
         yield from _doubts(tuple(s for s in view.steps if s not in aug.train), f"aug.views.{view.name}.steps")

@@ -5,7 +5,6 @@ not, such as AVIF and GIF, become JPEG. Interrupted conversions resume: complete
 Everything that is written is read back by the format's reader and compared by count and checksum.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from augment.data.convert.schema import Schema
 from augment.data.convert.writers import FORMATS
 from augment.support.errors import UserError
 from augment.support.text import amount
+from augment.support.timing import cores
 
 _EXAMPLES = """\
   python -m augment convert data=folder data.root=DIR --to tfrecord --out OUT
@@ -108,12 +108,11 @@ def _parser() -> Parser:
         metavar="MB",
         help="approximate size of a shard in MiB (default: 128)",
     )
-    cores = len(os.sched_getaffinity(0))
     parser.add_argument(
         "--jobs",
         type=whole_number(1, 1024),
-        default=cores,
+        default=cores(),
         metavar="N",
-        help=f"largest number of processes (default: {cores})",
+        help=f"largest number of processes (default: {cores()})",
     )
     return parser

@@ -69,10 +69,10 @@ class Comparison:
     contrast: float
 
 
-def aug_of(steps: int, *, fuse: bool, size: int = SIZE) -> Aug:
+def aug_of(steps: int, *, fuse: bool) -> Aug:
     """Return a recipe of `steps` alternating rotations and warps, applied to every sample."""
     given = {f"step_{i}": {"op": ("rotate", "warp")[i % 2], "p": 1.0} for i in range(steps)}
-    return Aug(size=size, fuse=fuse, mean=None, std=None, plugins=(), val=parse_steps(given, "aug.val"))
+    return Aug(size=SIZE, fuse=fuse, mean=None, std=None, plugins=(), val=parse_steps(given, "aug.val"))
 
 
 def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:

@@ -14,12 +14,10 @@ from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, one_of, readable_errors
 from augment.recipe.diff import Change, diff_settings, diff_steps, diff_views
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import Aug, SplitName, doubts
+from augment.recipe.steps import SPLITS, Aug, SplitName, doubts
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.text import amount
-
-SPLITS: tuple[SplitName, ...] = ("train", "val")
 
 _EXAMPLES = """\
   python -m augment plan +aug=imagenette aug.train.rotate.p=.2                      both splits

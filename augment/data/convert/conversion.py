@@ -25,7 +25,7 @@ from augment.data.convert.lists import CLASSES_FILE
 from augment.data.convert.manifest import MANIFEST, Done, read_manifest, total_checksum
 from augment.data.convert.schema import Schema, Values
 from augment.data.convert.writers import FORMATS, Sample
-from augment.data.dataset import Dataset, ImageRef, Task
+from augment.data.dataset import NOUNS, Dataset, ImageRef
 from augment.data.formats.tfrecord import IMAGE
 from augment.data.images import file_name, name_of, open_image, read_encoded, to_rgb
 from augment.support.console import progress_bar
@@ -153,13 +153,10 @@ def _digest(schema: Schema, splits: Mapping[str, _Pairs]) -> str:
     return digest.hexdigest()
 
 
-_NOUNS: Mapping[Task, str] = {"classify": "class", "multilabel": "label", "regress": "number"}
-
-
 def _check_names(schema: Schema, options: Options) -> None:
-    if schema.task not in _NOUNS:
-        raise UserError(f"data: its task is {schema.task}, which no format can hold. Allowed: {', '.join(_NOUNS)}.")
-    noun = _NOUNS[schema.task]
+    if schema.task not in NOUNS:
+        raise UserError(f"data: its task is {schema.task}, which no format can hold. Allowed: {', '.join(NOUNS)}.")
+    noun = NOUNS[schema.task]
     if len(set(schema.names)) < len(schema.names):
         twice, _ = Counter(schema.names).most_common(1)[0]
         raise UserError(f"data: '{twice}' is the name of more than one {noun}. Allowed: a name each.")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from augment.data.convert.lists import CLASSES_FILE, names_given, typed, use_lists, write_lists
@@ -185,22 +184,20 @@ def _use(source: str, ending: str, out: Path, schema: Schema) -> str:
     return typed(source, settings)
 
 
-FORMATS: Mapping[str, Format] = MappingProxyType(
-    {
-        "folder": Format(
-            "a file each, <split>/<class>/*, or with labels or numbers <split>/* and <split>.csv",
-            _write_folder,
-            _read_folder,
-            _use_folder,
-            write_lists,
-        ),
-        "webdataset": Format("tar shards", _write_tar, _read_tar, partial(_use, "webdataset", ".tar")),
-        "tfrecord": Format(
-            "TFRecord, with the index of DALI's reader",
-            _write_tfrecord,
-            _read_tfrecord,
-            partial(_use, "tfrecord", ".tfrecord"),
-        ),
-        "recordio": Format("MXNet's RecordIO", _write_recordio, _read_recordio, partial(_use, "recordio", ".rec")),
-    }
-)
+FORMATS: Mapping[str, Format] = {
+    "folder": Format(
+        "a file each, <split>/<class>/*, or with labels or numbers <split>/* and <split>.csv",
+        _write_folder,
+        _read_folder,
+        _use_folder,
+        write_lists,
+    ),
+    "webdataset": Format("tar shards", _write_tar, _read_tar, partial(_use, "webdataset", ".tar")),
+    "tfrecord": Format(
+        "TFRecord, with the index of DALI's reader",
+        _write_tfrecord,
+        _read_tfrecord,
+        partial(_use, "tfrecord", ".tfrecord"),
+    ),
+    "recordio": Format("MXNet's RecordIO", _write_recordio, _read_recordio, partial(_use, "recordio", ".rec")),
+}

@@ -5,7 +5,6 @@ of drawing. A thing (see `things`) is transformed by a random homography, drawn 
 averaged down. The train split is small on purpose: a network without augmentation overfits it.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from colorsys import hls_to_rgb
 from pathlib import Path
@@ -16,13 +15,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
-from rich.console import Console
-from rich.progress import track
 
 from augment.data.drawn.things import CLASSES, THINGS, Part, Points, Tone
 from augment.support.background import in_threads
+from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import atomic_path
+from augment.support.timing import cores
 
 # Part of the folder's name; raise it with any change of the drawing, so that no old set is mistaken for a new one.
 VERSION = 1
@@ -214,6 +213,6 @@ def _draw_all(folder: Path, images: Mapping[str, tuple[Any, ...]], draw: Callabl
         draw(*images[name]).save(folder / name, quality=JPEG_QUALITY)
 
     # Threads: Pillow and NumPy release the GIL most of the time.
-    with in_threads(save, images, min(os.cpu_count() or 1, 8)) as done:
-        for _ in track(done, "Drawing the sample set", len(images), console=Console(stderr=True), transient=True):
+    with progress_bar() as progress, in_threads(save, images, min(cores(), 8)) as done:
+        for _ in progress.track(done, len(images), description="Drawing the sample set"):
             pass

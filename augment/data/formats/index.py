@@ -40,7 +40,7 @@ class Index:
 
     spans: NDArray[np.int64]
     labels: Labels
-    keys: bytes = b""
+    keys: bytes
 
     @classmethod
     def of(
@@ -63,7 +63,7 @@ def load_indexes(
     kind: str,
     cache: Path,
     build: Build,
-    companion: Callable[[RecordFile], Path | None] = lambda _: None,
+    companion: Callable[[RecordFile], Path | None],
 ) -> Iterator[tuple[RecordFile, Index]]:
     """Yield each file with its index, which is built unless the cache has an up-to-date one.
 

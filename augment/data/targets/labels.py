@@ -42,10 +42,6 @@ class Labels:
         values = array.ravel().astype(np.float64 if array.dtype.kind == "f" else np.int64)
         return cls(values, np.full(len(array), len(values) // max(len(array), 1), np.int64), rows=True)
 
-    def owner(self, slot: int) -> int:
-        """Return the index of the image that a label belongs to."""
-        return int(np.searchsorted(np.cumsum(self.counts), slot, side="right"))
-
     def lists(self) -> list[list[Label]]:
         """Return the labels of each image."""
         values: list[Label] = self.values.tolist()
@@ -77,7 +73,7 @@ class LabeledSplit:
         """Describe a label and the image that it belongs to."""
         labels = self.labels
         shown = repr(labels.words[labels.values[slot]]) if labels.words else f"{labels.values[slot]:.15g}"
-        return f"{self.name(labels.owner(slot))} has the label {shown}"
+        return f"{self.name(_owner(labels.counts, slot))} has the label {shown}"
 
     def label_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
         """Return an error about the first wrong label, (L,)."""
@@ -104,7 +100,7 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     flat = list(chain.from_iterable(labels))
 
     def describe(slot: int) -> str:
-        return f"{name(int(np.searchsorted(np.cumsum(counts), slot, side='right')))} has the label {flat[slot]!r}"
+        return f"{name(_owner(counts, slot))} has the label {flat[slot]!r}"
 
     kinds = set(map(type, flat))
     if str not in kinds:
@@ -119,6 +115,11 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     words = sorted(set(map(str, flat)))
     indices = {word: index for index, word in enumerate(words)}
     return Labels(np.fromiter((indices[str(label)] for label in flat), np.int64, len(flat)), counts, tuple(words))
+
+
+def _owner(counts: NDArray[np.int64], slot: int) -> int:
+    """Return the index of the image that a label belongs to, given how many each image has."""
+    return int(np.searchsorted(np.cumsum(counts), slot, side="right"))
 
 
 def mixed(described: Iterable[str], key: str = "") -> UserError:

@@ -7,7 +7,6 @@ sides equal other crops. `to_rgb` of `augment.data.images` is copied, too.
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +67,5 @@ def normalize(image: Image.Image, mean: tuple[float, ...], std: tuple[float, ...
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-# Crop ops by name, read-only. To support another crop, add a function.
-CROPS: Mapping[str, Callable[..., Image.Image]] = MappingProxyType(
-    {f.__name__: f for f in (resize, center_crop, letterbox)}
-)
+# Crop ops by name. To support another crop, add a function.
+CROPS: Mapping[str, Callable[..., Image.Image]] = {f.__name__: f for f in (resize, center_crop, letterbox)}

@@ -7,7 +7,6 @@ edges of the image; here their weights are added to those of the edge pixels.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +114,5 @@ def _letterbox(pixels: Tensor, side: Tensor, sides: tuple[Tensor, Tensor], borde
     return Grid(side / 2 + (place - length / 2) * step, step, inside)
 
 
-# Crop ops by name, read-only: how each places the result in the image.
-_GRIDS: Mapping[str, Callable[..., Grid]] = MappingProxyType(
-    {"resize": _resize, "center_crop": _center_crop, "letterbox": _letterbox}
-)
+# Crop ops by name: how each places the result in the image.
+_GRIDS: Mapping[str, Callable[..., Grid]] = {"resize": _resize, "center_crop": _center_crop, "letterbox": _letterbox}

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from augment.data.images import to_rgb
@@ -76,10 +75,11 @@ def _compose_center_crop(size: int, scale: float) -> tuple[list[str], str]:
     return [f"v2.Resize({max(size, round(size / scale))}, antialias=True)", f"v2.CenterCrop({size})"], note
 
 
-# Crop ops by name, read-only: lines of a Compose, and why they are not exact.
-COMPOSE: Mapping[str, Callable[..., tuple[list[str], str]]] = MappingProxyType(
-    {"resize": _compose_resize, "center_crop": _compose_center_crop}
-)
+# Crop ops by name: lines of a Compose, and why they are not exact.
+COMPOSE: Mapping[str, Callable[..., tuple[list[str], str]]] = {
+    "resize": _compose_resize,
+    "center_crop": _compose_center_crop,
+}
 
 
 def python_source(plan: Plan) -> str:

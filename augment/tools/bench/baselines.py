@@ -34,7 +34,7 @@ from augment.data.images import is_decoded, open_image
 from augment.params import Range
 from augment.recipe.plan import build_plan
 from augment.recipe.stage import Stage, step_matrix
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, Step, parse_steps, plain_steps
+from augment.recipe.steps import Aug, Step, parse_steps, plain_steps
 from augment.support.own_code import load_plugins
 from augment.tools.bench.setup import Setup
 
@@ -65,22 +65,20 @@ class PlainRecipe:
         mean: mean of RGB in 0..1.
         std: standard deviation of RGB in 0..1.
         plugins: modules that declare ops.
-        half: whether images are float16 instead of float32.
     """
 
     steps: Mapping[str, Mapping[str, Any]]
     size: int
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
-    plugins: tuple[str, ...] = ()
-    half: bool = False
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    plugins: tuple[str, ...]
 
     @staticmethod
-    def of(aug: Aug, *, half: bool = False) -> "PlainRecipe":
+    def of(aug: Aug) -> "PlainRecipe":
         """Return the recipe of the train split, without steps with p = 0."""
         plan = build_plan(aug, "train")
         steps = plain_steps((plan.crop, *plan.tree))
-        return PlainRecipe(steps, plan.size, plan.mean, plan.std, aug.plugins, half)
+        return PlainRecipe(steps, plan.size, plan.mean, plan.std, aug.plugins)
 
 
 def torchvision_obstacle(setup: Setup) -> str:
@@ -230,12 +228,9 @@ def apply_torchvision(image: Tensor, step: Step, values: Drawn) -> Tensor:
 class _Baseline(Dataset[tuple[Tensor, int]], ABC):
     """A data set of normalized images, (3, size, size), and their indices."""
 
-    def __init__(
-        self, files: Sequence[ImageRef], recipe: PlainRecipe, seed: int = 0, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, files: Sequence[ImageRef], recipe: PlainRecipe, device: torch.device | None = None) -> None:
         self._files = tuple(files)
         self._recipe = recipe
-        self._seed = seed
         values = (recipe.mean, recipe.std)
         self._mean, self._std = (torch.tensor(v, device=device)[:, None, None] * 255 for v in values)
 
@@ -249,7 +244,7 @@ class _Baseline(Dataset[tuple[Tensor, int]], ABC):
     def _rng(self) -> np.random.Generator:
         """The generator of this worker."""
         info = torch.utils.data.get_worker_info()
-        return np.random.default_rng((self._seed, info.id if info else 0))
+        return np.random.default_rng(info.id if info else 0)
 
     @cached_property
     def _steps(self) -> tuple[Step, ...]:
@@ -258,8 +253,7 @@ class _Baseline(Dataset[tuple[Tensor, int]], ABC):
         return parse_steps(self._recipe.steps, "aug.train")
 
     def _normalized(self, image: Tensor) -> Tensor:
-        normalized = image.float().sub_(self._mean).div_(self._std)
-        return normalized.half() if self._recipe.half else normalized
+        return image.float().sub_(self._mean).div_(self._std)
 
     def _drawn(self, rng: np.random.Generator) -> Iterator[tuple[Step, Drawn]]:
         for step in self._steps[1:]:

@@ -4,8 +4,8 @@ Rows are interleaved: each round runs every row for a few seconds, so that a tem
 all of them. Rows that are not being timed are idle: batches that threads or workers have prefetched are consumed before
 the clock starts, and work that is still running when it stops is waited for.
 
-With --sources, the same images are written in the format of every source, including folders, to a temporary folder, and
-read once before the measurement, so that the disk does not matter.
+With --sources, the same images are written in the format of every source, including folders, to a temporary folder (in
+$TMPDIR, or /tmp), and read once before the measurement, so that the disk does not matter.
 """
 
 from collections.abc import Sequence
@@ -26,35 +26,29 @@ def main(arguments: Sequence[str]) -> int:
         # PyTorch and DALI take seconds to import.
         from augment.tools.bench.sources import compare_sources
 
-        report = compare_sources(options) if options.flags.sources else _compare_rows(options, arguments)
+        report = compare_sources(options) if options.flags.sources else _compare_rows(options)
         report.finish(options.flags.out)
     return 0
 
 
-def _compare_rows(options: BenchOptions, arguments: Sequence[str]) -> "BenchReport":
-    """Measure the rows that the flags select; `arguments` are for the processes whose start is measured."""
+def _compare_rows(options: BenchOptions) -> "BenchReport":
+    """Measure the rows that the flags select."""
     from augment.tools.bench.contenders import CONTENDERS, find_contenders, op_contenders, recipe_stream
     from augment.tools.bench.in_memory import TRANSFORM_CONTENDERS
     from augment.tools.bench.measure import make_report, measure, settings_of
     from augment.tools.bench.peers import peers
     from augment.tools.bench.setup import Contender, Setup
-    from augment.tools.bench.startup import measure_start
 
     flags = options.flags
     known = peers(flags.model) if flags.peers else TRANSFORM_CONTENDERS if flags.transform else CONTENDERS
     also = [Contender(name, f"{name}, fused", partial(recipe_stream, aug=aug)) for name, aug in options.also]
     contenders = [*find_contenders(flags.rows, known), *also, *op_contenders(flags.ops)]
-    # First, while the machine is idle.
-    start = measure_start([a for a in arguments if a != "--start"]) if flags.start else None
     setup = Setup.of(options.aug, options.images(), flags)
     results = measure(contenders, setup, flags)
-    settings = {"recipe_name": options.recipe_name, **settings_of(setup, flags), "start": start}
+    settings = {"recipe_name": options.recipe_name, **settings_of(setup, flags)}
     further: dict[str, Any] = {"baselines": ("transform",), "beyond": ()} if flags.transform else {}
     if flags.peers:
         settings["model"] = flags.model
         further = {"baselines": ("fixed", "fused"), "beyond": ("fixed",) if flags.model == "none" else ()}
-    if start:
-        parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in start.items() if name != "total")
-        further["lines"] = (f"first batch of the recipe {start['total']:.2f} s after process start ({parts})",)
     subject = f"{flags.model} fed with {options.recipe_name}" if flags.peers else options.recipe_name
     return make_report(subject, results, settings, **further)

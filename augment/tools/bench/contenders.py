@@ -1,8 +1,9 @@
 """The contenders of the benchmark: ways to bring the same images to the device, each an endless stream of batches."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from nvidia.dali.pipeline import Pipeline
@@ -20,7 +21,7 @@ from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
 from augment.tools.bench import baselines, handwritten
 from augment.tools.bench.baselines import PilDataset, PlainRecipe, TorchvisionDataset, data_loader
-from augment.tools.bench.setup import DALI_PREFETCHED, Batches, Contender, Setup, Stream
+from augment.tools.bench.setup import DALI_PREFETCHED, Contender, Setup, Stream
 
 # Batches that PyTorch's DataLoader prefetches per worker.
 WORKER_PREFETCHED = 2
@@ -33,15 +34,24 @@ def find_contenders(names: Sequence[str], contenders: Sequence[Contender]) -> li
         UserError: there is no such row; the message suggests the closest one.
     """
     known = {row.name: row for row in contenders}
+    return [known[name] for name in select_rows(names, known)]
+
+
+def select_rows(names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the known names that are among `names`, or all of them if that is empty.
+
+    Raises:
+        UserError: a name is not known; the message suggests the closest one.
+    """
     for name in names:
         if name not in known:
             raise UserError(f"--rows: unknown row '{name}'.{suggest(name, known)}")
-    return [row for row in contenders if not names or row.name in names]
+    return [name for name in known if not names or name in names]
 
 
 def recipe_stream(setup: Setup, aug: Aug | None = None) -> Stream:
     """Return the stream of a recipe as in training, by default of the configured one."""
-    return Stream(_loader(setup, aug or setup.aug))
+    return Stream(len(batch) for batch in loaded(setup, aug or setup.aug))
 
 
 def op_contenders(names: Sequence[str]) -> list[Contender]:
@@ -76,11 +86,6 @@ def without_steps(aug: Aug) -> Aug:
     return replace(aug, train=crop(aug.train), views=replace(aug.views, named=named))
 
 
-def _loader(setup: Setup, aug: Aug) -> Batches:
-    for batch in loaded(setup, aug):
-        yield len(batch)
-
-
 def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
     """Yield batches of a recipe as in training, endlessly."""
     split = Split(setup.files, (0,) * len(setup.files))
@@ -93,7 +98,6 @@ def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
         classes="0123456789",  # for ops that mix targets
         placement=place(aug, setup.files[: setup.photos], setup.device, threads=setup.threads),
         threads=setup.threads,
-        half=setup.half,
     )
     try:
         while True:
@@ -105,7 +109,7 @@ def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
 def _cached(setup: Setup) -> Stream:
     # The first epoch fills the cache.
     warmup = -(-setup.photos // setup.batch_size) + 2 * DALI_PREFETCHED
-    return Stream(_loader(setup, replace(setup.aug, fuse=True, cache="gpu")), warmup=warmup)
+    return replace(recipe_stream(setup, replace(setup.aug, fuse=True, cache="gpu")), warmup=warmup)
 
 
 def no_cache(setup: Setup) -> str:
@@ -119,30 +123,26 @@ def no_cache(setup: Setup) -> str:
 
 
 def _dali(build: Callable[[Setup], Pipeline], setup: Setup) -> Stream:
-    return Stream(_outputs(build(setup), setup))
+    return Stream(setup.batch_size for _ in outputs(build(setup), setup))
 
 
-def _outputs(pipeline: Pipeline, setup: Setup) -> Batches:
+def outputs(pipeline: Pipeline, setup: Setup) -> Iterator[Any]:
+    """Yield the batches of a pipeline with one output, endlessly."""
     # As in the loader, without waiting for the GPU.
     stream = torch.cuda.current_stream() if setup.device.type == "cuda" else None
     pipeline.build()
     while True:
-        pipeline.run(stream)
-        yield setup.batch_size
+        yield from pipeline.run(stream)
 
 
 # --- PyTorch's DataLoader ---
 
 
 def _workers(dataset: type[PilDataset] | type[TorchvisionDataset], setup: Setup) -> Stream:
-    made = dataset(setup.files, PlainRecipe.of(setup.aug, half=setup.half))
+    made = dataset(setup.files, PlainRecipe.of(setup.aug))
     prefetched = WORKER_PREFETCHED * setup.workers + 1
-    return Stream(_from_workers(made, setup), prefetched, stride=setup.workers, warmup=prefetched)
-
-
-def _from_workers(dataset: PilDataset | TorchvisionDataset, setup: Setup) -> Batches:
-    for images in from_workers(dataset, setup):
-        yield len(images)
+    batches = (len(images) for images in from_workers(made, setup))
+    return Stream(batches, prefetched, stride=setup.workers, warmup=prefetched)
 
 
 def from_workers(dataset: PilDataset | TorchvisionDataset, setup: Setup) -> Iterator[Tensor]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -143,15 +142,13 @@ def _samples(split: Split) -> Iterator[tuple[bytes, int]]:
         yield bytes(read_encoded(image)), target
 
 
-_WRITERS: Mapping[str, Callable[[Split, Path], None]] = MappingProxyType(
-    {
-        "filelist": _write_list,
-        "own": _write_list,
-        "lmdb": _write_lmdb,
-        "parquet": _write_parquet,
-        "numpy": _write_numpy,
-    }
-)
+_WRITERS: Mapping[str, Callable[[Split, Path], None]] = {
+    "filelist": _write_list,
+    "own": _write_list,
+    "lmdb": _write_lmdb,
+    "parquet": _write_parquet,
+    "numpy": _write_numpy,
+}
 
 _ENDINGS = {
     "folder": "",

@@ -71,7 +71,7 @@ def handwritten_pipeline(setup: Setup) -> Pipeline:
                     images = translate(images, step, plan.size)
         return fn.crop_mirror_normalize(
             images,
-            dtype=types.FLOAT16 if setup.half else types.FLOAT,
+            dtype=types.FLOAT,
             output_layout="HWC",
             mean=[255 * m for m in plan.mean],
             std=[255 * s for s in plan.std],

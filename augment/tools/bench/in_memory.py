@@ -56,7 +56,7 @@ def _row(make: Callable[[Setup], Callable[[Tensor], Tensor]], setup: Setup) -> S
 
 def _transform(setup: Setup) -> Callable[[Tensor], Tensor]:
     recipe = Recipe(setup.aug, 0, (), {})
-    transform = Transform(recipe, device=setup.device, half=setup.half, threads=setup.threads, classes=10)
+    transform = Transform(recipe, device=setup.device, threads=setup.threads, classes=10)
     if not setup.plan.batch_stages:
         return transform
     targets = torch.zeros(setup.batch_size, dtype=torch.int64, device=setup.device)
@@ -64,7 +64,7 @@ def _transform(setup: Setup) -> Callable[[Tensor], Tensor]:
 
 
 def _torchvision(setup: Setup, *, each: bool) -> Callable[[Tensor], Tensor]:
-    dataset = TorchvisionDataset((), PlainRecipe.of(setup.aug, half=setup.half), device=setup.device)
+    dataset = TorchvisionDataset((), PlainRecipe.of(setup.aug), device=setup.device)
 
     def apply(batch: Tensor) -> Tensor:
         planes = batch.permute(0, 3, 1, 2)
@@ -87,7 +87,7 @@ def kornia_steps(setup: Setup, steps: Sequence[Step]) -> Callable[[Tensor], Tens
 
     def apply(batch: Tensor) -> Tensor:
         images: Tensor = modules(batch.float() / 255)
-        return images.half() if setup.half else images
+        return images
 
     return apply
 

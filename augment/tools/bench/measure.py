@@ -124,7 +124,6 @@ def settings_of(setup: Setup, flags: Namespace) -> dict[str, Any]:
         "seconds": flags.seconds,
         "threads": setup.threads,
         "workers": setup.workers,
-        "half": setup.half,
         "photos": {
             "count": len(files),
             "mean_bytes": float(np.mean(lengths)),

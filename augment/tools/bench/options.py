@@ -26,7 +26,7 @@ _EXAMPLES = """\
   python -m augment bench +aug=imagenette --transform                     on a decoded batch in memory
   python -m augment bench +aug=imagenette --peers                         a model trained from other loaders, too
   python -m augment bench --sources +aug=imagenette                       the same images from each source
-  python -m augment bench --sources data=folder data.root=DIR --only tfrecord   tfrecord and folders only
+  python -m augment bench --sources data=folder data.root=DIR --rows tfrecord   tfrecord and folders only
 """
 
 
@@ -57,7 +57,7 @@ class BenchOptions:
         return find_photos(self.flags.photos, lambda: load_dataset(self.source).train.files, _MOST_IMAGES, check=False)
 
 
-def parse_options(arguments: Sequence[str], description: str = "") -> BenchOptions:
+def parse_options(arguments: Sequence[str], description: str) -> BenchOptions:
     """Parse flags and overrides.
 
     Args:
@@ -93,7 +93,6 @@ def _parser(description: str) -> Parser:
         metavar="N",
         help="CPU threads of a DALI pipeline (default: one per core, at most 16)",
     )
-    parser.add_argument("--half", action="store_true", help="make float16 instead of float32 images")
     parser.add_argument(
         "--workers",
         type=whole_number(1),
@@ -101,7 +100,13 @@ def _parser(description: str) -> Parser:
         metavar="N",
         help="worker processes of a DataLoader (default: one per core)",
     )
-    parser.add_argument("--rows", type=_names, default=(), metavar="NAME,NAME", help="measure only these rows")
+    parser.add_argument(
+        "--rows",
+        type=_names,
+        default=(),
+        metavar="NAME,NAME",
+        help="measure only these rows; with --sources, these sources and folder",
+    )
     parser.add_argument(
         "--also", type=_names, default=(), metavar="NAME,NAME", help="add rows for other recipes of conf/aug, fused"
     )
@@ -115,13 +120,8 @@ def _parser(description: str) -> Parser:
     parser.add_argument(
         "--photos", type=Path, metavar="DIR", help="use the images in this folder, at any depth, instead of data"
     )
-    parser.add_argument("--start", action="store_true", help="also measure the start of a process")
     parser.add_argument(
         "--sources", action="store_true", help="compare sources instead: the train images in the format of each"
-    )
-    parser.add_argument("--only", metavar="NAME", help="with --sources: compare only this source with folders")
-    parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="with --sources: create the temporary folder in this folder"
     )
     parser.add_argument(
         "--transform", action="store_true", help="measure augment.Transform, kornia and torchvision on a decoded batch"

@@ -30,7 +30,7 @@ from augment.support.background import in_threads
 from augment.support.errors import UserError
 from augment.tools.bench import baselines, handwritten
 from augment.tools.bench.baselines import PlainRecipe, TorchvisionDataset
-from augment.tools.bench.contenders import WORKER_PREFETCHED, from_workers, loaded, no_cache, without_steps
+from augment.tools.bench.contenders import WORKER_PREFETCHED, from_workers, loaded, no_cache, outputs, without_steps
 from augment.tools.bench.in_memory import kornia_obstacle, kornia_steps
 from augment.tools.bench.peer_datasets import Crops, TimmDataset
 from augment.tools.bench.setup import DALI_PREFETCHED, Batches, Contender, Setup, Stream
@@ -124,8 +124,7 @@ def _trained(training: Training, feed: Feed, setup: Setup) -> Batches:
 
 
 def _fixed(setup: Setup) -> Iterator[Tensor]:
-    kind = torch.float16 if setup.half else torch.float32
-    batch = torch.randn(setup.batch_size, 3, setup.aug.size, setup.aug.size, device=setup.device, dtype=kind)
+    batch = torch.randn(setup.batch_size, 3, setup.aug.size, setup.aug.size, device=setup.device)
     while True:
         yield batch
 
@@ -136,11 +135,7 @@ def _ours(setup: Setup, aug: Aug) -> Iterator[Tensor]:
 
 
 def _dali(setup: Setup) -> Iterator[Tensor]:
-    pipeline = handwritten.handwritten_pipeline(setup)
-    pipeline.build()
-    stream = torch.cuda.current_stream() if setup.device.type == "cuda" else None
-    while True:
-        (images,) = pipeline.run(stream)
+    for images in outputs(handwritten.handwritten_pipeline(setup), setup):
         yield from_dlpack(images.as_tensor()).permute(0, 3, 1, 2)
 
 
@@ -148,12 +143,11 @@ def _dali(setup: Setup) -> Iterator[Tensor]:
 
 
 def _torchvision(setup: Setup) -> Iterator[Tensor]:
-    return from_workers(TorchvisionDataset(setup.files, PlainRecipe.of(setup.aug, half=setup.half)), setup)
+    return from_workers(TorchvisionDataset(setup.files, PlainRecipe.of(setup.aug)), setup)
 
 
 def _torchvision_gpu(setup: Setup) -> Iterator[Tensor]:
-    recipe = PlainRecipe.of(setup.aug, half=setup.half)
-    dataset = TorchvisionDataset((), recipe, device=setup.device)
+    dataset = TorchvisionDataset((), PlainRecipe.of(setup.aug), device=setup.device)
     with in_threads(_read, _shuffled(setup), setup.threads, ahead=DALI_PREFETCHED) as read:
         for encoded in read:
             decoded = decode_jpeg(encoded, ImageReadMode.RGB, device=setup.device)
@@ -207,7 +201,6 @@ def _timm(setup: Setup) -> Iterator[Tensor]:
         use_prefetcher=cuda,
         pin_memory=cuda,
         device=setup.device,
-        img_dtype=torch.float16 if setup.half else torch.float32,
     )  # fmt: skip
     context = get_context("forkserver")  # DALI does not survive a fork
     context.set_forkserver_preload([baselines.__name__])

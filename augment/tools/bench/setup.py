@@ -32,7 +32,6 @@ class Setup:
         threads: CPU threads of a DALI pipeline.
         workers: worker processes of a DataLoader.
         device: where batches are delivered.
-        half: whether images are float16.
     """
 
     aug: Aug
@@ -42,7 +41,6 @@ class Setup:
     threads: int = 1
     workers: int = 1
     device: torch.device = _CPU
-    half: bool = False
 
     @staticmethod
     def of(aug: Aug, files: Sequence[ImageRef], flags: Namespace) -> "Setup":
@@ -52,7 +50,7 @@ class Setup:
         if device.type == "cpu":
             keep_freed_memory()
         whole = whole_batches(files, batch_size)
-        return Setup(aug, whole, len(files), batch_size, flags.threads, flags.workers, device, flags.half)
+        return Setup(aug, whole, len(files), batch_size, flags.threads, flags.workers, device)
 
     @property
     def plan(self) -> Plan:

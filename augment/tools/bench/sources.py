@@ -12,11 +12,11 @@ from augment.data.dataset import Dataset, ImageRef
 from augment.data.selection import whole_batches
 from augment.data.sources import load_dataset
 from augment.support.console import progress_bar
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError
 from augment.support.text import amount
 from augment.support.timing import cores
 from augment.tools.bench.checking import describe_check
-from augment.tools.bench.contenders import recipe_stream
+from augment.tools.bench.contenders import recipe_stream, select_rows
 from augment.tools.bench.formats import SOURCES, load_as
 from augment.tools.bench.measure import make_report, measure, read_all, settings_of
 from augment.tools.bench.options import BenchOptions
@@ -29,17 +29,15 @@ def compare_sources(options: BenchOptions) -> BenchReport:
     """Measure the recipe on the train images in the format of every source.
 
     Raises:
-        UserError: --only names no source, or the images have several labels or numbers.
+        UserError: --rows names no source, or the images have several labels or numbers.
     """
     flags = options.flags
-    if flags.only not in (None, *SOURCES):
-        raise UserError(f"--only: unknown name '{flags.only}'.{suggest(flags.only, SOURCES)}")
+    names = select_rows(("folder", *flags.rows) if flags.rows else (), SOURCES)
     dataset = load_dataset(options.source)
     if dataset.task != "classify":
         raise UserError("data: images with several labels or numbers are not compared. Allowed: one class each.")
     setup = Setup.of(options.aug, dataset.train.files, flags)
-    names = [name for name in SOURCES if name in ("folder", flags.only or name)]
-    with TemporaryDirectory(prefix="sources-", dir=flags.dir) as folder:
+    with TemporaryDirectory(prefix="sources-") as folder:
         results = measure(_contenders(names, dataset, Path(folder)), setup, flags)
     settings = settings_of(setup, flags)
     lines = tuple(filter(None, [describe_check(dataset.train.files, flags.rounds)]))

@@ -4,7 +4,6 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 
@@ -29,7 +28,7 @@ from augment.support.yaml_files import read_yaml
 from augment.tools._photos import find_photos
 from augment.tools.export.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
 
-DALI_FILES: Mapping[Device, str] = MappingProxyType({"cpu": "transform_cpu.dali", "gpu": "transform_gpu.dali"})
+DALI_FILES: Mapping[Device, str] = {"cpu": "transform_cpu.dali", "gpu": "transform_gpu.dali"}
 PYTHON_FILE, TORCHVISION_FILE = "transform.py", "transform_torchvision.py"
 _WHY = {
     PYTHON_FILE: "values halfway between two levels may be rounded to the other one",

@@ -107,44 +107,34 @@ def tally(groups: Sequence[Sequence[int]] | Pairs, train: int, targets: Sequence
     return Tally(len(within[0]), len(within[1]), len(leaked), tuple(contradicting))
 
 
-def near_hashes(hashes: NDArray[np.uint64], most: int = _MOST) -> tuple[Pairs, bool]:
-    """Return (P, 2) indices of hashes that differ in at most `MAX_BITS`, and whether these are all such pairs.
-
-    Args:
-        hashes: (N,) 64-bit hashes.
-        most: stop after about this many pairs.
-    """
-    words = hashes.astype("<u8").view(np.uint8).reshape(-1, _BYTES)
+def near_hashes(hashes: NDArray[np.uint64]) -> tuple[Pairs, bool]:
+    """Return (P, 2) indices of hashes that differ in at most `MAX_BITS`, and whether these are all such pairs."""
     found: NDArray[np.int64] = np.empty(0, np.int64)
-    count = len(hashes)
-    for chosen in combinations(range(_BYTES), _SHARED):
-        keys = (words[:, chosen[0]].astype(np.uint16) * 256 + words[:, chosen[1]]).astype(np.uint16)
-        for a, b in _same(keys):
-            near = _differing(hashes[a] ^ hashes[b]) <= MAX_BITS
-            low, high = np.minimum(a[near], b[near]), np.maximum(a[near], b[near])
-            found = np.union1d(found, low * count + high) if near.any() else found
-            if len(found) > most:
-                return np.stack([found // count, found % count], axis=1)[:most], False
-    return np.stack([found // max(count, 1), found % max(count, 1)], axis=1), True
+    count = max(len(hashes), 1)
+    for a, b in _candidates(hashes):
+        near = _POPCOUNT[(hashes[a] ^ hashes[b]).view(np.uint16).reshape(-1, 4)].sum(axis=1) <= MAX_BITS
+        if near.any():
+            found = np.union1d(found, np.minimum(a, b)[near] * count + np.maximum(a, b)[near])
+        if len(found) > _MOST:
+            break
+    return np.stack(np.divmod(found[:_MOST], count), axis=1), len(found) <= _MOST
 
 
-def _same(keys: NDArray[np.uint16]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the indices of all pairs of equal keys, in arrays of at most N pairs."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    begins = np.arange(len(keys))
-    distance = 0
-    while len(begins):
-        distance += 1
-        begins = begins[begins + distance < len(keys)]
-        begins = begins[ordered[begins] == ordered[begins + distance]]
-        if len(begins):
-            yield order[begins], order[begins + distance]
-
-
-def _differing(bits: NDArray[np.uint64]) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = _POPCOUNT[bits.view(np.uint16).reshape(-1, 4)].sum(axis=1, dtype=np.int64)
-    return counts
+def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the indices of all pairs of hashes with two equal bytes, in arrays of at most N pairs."""
+    words = hashes.astype("<u8").view(np.uint8).reshape(-1, _BYTES).astype(np.uint16)
+    for one, other in combinations(range(_BYTES), _SHARED):
+        keys = 256 * words[:, one] + words[:, other]
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        begins = np.arange(len(keys))
+        distance = 0
+        while len(begins):
+            distance += 1
+            begins = begins[begins + distance < len(keys)]
+            begins = begins[ordered[begins] == ordered[begins + distance]]
+            if len(begins):
+                yield order[begins], order[begins + distance]
 
 
 def _confirmed(images: Sequence[ImageRef], scan: Scan, pairs: Pairs) -> Pairs:

@@ -26,7 +26,7 @@ from augment.tools.info.page import (
     draw_shares,
     legend,
 )
-from augment.tools.info.summary import NOUNS, Info
+from augment.tools.info.summary import Info
 from augment.tools.info.text import headline
 
 NAMED = 40  # classes, up to which each has a bar with its name
@@ -80,7 +80,7 @@ def _draw_bars(page: Page, info: Info) -> None:
                       fontsize=SMALL, color=INK)  # fmt: skip
     axes.set_yticks(positions, names, fontproperties=font(TEXT), parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    frame(axes, f"Images per {NOUNS[info.data.task]}, train + val", "", TEXT, grid="x")
+    frame(axes, f"Images per {info.data.noun}, train + val", "", TEXT, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     axes.xaxis.set_major_formatter(THOUSANDS)
     axes.set_xlim(0, 1.12 * max(info.counts.sum(axis=1).max(), 1))
@@ -105,7 +105,7 @@ def _draw_ranks(page: Page, info: Info) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     names = [shorten(drawable(info.data.classes[index]), 2.5 * DPI, TEXT) for index in order[[0, -1]].tolist()]
     largest, smallest = (f"{name}: {count:,}" for name, count in zip(names, train[[0, -1]].tolist(), strict=True))
-    frame(axes, f"Images per {NOUNS[info.data.task]}, largest in train first: {largest} ... {smallest}", "rank", TEXT)
+    frame(axes, f"Images per {info.data.noun}, largest in train first: {largest} ... {smallest}", "rank", TEXT)
     axes.xaxis.set_major_formatter(THOUSANDS)
     axes.yaxis.set_major_formatter(THOUSANDS)
     legend(axes)

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from augment.data.faults import CONVERT, NOT_DECODED
 from augment.data.sources.notices import describe_foreign
+from augment.recipe.steps import SPLITS
 from augment.support.text import amount, list_some, percent, plural
-from augment.tools.info.summary import GRAY, NOUNS, SPLITS, Info
+from augment.tools.info.summary import GRAY, Info
 
 IMBALANCE = 5.0  # train images of the largest class / those of the smallest
 FEW = 10  # train images of a class
@@ -133,7 +134,7 @@ def _duplicates(info: Info) -> Iterator[Finding]:
 
 def _classes(info: Info) -> Iterator[Finding]:
     names, (train, val) = info.data.classes, info.counts.T
-    labels, noun = info.data.task == "multilabel", NOUNS[info.data.task]
+    labels, noun = info.data.task == "multilabel", info.data.noun
     if len(names) == 1 and not labels:
         yield Finding("one_class", "There is only one class: there is nothing to classify.")
     has = ("has", "have")

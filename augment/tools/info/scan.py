@@ -1,6 +1,5 @@
 """Scan all images: the size and format of each, and hashes of its bytes and of its looks."""
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
@@ -18,6 +17,7 @@ from augment.data.images import is_decoded, read_encoded
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
+from augment.support.timing import cores
 from augment.tools.info.luma import BLANK, perceptual_hash, read_luma
 
 DECODED = "decoded"  # stands for the format of raw pixels
@@ -40,7 +40,6 @@ FACTS = np.dtype(
     ]
 )
 
-_ORIENTATION = 0x0112
 _SIDEWAYS = 5  # the first of the EXIF orientations that swap width and height
 _THREADS = 8
 _CHUNK = 64
@@ -77,7 +76,7 @@ def scan_images(images: Sequence[ImageRef]) -> Scan:
     with (
         strict_pillow(),
         progress_bar(quiet=len(images) <= _PROGRESS_FROM) as progress,
-        in_threads(scan_chunk, starts, max(_THREADS, len(os.sched_getaffinity(0)))) as scanned,
+        in_threads(scan_chunk, starts, max(_THREADS, cores())) as scanned,
     ):
         task = progress.add_task("Scanning images", total=len(images))
         for start, found in zip(starts, scanned, strict=True):
@@ -119,7 +118,7 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[Any
         mode += "A"  # a transparent color or palette entry
     orientation = 1
     with suppress(*DECODER_ERRORS):  # a corrupt EXIF block rotates nothing
-        found = image.getexif().get(_ORIENTATION, 1)
+        found = image.getexif().get(ExifTags.Base.Orientation, 1)
         orientation = found if found in range(1, 9) else 1
     if orientation >= _SIDEWAYS:
         width, height = height, width

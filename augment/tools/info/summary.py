@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import Dataset, ImageRef, Target
 from augment.data.images import are_paths, name_of
-from augment.recipe.steps import SplitName
+from augment.recipe.steps import SPLITS, SplitName
 from augment.tools.info.duplicates import Copies, Tally, tally
 from augment.tools.info.scan import Scan
 
-SPLITS: tuple[SplitName, ...] = ("train", "val")
-NOUNS = {"classify": "class", "multilabel": "label", "regress": "number"}
 QUANTILES = {"min": 0.0, "1%": 0.01, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "max": 1.0}
 
 # Readable names of Pillow's modes; a trailing A stands for transparency.
@@ -178,9 +176,7 @@ class Info:
 
     def frequent(self, values: NDArray[Any]) -> dict[str, int]:
         """Return how often each of `values`, (N,), occurs among usable images, most frequent first."""
-        names, counts = np.unique(values[self.good], return_counts=True)
-        order = np.argsort(-counts, kind="stable")
-        return {str(names[i]): int(counts[i]) for i in order}
+        return dict(Counter(sorted(values[self.good].tolist())).most_common())
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON."""

@@ -6,10 +6,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from augment.recipe.steps import SPLITS
 from augment.support.text import amount, clip, list_some, short_number
 from augment.tools.info.duplicates import Tally
 from augment.tools.info.findings import Finding
-from augment.tools.info.summary import NOUNS, SPLITS, Info
+from augment.tools.info.summary import Info
 
 LISTED = 24  # classes, up to which all are listed; of more, only the largest and smallest
 _ENDS = 8
@@ -41,7 +42,7 @@ def headline(info: Info) -> str:
     """Return the number of images and classes in one line."""
     data = info.data
     train, val = len(data.train), len(data.val)
-    kinds = amount(len(data.classes), NOUNS[data.task])
+    kinds = amount(len(data.classes), data.noun)
     parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
     return f"{info.source}: {amount(train + val, 'image')}, {parts}; {kinds}"
 

@@ -11,6 +11,7 @@ from augment.cli.compose import compose_recipe
 from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, one_of, png_file, readable_errors, whole_number, writing
 from augment.recipe.op import OPS
+from augment.recipe.steps import SPLITS
 from augment.support.console import progress_bar, text_console
 from augment.support.errors import UserError, suggest
 
@@ -38,7 +39,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--count", type=whole_number(1, 64), metavar="N", help="number of photos (default: 4, with --op 1)"
     )
-    parser.add_argument("--split", type=one_of("train", "val"), default="train", metavar="train|val",
+    parser.add_argument("--split", type=one_of(*SPLITS), default="train", metavar="train|val",
                         help="the split whose steps and photos to draw (default: train)")  # fmt: skip
     parser.add_argument(
         "--seed", type=whole_number(0, 2**31 - 1), metavar="N", help="seed of the draws (default: the configured seed)"

@@ -124,7 +124,6 @@ def test_flags_of_hydra_are_taken_but_change_nothing() -> None:
         ("~data.source.name", "data.source.name: unknown key."),
         ("rotate.p=0.5", "rotate: unknown key. Did you mean 'aug.train.rotate'? Allowed: "),
         ("train.rotate.p=0.5", "train: unknown key. Did you mean 'aug.train'? Allowed: "),
-        ("+aug=imagenete", "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
         ("data=foldr", "data: unknown name 'foldr'. Did you mean 'folder'?"),
         (
             "agu.size=3",

@@ -188,9 +188,10 @@ def test_the_effect_of_balancing_is_described() -> None:
         "balance: 15 training images make 21 samples an epoch, 7 of each class; the smallest, bee, has 3 "
         "images, seen 2.33 times each"
     )
-    assert describe_balance(UNEQUAL, "weights") == (
-        "balance: in the training loss the class ant weighs 0.714, bee 1.67; validation is not weighed"
-    )
+    for data in (UNEQUAL, replace(UNEQUAL, task="a plugin's")):
+        assert describe_balance(data, "weights") == (
+            "balance: in the training loss the class ant weighs 0.714, bee 1.67; validation is not weighed"
+        )
 
 
 @pytest.mark.parametrize(

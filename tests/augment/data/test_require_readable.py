@@ -61,10 +61,3 @@ def test_skip_bad_keeps_the_others_and_names_the_bad_ones(tmp_path: Path, caplog
 def test_skip_bad_with_nothing_left_raises(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"2 of 2 val images cannot be used, so none is left"):
         require_readable(split_of(tmp_path, 0, 2), "val", skip_bad=True)
-
-
-def test_require_readable_uses_the_cache(tmp_path: Path, judged: list[str]) -> None:
-    split = split_of(tmp_path, 2, 0)
-    for _ in range(2):
-        require_readable(split, "train", skip_bad=False, cache=tmp_path / "check.json")
-    assert len(judged) == 2

@@ -8,19 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.params import (
-    CacheSize,
-    Channels,
-    Choice,
-    Count,
-    Flag,
-    Number,
-    Param,
-    Range,
-    Text,
-    Texts,
-    Values,
-)
+from augment.params import CacheSize, Channels, Choice, Count, Flag, Number, Param, Range, Text, Texts, Values
 from augment.support.errors import UserError
 
 KEY = "aug.train.step.parameter"

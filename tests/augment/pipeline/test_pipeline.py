@@ -74,19 +74,6 @@ def test_seeds_ranks_and_epochs_give_other_images(image_files: Split, device: to
         assert (by_index != first_by_index).any(axis=(1, 2, 3)).all()
 
 
-def test_every_epoch_has_the_samplers_draws(tmp_path: Path, device: torch.device) -> None:
-    gray = np.full((8, 8, 3), 100, np.uint8)
-    files = [tmp_path / f"{i}.png" for i in range(5)]
-    for file in files:
-        Image.fromarray(gray).save(file)
-    for split, epochs in (("train", (4, 5, 6)), ("val", (4, 4, 4))):
-        plan = plan_of({"brightness": {"p": 0.6, "factor_range": [0.5, 1.5]}}, split, size=8)  # type: ignore[arg-type]
-        images, _ = run(plan, files, device, batch_size=2, epochs=3, epoch=4)
-        draws = [Sampler(plan, SEED).draw(epoch, 0, 5)["brightness"] for epoch in epochs]
-        factors = np.concatenate([np.where(d["applied"], d["factor"], 1) for d in draws])
-        np.testing.assert_allclose(images[:, 4, 4, 0], 100 * factors, atol=0.51)
-
-
 # --- geometry ---
 
 

@@ -24,18 +24,7 @@ from op_checks import (
 from augment import Transform, UserError, load_recipe
 from augment.data.dataset import ImageRef
 from augment.params import Number, Range
-from augment.recipe.op import (
-    OPS,
-    batch,
-    color,
-    combinator,
-    crop,
-    geometry,
-    local,
-    numpy_op,
-    policy,
-    torch_op,
-)
+from augment.recipe.op import OPS, batch, color, combinator, crop, geometry, local, numpy_op, policy, torch_op
 from augment.recipe.ops.geometry import stack
 from trainer.tools.reference import help_text, op_table
 

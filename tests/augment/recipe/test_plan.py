@@ -9,7 +9,7 @@ from op_cases import NESTED, given, other_values, plan_with
 from augment.recipe.op import OPS, Op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
-from augment.recipe.stage import Draws, Stage, step_matrix
+from augment.recipe.stage import Draws, Stage
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, parse_aug, parse_steps, plain_steps
 
 SIZE = 64
@@ -27,8 +27,6 @@ def always(**values: float) -> Draws:
     """Return the draws of one sample to which a step is applied."""
     return {"applied": np.array([True])} | {name: np.array([value]) for name, value in values.items()}
 
-
-SKIPPED = {"applied": np.array([False])}
 
 # A geometry step and a color step each, as an op and the one value that its range is.
 QUARTER = {"op": "rotate", "angle_range": [90, 90]}
@@ -95,15 +93,6 @@ def test_each_sample_composes_the_steps_that_apply_to_it() -> None:
     np.testing.assert_allclose(turned, [[0, 1, 0], [-1, 0, 0], [0, 0, 1]], atol=1e-6)
     np.testing.assert_array_equal(shifted, [[1, 0, 16], [0, 1, 32], [0, 0, 1]])
     np.testing.assert_array_equal(neither, np.eye(3))
-
-
-def test_color_stage_composes_offsets_too() -> None:
-    plan = plan_of(contrast={}, brightness={})
-    draws = {"contrast": always(factor=0.6), "brightness": always(factor=1.5)}
-    np.testing.assert_allclose(plan.stages[0].matrix(draws, SIZE), [np.c_[0.9 * np.eye(3), np.full(3, 76.8)]])
-    single = step_matrix(plan.steps[0], draws["contrast"], SIZE)
-    expected = np.array([[0.6, 0, 0, 51.2], [0, 0.6, 0, 51.2], [0, 0, 0.6, 51.2], [0, 0, 0, 1]])
-    np.testing.assert_allclose(single[0], expected)
 
 
 def test_two_uses_of_an_op_read_their_own_draws() -> None:

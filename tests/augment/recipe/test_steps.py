@@ -6,7 +6,7 @@ import pytest
 from refusals import refusal, step_refusal
 
 from augment import load_recipe
-from augment.recipe.op import BORDERS, OPS
+from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, Step, parse_aug, parse_steps, plain_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError
@@ -129,8 +129,6 @@ def test_a_bare_step_applies_always() -> None:
         ("imagenette", "aug: 'imagenette' is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug."),
         ([], "aug: [] is not allowed. Allowed: a mapping"),
         ({"size": 0}, "aug.size: 0 is not allowed. Allowed: a whole number from 8 to 4096."),
-        ({"size": 64.0}, "aug.size: 64.0 is not allowed. Did you mean 64? Allowed: a whole number from 8 to 4096."),
-        ({"size": True}, "aug.size: True is not allowed. Allowed: a whole number from 8 to 4096."),
         ({"fuse": "no"}, "aug.fuse: 'no' is not allowed. Did you mean false? Allowed: true or false."),
         (
             {"mean": [124, 116, 104]},
@@ -169,7 +167,6 @@ def test_a_bare_step_applies_always() -> None:
             {"val": {"a": {"op": "gauss_noise"}}},
             "aug.val.a.op: unknown op 'gauss_noise'. Did you mean 'gaussian_noise'? Allowed",
         ),
-        ({"val": {"rotat": {}}}, "aug.val.rotat: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
         ({"val": {3: {}}}, "aug.val.3: unknown op '3'. Allowed: affine, "),
     ],
 )
@@ -181,25 +178,12 @@ def test_mistakes_in_the_section(given: object, message: str) -> None:
     ("params", "message"),
     [
         ({"p": 1.5}, "p: 1.5 is not allowed. Allowed: a number from 0 to 1."),
-        ({"p": -0.1}, "p: -0.1 is not allowed. Allowed: a number from 0 to 1."),
-        ({"p": True}, "p: True is not allowed. Allowed: a number from 0 to 1."),
-        ({"p": "0.5"}, "p: '0.5' is not allowed. Did you mean 0.5? Allowed: a number from 0 to 1."),
-        ({"p": float("nan")}, "p: nan is not allowed. Allowed: a number from 0 to 1."),
-        ({"p": None}, "p: None is not allowed. Allowed: a number from 0 to 1."),
         (
             {"angle_range": [7, -7]},
             "angle_range: [7, -7] is not allowed. Did you mean [-7, 7]? Allowed: [low, high] with low <= high or x for [-x, x] or {values: [...]}, numbers from -360 to 360.",  # noqa: E501
         ),
         ({"angle_range": -7}, "angle_range: -7 is not allowed. Allowed: [low, high]"),
         ({"angle_range": "7"}, "angle_range: '7' is not allowed. Did you mean 7? Allowed: [low, high]"),
-        ({"angle_range": [-7]}, "angle_range: [-7] is not allowed. Allowed: [low, high]"),
-        (
-            {"angle_range": [-7, "7"]},
-            "angle_range: [-7, '7'] is not allowed. Did you mean [-7, 7]? Allowed: [low, high]",
-        ),
-        ({"angle_range": [False, True]}, "angle_range: [False, True] is not allowed. Allowed: [low, high]"),
-        ({"angle_range": [0, float("inf")]}, "angle_range: [0, inf] is not allowed. Allowed: [low, high]"),
-        ({"angle_range": [-361, 0]}, "angle_range: [-361, 0] is not allowed. Allowed: [low, high]"),
         (
             {"angle_rang": [-7, 7]},
             "angle_rang: unknown key. Did you mean 'angle_range'? Allowed: angle_range, border, ",
@@ -218,7 +202,6 @@ def test_mistakes_in_the_section(given: object, message: str) -> None:
         ({"angle_range": "(-7", "7)": None}, "7): unknown key. In { }, a comma ends a value: "),
         ({"border": "reflect"}, "border: unknown name 'reflect'. Did you mean 'reflect_101'? Allowed: constant, "),
         ({"fill": 256}, "fill: 256 is not allowed. Allowed: a whole number from 0 to 255."),
-        ({"fill": 0.5}, "fill: 0.5 is not allowed. Allowed: a whole number from 0 to 255."),
         ({"op": "rotat"}, "op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
         ({"op": None}, "op: unknown op 'None'. "),
     ],
@@ -239,18 +222,6 @@ def test_unknown_step_name_suggests_op() -> None:
 # --- the rest of the section ---
 
 
-@pytest.mark.parametrize(
-    ("given", "cache"), [("off", "off"), (False, "off"), ("gpu", "gpu"), (512, 512), (1, 1), (10**6, 10**6)]
-)
-def test_sizes_of_the_cache(given: object, cache: object) -> None:
-    assert repr(parse_aug({"cache": given}).cache) == repr(cache)
-
-
-@pytest.mark.parametrize("given", [0, -1, True, None, "on", "", 1.5, float("nan"), {}])
-def test_invalid_cache_sizes(given: object) -> None:
-    assert refusal({"cache": given}) == (f"aug.cache: {given!r} is not allowed. Allowed: off, gpu, or a number of MiB.")
-
-
 def test_views() -> None:
     assert parse_aug({}).views == parse_aug({"views": None}).views == Views(count=1, crop="own")
     assert parse_aug({"views": {"count": 2}}).views == Views(count=2, crop="own")
@@ -260,17 +231,12 @@ def test_views() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"cache": "on"}, "aug.cache: 'on' is not allowed. Allowed: off, gpu, or a number of MiB."),
         ({"decode": "gpu"}, "aug.decode: unknown name 'gpu'. "),
         ({"decode": "mixd"}, "aug.decode: unknown name 'mixd'. Did you mean 'mixed'? Allowed: auto, cpu, mixed."),
-        ({"decode": True}, "aug.decode: True is not allowed. Allowed: auto, cpu, mixed."),
         ({"views": 2}, "aug.views: 2 is not allowed. Allowed: a mapping of count, crop."),
         ({"views": {"cont": 2}}, "aug.views.cont: unknown key. Did you mean 'count'? Allowed: count, crop."),
-        ({"views": {"count": 0}}, "aug.views.count: 0 is not allowed. Allowed: a whole number from 1 to 16."),
         ({"views": {"count": 17}}, "aug.views.count: 17 is not allowed. Allowed: a whole number from 1 to 16."),
-        (
-            {"views": {"count": 2.0}},
-            "aug.views.count: 2.0 is not allowed. Did you mean 2? Allowed: a whole number from 1 to 16.",
-        ),
         ({"views": {"crop": "sam"}}, "aug.views.crop: unknown name 'sam'. Did you mean 'same'? Allowed: own, same."),
         ({"prefetch": 0}, "aug.prefetch: 0 is not allowed. Allowed: a whole number from 1 to 64."),
         ({"hw_decoder_load": 1.1}, "aug.hw_decoder_load: 1.1 is not allowed. Allowed: a number from 0 to 1 or null."),
@@ -278,12 +244,6 @@ def test_views() -> None:
 )
 def test_mistakes_with_decoding_and_views(given: object, message: str) -> None:
     assert refusal(given).startswith(message)
-
-
-@pytest.mark.parametrize("border", BORDERS)
-def test_every_border_is_allowed(border: str) -> None:
-    (step,) = parse_steps({"rotate": {"border": border}}, "train")
-    assert step.params["border"] == border
 
 
 def test_flip_has_no_border() -> None:

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from augment.recipe.op import _OPS, OPS
-from augment.tools.bench.baselines import (
-    HAS_TORCHVISION,
-)
+from augment.tools.bench.baselines import HAS_TORCHVISION
 from augment.tools.bench.command import main
 from augment.tools.bench.contenders import CONTENDERS, op_contenders
-from augment.tools.bench.startup import measure_start
 
 
 def test_unknown_row_is_an_error_with_a_suggestion(capsys, photos):
@@ -37,6 +34,7 @@ def test_unknown_row_is_an_error_with_a_suggestion(capsys, photos):
         (["+aug=imagenette", "--also", "rand_augmet"], "rand_augment"),
         (["--ops", "rotat"], "Did you mean 'rotate'"),
         (["--ops", "one_of"], "one_of"),
+        (["--sources"], "--rows: unknown row 'read'"),
         (["--peers", "--model", "resnet-1"], "no model 'resnet-1'"),
     ],
 )
@@ -84,29 +82,6 @@ def test_a_new_op_gets_a_row(monkeypatch):
     names = [row.name for row in op_contenders(["all"])]
     assert "op mine" in names
     assert not {"op resize", "op one_of"} & set(names), "crops, and policies without steps, do nothing by themselves"
-
-
-@pytest.mark.usefixtures("no_settling")
-def test_the_start_of_a_process_is_measured(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "augment.tools.bench.startup.measure_start", lambda arguments: {"total": 2.0, "seen": len(arguments)}
-    )
-    given = ["+aug=imagenette", "--start", "--photos", str(photos[0].parent), "--rows", "read"]
-    assert main([*given, "--rounds", "1", "--seconds", "0.01", "--batch-size", "2", "--out", str(tmp_path)]) == 0
-    start = json.loads((tmp_path / "bench.json").read_text())["start"]
-    assert start["total"] == 2
-    assert start["seen"] > 5
-
-
-@pytest.mark.long
-def test_a_new_process_reaches_its_first_batch(photos):
-    parts = measure_start(["+aug=imagenette", "--photos", str(photos[0].parent)], runs=1)
-    assert list(parts)[-2:] == ["first batch", "total"]
-    total = parts.pop("total")
-    assert min(parts.values()) >= 0
-    assert total == pytest.approx(sum(parts.values()))
-    # PyTorch's is by far the largest of all imports, so the clock runs from the start of that process.
-    assert parts["import torch"] > parts["Python"]
 
 
 @pytest.mark.slow

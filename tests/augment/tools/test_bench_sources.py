@@ -63,7 +63,7 @@ def test_sources_are_reported_in_a_table_a_chart_and_a_file(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["data=folder", f"data.root={root}", "aug.size=16", "--rounds=2", "--seconds=0.01", "--batch-size=4"]
-    assert main(["--sources", *given, "--only=lmdb", f"--out={tmp_path / 'out'}"]) == 0
+    assert main(["--sources", *given, "--rows=lmdb", f"--out={tmp_path / 'out'}"]) == 0
     found = json.loads((tmp_path / "out/sources.json").read_text())
     assert [row["name"] for row in found["rows"]] == ["folder", "lmdb"]
     assert found["rows"][0]["of_folder"] == 1
@@ -77,7 +77,7 @@ def test_sources_are_reported_in_a_table_a_chart_and_a_file(
 @pytest.mark.long
 def test_own_code_is_measured_with_a_thread_and_with_processes(root: Path, tmp_path: Path) -> None:
     given = ["data=folder", f"data.root={root}", "aug.size=16", "--rounds=1", "--seconds=0.01", "--batch-size=4"]
-    assert main(["--sources", *given, "--only=own", f"--out={tmp_path / 'out'}"]) == 0
+    assert main(["--sources", *given, "--rows=own", f"--out={tmp_path / 'out'}"]) == 0
     rows = json.loads((tmp_path / "out/sources.json").read_text())["rows"]
     assert [row["name"] for row in rows] == ["folder", "own", "own_workers"]
     assert all(row["rounds"] for row in rows)
@@ -91,7 +91,7 @@ def test_formats_that_cannot_hold_the_images_are_left_out_with_a_reason(
 ) -> None:
     Image.new("RGB", (30, 20)).save(root / "train/cat/0.png")
     given = ["data=folder", f"data.root={root}", "aug.size=16", "--rounds=1", "--seconds=0.01", "--batch-size=4"]
-    assert main(["--sources", *given, "--only=numpy", f"--out={tmp_path / 'out'}"]) == 0
+    assert main(["--sources", *given, "--rows=numpy", f"--out={tmp_path / 'out'}"]) == 0
     assert "left out: numpy (the images have several sizes)" in " ".join(capsys.readouterr().out.split())
 
 

@@ -50,7 +50,6 @@ def test_an_interrupted_conversion_explains_how_to_resume(
         (["--to", "folder", "--out", "x"], "data: missing. Allowed: data=folder data.root=DIR, or another source."),
         (["data=folder", "--to", "folder", "--out", "x"], "data.root: missing"),
         (["data=sample", "--size", "0"], "--size: '0' is not allowed. Allowed: a whole number from 1 to 65,500"),
-        (["data=sample", "--job", "2"], "--job: unknown flag. Did you mean '--jobs'?"),
     ],
 )
 def test_mistakes_on_the_command_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,6 @@ def test_the_command_writes_the_figure(photos, tmp_path, monkeypatch):
         (["--photos", "nowhere"], "--photos nowhere: there is no such folder."),
         (["--photos", "empty"], "--photos empty: the folder contains no images."),
         (["--out", "it.jpg"], "argument --out: 'it.jpg' is not allowed."),
-        (["--potos", "."], "--potos: unknown flag. Did you mean '--photos'?"),
         (["a", "b"], "a b: not allowed here. Allowed: flags only"),
     ],
 )

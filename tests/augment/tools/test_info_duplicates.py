@@ -102,8 +102,9 @@ def test_the_search_finds_the_same_as_comparing_all_pairs():
     assert len(wanted) == 60
 
 
-def test_too_many_candidates_are_truncated_and_reported():
-    found, complete = near_hashes(np.zeros(1000, np.uint64), most=500)
+def test_too_many_candidates_are_truncated_and_reported(monkeypatch):
+    monkeypatch.setattr("augment.tools.info.duplicates._MOST", 500)
+    found, complete = near_hashes(np.zeros(1000, np.uint64))
     assert len(found) == 500
     assert not complete
 

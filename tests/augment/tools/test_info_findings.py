@@ -183,7 +183,11 @@ def nothing_usable() -> Info:
 
 
 @pytest.mark.parametrize(
-    "make", [sound, lambda: many(1), lambda: many(60), numbers, nothing_usable, lambda: with_copies(pairs=((0, 40),))]
+    "make",
+    [
+        *(sound, lambda: many(1), lambda: many(60), numbers, nothing_usable, lambda: with_copies(pairs=((0, 40),))),
+        pytest.param(lambda: make_info([0, 1] * 20, [0, 1] * 5, task="focal"), id="a task of a plugin"),
+    ],
 )
 def test_report_and_figure_of_all_kinds_of_data(make: Callable[[], Info], tmp_path: Path):
     info: Any = make()

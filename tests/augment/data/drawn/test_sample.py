@@ -40,11 +40,6 @@ def test_ten_classes_in_alphabetical_order_as_a_folder_lists_them() -> None:
     assert list(CLASSES) == sorted(set(CLASSES))
 
 
-def test_two_builds_are_identical(tmp_path: Path) -> None:
-    one, two = (make_sample(tmp_path / root, train_per_class=1, val_per_class=1) for root in "ab")
-    assert contents(one) == contents(two)
-
-
 def test_more_images_do_not_change_the_first_ones(tmp_path: Path) -> None:
     few = contents(make_sample(tmp_path, train_per_class=1, val_per_class=1))
     more = contents(small(tmp_path))

@@ -53,7 +53,6 @@ def test_encoding_arrays_is_lossless(tmp_path: Path) -> None:
         (PIXELS, np.zeros((3, 0)), r"y\.npy: is \(3, 0\) float64.*\(3,\), or several, \(3, K\)"),
         (PIXELS, np.zeros((3, 1, 1)), r"y\.npy: is \(3, 1, 1\) float64"),
         (PIXELS, np.array(["a", "b", "c"]), r"y\.npy: is \(3,\) <U1"),
-        (PIXELS, (0, -2, 0), r"^data\.train: x\.npy\[1\] has the label -2, which is out of range"),
     ],
 )
 def test_arrays_of_other_shapes_or_types_are_refused(images: Any, targets: Any, message: str, tmp_path: Path) -> None:
@@ -71,13 +70,6 @@ def test_a_replaced_array_is_read_again(tmp_path: Path) -> None:
         old.read_pixels()
 
 
-def test_a_changed_array_is_an_error(tmp_path: Path) -> None:
-    image = load(tmp_path).train.files[1]
-    np.save(tmp_path / "x.npy", np.array(PIXELS)[:2])
-    with pytest.raises(OSError, match="changed"):
-        image.read_pixels()
-
-
 def test_a_batch_is_read_with_one_look_at_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = load(tmp_path).train.files
     feed = ImageFeed(images, batch_size=4, batches=1)
@@ -92,15 +84,7 @@ def test_a_batch_is_read_with_one_look_at_its_file(tmp_path: Path, monkeypatch: 
         feed(SimpleNamespace(iteration=1))
 
 
-def test_labels_from_an_offset(tmp_path: Path) -> None:
-    load(tmp_path, PIXELS, (5, 7, 5))
-    files = {key: str(tmp_path / "x.npy") for key in ("train", "val")}
-    targets = {f"{key}_targets": str(tmp_path / "y.npy") for key in ("train", "val")}
-    dataset = parse_data({"source": "numpy", **files, **targets, "label_offset": 5}).load()
-    assert (dataset.classes, dataset.train.targets) == (("5", "6", "7"), (0, 2, 0))
-
-
-def test_missing_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
     load(tmp_path)
     settings = {"train_targets": str(tmp_path / "y.npy"), "val": str(tmp_path / "x.npy")}
     settings |= {"source": "numpy", "val_targets": str(tmp_path / "y.npy")}
@@ -108,7 +92,6 @@ def test_missing_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:200])
     (tmp_path / "text.npy").write_text("no array")
     for name, message in (
-        ("no.npy", r"there is no file .*no.npy. Did you mean .*[xy].npy\?"),
         ("cut.npy", "is truncated or damaged"),
         ("text.npy", r"is not a \.npy file, as numpy.save writes it. It is text"),
         ("z.npz", "It is a zip file"),

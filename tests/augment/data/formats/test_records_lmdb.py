@@ -96,18 +96,3 @@ def test_a_record_that_is_no_image_is_named(record: bytes, message: str, tmp_pat
     path = write(tmp_path / "base", {b"k": record})
     with pytest.raises(UserError, match=message):
         index(path)
-
-
-def test_a_truncated_database_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "base", {b"%d" % i: datum(bytes(5000), label=i, encoded=1) for i in range(50)})
-    with path.open("r+b") as stream:
-        stream.truncate(40_000)
-    with pytest.raises(UserError, match="cut short, 40,000 bytes of"):
-        index(path)
-
-
-def test_another_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "data.mdb"
-    path.write_bytes(b"no database" * 1000)
-    with pytest.raises(UserError, match="is not an LMDB database that can be read"):
-        index(path)

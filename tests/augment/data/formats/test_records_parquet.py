@@ -102,14 +102,6 @@ def test_deleted_unpacked_images_are_unpacked_again(
     ("columns", "message"),
     [
         (
-            {"img": [b"1"], "label": [0]},
-            "there is no column 'image' (data.image). Did you mean 'img'. Allowed: img, label.",
-        ),
-        (
-            {"image": [b"1"], "labels": [0]},
-            "there is no column 'label' (data.label). Did you mean 'labels'. Allowed: image, labels",
-        ),
-        (
             {"image": ["text"], "label": [0]},
             "column 'image' (data.image) holds string; allowed: binary, or a struct with bytes",
         ),
@@ -128,13 +120,5 @@ def test_wrong_columns_and_empty_rows_are_named(columns: dict[str, Any], message
     path = write(tmp_path / "a.parquet", columns)
     with pytest.raises(UserError) as caught:
         unpack(path)
-    assert message.replace("'. A", "'? A") in str(caught.value)
+    assert message in str(caught.value)
     assert not list(tmp_path.glob(".*.part"))
-
-
-@pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: b"PAR1" + data[5:-1], lambda _: b"tiny"])
-def test_damage_is_named(damage: Any, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"image": IMAGES, "label": [0] * 150})
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(UserError, match=r"is not a parquet file that can be read|cannot be read"):
-        unpack(path)

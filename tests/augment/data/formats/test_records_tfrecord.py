@@ -1,7 +1,6 @@
 """TFRecord: read files that are built here by the specification; DALI's reader reads ours."""
 
 import struct
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,48 +62,26 @@ def test_the_checksum_is_that_of_the_specification() -> None:
         assert struct.pack("<I", masked_crc(content)) == masked(content)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        pytest.param(lambda data: data[:-1], "is cut short: it ends at byte", id="last byte"),
-        pytest.param(
-            lambda data: data[:5], "is cut short: it ends at byte 5, within record 0", id="in the first length"
-        ),
-        pytest.param(
-            lambda data: data[:-2] + b"\0\0",
-            r"record 2, at byte .*, is damaged: its checksum is another",
-            id="checksum",
-        ),
-        pytest.param(lambda data: b"\1" + data[1:], "is not a TFRecord file", id="another file"),
-        pytest.param(lambda data: data + bytes(16), "is damaged after record 2", id="zeros at the end"),
-        pytest.param(lambda _: b"", "is empty", id="empty"),
-        pytest.param(lambda _: framed(b"\x0a\xff"), "record 0 is not a tf.train.Example", id="no message"),
-    ],
-)
-def test_damage_is_named(by_hand: Path, damage: "partial[bytes]", message: str) -> None:
-    by_hand.write_bytes(damage(by_hand.read_bytes()))
-    with pytest.raises(UserError, match=message):
-        index(by_hand, image="image", label="label")
+def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "other.tfrecord"
+    path.write_bytes(framed(b"\x0a\xff"))
+    with pytest.raises(UserError, match=r"record 0 is not a tf\.train\.Example"):
+        index(path)
 
 
 @pytest.mark.parametrize(
     ("image", "label", "message"),
     [
-        (
-            "images",
-            "label",
-            "record 0 has no feature 'images' (data.image). Did you mean 'image'. Allowed: image, label, width.",
-        ),
         ("width", "label", "record 0: feature 'width' (data.image) holds floats; allowed are bytes"),
         ("label", "label", "record 0: feature 'label' (data.image) holds whole numbers; allowed are bytes"),
     ],
 )
-def test_a_wrong_feature_is_answered_with_the_existing_ones(
+def test_an_image_feature_that_holds_something_else_is_refused(
     by_hand: Path, image: str, label: str, message: str
 ) -> None:
     with pytest.raises(UserError) as caught:
         index(by_hand, image=image, label=label)
-    assert message.replace("'. A", "'? A") in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_two_images_in_a_record_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The same photos through every source: each image once in each epoch, over any number of shards, and resumed."""
 
 import csv
+import pickle
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from PIL import Image
 from stores import FIXED, write_shards
 
 from augment.data.dataset import Dataset, Split
+from augment.data.images import name_of
 from augment.data.sources import parse_data
 from augment.pipeline.build import Shard
 from augment.pipeline.loader import Loader
@@ -148,6 +150,11 @@ def test_every_image_comes_once_an_epoch(shards: int, loaded: Dataset, expected:
         assert sorted(chain.from_iterable(indices)) == list(range(PHOTOS))
         orders.add(tuple(indices))
     assert len(orders) == EPOCHS  # shuffled anew
+
+
+def test_images_have_names_of_their_own_and_can_be_pickled(loaded: Dataset) -> None:
+    assert len(set(map(name_of, loaded.train.files))) == len(set(loaded.train.files)) == PHOTOS
+    assert pickle.loads(pickle.dumps(loaded.train)) == loaded.train
 
 
 @pytest.mark.parametrize(("rank", "shards"), [(0, 1), (1, 2), (2, 3)])

@@ -57,6 +57,14 @@ def test_gaps_between_numbers_are_logged(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
+def test_labels_that_begin_at_one_get_a_hint(caplog: pytest.LogCaptureFixture) -> None:
+    assert understand([1, 2], [1, 2], offset=1).classes == ("1", "2")
+    assert not caplog.records
+    assert understand([1, 2], [0, 1, 2]).classes == ("0", "1", "2")
+    hint = "1 of 3 classes has no image in train: 0. Do labels begin at 1? Then set data.label_offset=1."
+    assert caplog.messages == [hint]
+
+
 def test_an_offset_applies_to_numbers_only() -> None:
     found = understand([7, 5], [6, 5], offset=5)
     assert (found.classes, found.train.targets, found.val.targets) == (("5", "6", "7"), (2, 0), (1, 0))
@@ -89,8 +97,8 @@ def test_labels_are_packed_into_arrays_and_come_back() -> None:
     assert packed.lists() == lists
     assert packed.words == ("a", "b", "c", "d")
     assert packed.counts.tolist() == [1, 2, 0, 1, 1]
-    assert [packed.owner(slot) for slot in range(5)] == [0, 1, 1, 3, 4]
     split = LabeledSplit("data.train", [], packed, "p{}".format)
+    assert [split.describe(slot)[:2] for slot in range(5)] == ["p0", "p1", "p1", "p3", "p4"]
     assert split.describe(1) == "p1 has the label 'd'"
     with pytest.raises(
         UserError, match=r"^p1 has the label 4, and p3 has the label 'c'. Allowed: numbers or names, not"
