@@ -86,8 +86,8 @@ class LoopSettings:
             default="fp32",
             options=("fp32", "tf32", "bf16", "fp16"),
             doc=(
-                "precision of the forward pass; tf32: fp32 with matrix products in TF32 on a GPU; bf16, fp16: "
-                "autocast, fp16 with loss scaling, for GPUs without bf16"
+                "precision of the forward pass; fp32: with convolutions in TF32 on a GPU, as PyTorch's default; tf32: "
+                "matrix products, too; bf16, fp16: autocast, fp16 with loss scaling, for GPUs without bf16"
             ),
         )
     )
