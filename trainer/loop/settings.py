@@ -146,6 +146,14 @@ class LoopSettings:
         kind = torch.float16 if self.precision == "fp16" else torch.bfloat16
         return torch.autocast(device_type, kind, enabled=self.half, cache_enabled=cache)
 
+    def set_precision(self, device: "torch.device") -> None:
+        """Set how exact PyTorch's matrix products in float32 are on a GPU."""
+        import torch
+
+        if device.type == "cuda":
+            # PyTorch's own default is exact matrix products, but TF32 in convolutions.
+            torch.set_float32_matmul_precision("highest" if self.precision == "fp32" else "high")
+
     def torch_device(self) -> "torch.device":
         """Return the device.
 
