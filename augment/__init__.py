@@ -162,7 +162,7 @@ def make_loader(
     from augment.cli.compose import with_data
     from augment.data.sources import forget_changed, load_dataset
     from augment.params import Count
-    from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device
+    from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device, warn_of_ranks
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
     from augment.pipeline.placement import place
@@ -187,6 +187,8 @@ def make_loader(
     if split == "val" and not len(dataset.val):
         dataset = load_dataset(source)  # says what is missing
     chosen = dataset.train if split == "train" else dataset.val
+    if split == "train":
+        warn_of_ranks(rank=rank, world_size=world_size)
     threads = threads or min(16, cores())
     return Loader(
         plan,

@@ -1,15 +1,21 @@
 """Check the arguments of `augment.make_loader` and `augment.Transform`."""
 
+import logging
+import os
 import re
 from collections.abc import Iterable
 from math import inf
 
 import torch
+from torch import distributed as dist
 
 from augment.data.sources import SOURCES
 from augment.params import Count, settings
 from augment.support.errors import UserError, nearest
+from augment.support.process import launched
 from augment.support.text import amount
+
+logger = logging.getLogger(__name__)
 
 _NUMBERS = {
     "batch_size": Count(within=(1, 10**6), doc=""),
@@ -44,6 +50,24 @@ def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
         meant = nearest(name, arguments)
         if name not in known and meant and meant == nearest(name, [*known, *arguments]):
             raise UserError(f"{name}: unknown argument.{meant}")
+
+
+def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:
+    """Warn if processes that train together would all read the same images, or draw the same.
+
+    Args:
+        rank: the rank that is given.
+        world_size: the number of ranks that is given; None: nothing is shared.
+    """
+    own, ranks = int(os.environ.get("RANK") or 0) if launched() > 1 else 0, launched()
+    if dist.is_available() and dist.is_initialized():
+        own, ranks = dist.get_rank(), dist.get_world_size()
+    if world_size == 1 < ranks:
+        logger.warning("world_size=1: each of the %d processes reads all images; rank and world_size share them", ranks)
+    elif world_size is None and rank == 0 < own:
+        logger.warning(
+            "rank=0, but this is rank %d of %d: all draw the same, unless each is given its rank", own, ranks
+        )
 
 
 def torch_device(name: torch.device | str) -> torch.device:

@@ -82,11 +82,18 @@ class Dali:
         self.size = size
         self._seed = seed
         self._state: Node | None = None
+        self._taken = 0
 
     @property
     def random(self) -> dict[str, Any]:
-        """What an operator that draws takes: `dali.fn.noise.gaussian(images, stddev=std, **dali.random)`."""
-        return {"seed": self.seed} if self._state is None else {"_random_state": self._state}
+        """What an operator that draws takes: `dali.fn.noise.gaussian(images, stddev=std, **dali.random)`.
+
+        It is something else each time, so that operators draw independently.
+        """
+        number, self._taken = self._taken, self._taken + 1
+        if self._state is None:
+            return {"seed": self.seed + number}
+        return {"_random_state": self._state ^ types.Constant(number, dtype=types.UINT32) if number else self._state}
 
     @property
     def seed(self) -> int:
@@ -96,7 +103,8 @@ class Dali:
             UserError: each batch has a random state of its own, which no seed sets.
         """
         if self._seed is None:
-            raise UserError("`dali.seed` cannot give each call draws of its own. Allowed: **dali.random in its place.")
+            allowed = "**dali.random in its place, in an op that declares random=True"
+            raise UserError(f"`dali.seed` cannot give each call draws of its own. Allowed: {allowed}.")
         return self._seed
 
     def with_state(self, state: Node) -> "Dali":

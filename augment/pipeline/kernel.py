@@ -143,7 +143,8 @@ def _offsets(source, m, area, block: tl.constexpr):
         red += tl.load(source + 3 * pixel, mask=inside, other=0).to(tl.int32)
         green += tl.load(source + 3 * pixel + 1, mask=inside, other=0).to(tl.int32)
         blue += tl.load(source + 3 * pixel + 2, mask=inside, other=0).to(tl.int32)
-    r, g, b = tl.sum(red).to(tl.float32) / area, tl.sum(green).to(tl.float32) / area, tl.sum(blue).to(tl.float32) / area
+    # Floats, as the sum of nine million bright pixels is too large for an int32.
+    r, g, b = tl.sum(red.to(tl.float32)) / area, tl.sum(green.to(tl.float32)) / area, tl.sum(blue.to(tl.float32)) / area
     return (
         tl.load(m) * r + tl.load(m + 1) * g + tl.load(m + 2) * b + tl.load(m + 3),
         tl.load(m + 4) * r + tl.load(m + 5) * g + tl.load(m + 6) * b + tl.load(m + 7),

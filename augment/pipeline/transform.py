@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval
-from augment.pipeline.arguments import check_arguments, torch_device
+from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.batch import Batch
 from augment.pipeline.build import is_decoded_once, program_of
 from augment.pipeline.feed import Values, stage_values
@@ -92,6 +92,8 @@ class Transform:
         self._options: dict[str, Any] = {"half": half, "threads": threads or min(16, cores())}
         self._graphs: dict[str, _Graph] = {}
         self._lock, self._process, self._home = Lock(), os.getpid(), current_process().name
+        if split == "train":
+            warn_of_ranks(rank=rank)
         self._graph("cpu", 1)  # to find at once what cannot be drawn
 
     def __getstate__(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ EQUIVALENTS = (
         "affine: {translate_range: [-0.1, 0.1], scale_range: [0.9, 1.1], shear_range: [-5, 5]}",
         "one warp; also `translate`, `scale` and `shear` alone",
     ),
-    Equivalent("RandomPerspective(0.25)", "Perspective", "", "perspective: {distortion_range: [0, 0.25]}"),
+    Equivalent("RandomPerspective(0.25)", "Perspective", "", "perspective: {distortion_range: [0.25, 0.25]}"),
     Equivalent("ElasticTransform", "ElasticTransform", "", "elastic: {}"),
     Equivalent(
         *("ColorJitter(0.4, 0.4, 0.4, 0.1)", "ColorJitter", "color_jitter"),
@@ -117,7 +117,12 @@ EQUIVALENTS = (
     Equivalent(
         *("Compose, RandomApply", "Sequential", ""), "sequence: {p: 0.3, steps: {rotate: {}, hue: {}}}", "all or none"
     ),
-    Equivalent("RandAugment(2, 9)", "", "auto_augment=rand-m9-n2", "rand_augment: {num_ops: 2, magnitude: 9}"),
+    Equivalent("RandAugment(2, 9)", "", "", "rand_augment: {num_ops: 2, magnitude: 9}"),
+    Equivalent(
+        *("", "", "auto_augment=rand-m9-n2-inc1"),
+        "rand_augment: {num_ops: 2, magnitude: 27}",
+        "timm's magnitudes are of 10, not 30; it leaves out each op half of the time",
+    ),
     Equivalent("TrivialAugmentWide", "", "", "trivial_augment: {}"),
     Equivalent("AutoAugment", "", "auto_augment=original", "auto_augment: {}"),
     Equivalent("AugMix", "", "auto_augment=augmix", "augmix: {}"),

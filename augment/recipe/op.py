@@ -243,14 +243,14 @@ def local(
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
 
     Images are (size, size, 3) uint8, before and after. `dali` is an `augment.pipeline.graph.Dali`, with DALI's `fn` and
-    `types`, the `size` and a `seed`. Drawn values are DALI nodes on the CPU, one value per sample.
+    `types`, and the `size`. Drawn values are DALI nodes on the CPU, one value per sample.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: NumPy function `(size, **values) -> {name: (N, ...) array}` that computes what `function` takes in
             place of the drawn values.
         neutral: drawn or prepared values with which the op changes no bit, for an op that is cheap on the GPU.
-        random: whether it draws random numbers in DALI, from `dali.seed`.
+        random: whether it draws random numbers in DALI: each operator that does takes `**dali.random`.
         checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
         params: the op's parameters by name; p is added.
     """

@@ -1,11 +1,13 @@
 """Run programs in Triton's interpreter, which must be switched on before Triton is imported: a process of its own.
 
-Prints JSON: how far the kernel is from DALI's operators, for each case, and whether a loader resumes.
+Prints JSON: how far the kernel is from DALI's operators, for each case, and whether a loader resumes; with the argument
+"large", the levels of a large image after a change of contrast.
 """
 
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -19,6 +21,7 @@ from pipelines import SEED, plan_of, run
 from augment import load_recipe
 from augment.data.dataset import Split
 from augment.pipeline import build, transform
+from augment.pipeline import kernel as kernels
 from augment.pipeline.loader import Loader
 from augment.pipeline.program import Program
 from augment.recipe.plan import build_plan
@@ -80,6 +83,16 @@ def transformed() -> bool:
     return torch.equal(images, batch.images)
 
 
+def large() -> list[int]:
+    """Return the levels of an image of one bright level, whose sum is beyond an int32, after its contrast is halved."""
+    kernels._BLOCK = 2**20  # blocks as large as they can be take the least time here
+    plan = plan_of({"contrast": {"pivot": "mean", "factor_range": {"values": [0.5]}}, "posterize": {}, "solarize": {}})
+    program = Program(replace(plan, stages=plan.stages[:1]))
+    image = torch.full((1, 2944, 2944, 3), 250, dtype=torch.uint8)
+    programs = torch.from_numpy(program.values(Sampler(program.plan, SEED).draw(0, 0, 1)))
+    return program.run(image, programs, half=False, raw=True).unique().tolist()
+
+
 def main() -> None:
     tables = {"posterize": {"p": 0.3}, "equalize": {"p": 0.5}, "solarize": {"p": 0.5}, "autocontrast": {"p": 0.5}}
     colors = {"contrast": {"p": 0.5, "pivot": "mean"}, "sharpen": {"p": 0.5}, **tables}
@@ -93,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    json.dump(large(), sys.stdout) if "large" in sys.argv else main()

@@ -80,6 +80,7 @@ class Learner(Counts):
         self.settings = settings or LoopSettings()
         self.callbacks = in_order(callbacks)
         self.device = self.settings.torch_device()
+        self.settings.set_precision(self.device)
         self.model: nn.Module = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.settings.compile:
             self.model.compile(dynamic=False)
@@ -164,8 +165,7 @@ class Learner(Counts):
             self._stepper.expect_gradients()
             part = self._part_of(self.batch)
             if self._shares:
-                self._share.fill_(1 / self.group.batches)
-                self._share.mul_(part)
+                self._share.fill_(1 / self.group.batches).mul_(part)
         self.output, self.loss, *rest = self._runner.run(kind, work, self.batch.images, self.batch.targets)
         if self.training and isinstance(part, Tensor) and self.batch.share:
             self.loss = self.loss * (part / self.batch.share)  # so that means over samples are those of all ranks

@@ -86,8 +86,8 @@ class LoopSettings:
             default="fp32",
             options=("fp32", "tf32", "bf16", "fp16"),
             doc=(
-                "precision of the forward pass; tf32: fp32 with matrix products in TF32 on a GPU; bf16, fp16: "
-                "autocast, fp16 with loss scaling, for GPUs without bf16"
+                "precision of the forward pass; fp32: with convolutions in TF32 on a GPU, as PyTorch's default; tf32: "
+                "matrix products, too; bf16, fp16: autocast, fp16 with loss scaling, for GPUs without bf16"
             ),
         )
     )
@@ -145,6 +145,14 @@ class LoopSettings:
 
         kind = torch.float16 if self.precision == "fp16" else torch.bfloat16
         return torch.autocast(device_type, kind, enabled=self.half, cache_enabled=cache)
+
+    def set_precision(self, device: "torch.device") -> None:
+        """Set how exact PyTorch's matrix products in float32 are on a GPU."""
+        import torch
+
+        if device.type == "cuda":
+            # PyTorch's own default is exact matrix products, but TF32 in convolutions.
+            torch.set_float32_matmul_precision("highest" if self.precision == "fp32" else "high")
 
     def torch_device(self) -> "torch.device":
         """Return the device.

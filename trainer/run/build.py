@@ -143,8 +143,6 @@ def make_learner(
     """
     fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
     if device.type == "cuda":
-        # PyTorch's own default is exact matrix products, but TF32 in convolutions.
-        torch.set_float32_matmul_precision("highest" if fit.precision == "fp32" else "high")
         # Let cuDNN's heuristics choose algorithms: trying all of them for each shape took seconds and gained 1%.
         torch.backends.cudnn.benchmark = False
     torch.manual_seed(config.seed)

@@ -31,7 +31,7 @@ _ATTRIBUTES = ("targets", "labels")
 # A target in plain types: a class or number, some labels, or a row.
 Plain = Label | list[Label] | NDArray[Any]
 
-_COMPARED = 4  # items that are read to see whether a Dataset's targets are theirs
+_COMPARED = 32  # items that are read to see whether a Dataset's targets are theirs; few may differ, as of merged ones
 _SHOWN_FROM = 1000  # items from which a bar is shown
 
 
@@ -71,7 +71,7 @@ def _read(items: Items, *, numbers: bool) -> LabeledSplit:
 
 
 def _match_items(targets: Sequence[Any] | NDArray[Any], items: Items, first: object) -> bool:
-    """Whether targets equal those of some items; several, because with two classes one may match by chance."""
+    """Whether targets equal those of some items, spread over all."""
     for index in np.unique(np.linspace(0, len(items) - 1, _COMPARED).astype(np.int64)).tolist():
         with suppress(UserError):  # unreadable items are reported, or skipped, later
             if not _same_target(targets[index], items.pair(index)[1] if index else first):

@@ -1,9 +1,10 @@
 """Published policies: RandAugment, TrivialAugment and AutoAugment, expanded to steps of our own ops.
 
-Magnitudes are those of the authors' code for ImageNet, which torchvision and timm follow. Deliberate differences:
-geometry is resampled bilinearly, and adjacent geometry or color ops are resampled or rounded only once; shifts are not
-rounded to whole pixels; TrivialAugment's largest shift of 32 pixels is 32/224 of the side; equalize is OpenCV's, whose
-result differs from Pillow's by 3.5 of 255 levels on average over 27 photos, and by 24 on the worst.
+Magnitudes are torchvision's. RandAugment's are of 30; in the authors' code and in timm they are of 10, so that 9 there
+is 27 here. Deliberate differences: geometry is resampled bilinearly, and adjacent geometry or color ops are resampled
+or rounded only once; shifts are not rounded to whole pixels; TrivialAugment's largest shift of 32 pixels is 32/224 of
+the side; equalize is OpenCV's, whose result differs from Pillow's by 3.5 of 255 levels on average over 27 photos, and
+by 24 on the worst.
 """
 
 import math
@@ -74,7 +75,11 @@ _NOT_IDENTITY = len(_OPS) / (len(_OPS) + 1)
 
 @policy(
     num_ops=Count(default=2, within=(1, 8), doc="number of ops applied in sequence"),
-    magnitude=Number(default=9.0, within=(0, _BINS - 1), doc=f"strength of all ops, from 0 to {_BINS - 1}"),
+    magnitude=Number(
+        default=9.0,
+        within=(0, _BINS - 1),
+        doc=f"strength of all ops, from 0 to {_BINS - 1}, as in torchvision; timm's m9 is 27",
+    ),
     **_BORDER,
 )
 def rand_augment(num_ops: int, magnitude: float, **border: Any) -> Steps:

@@ -239,9 +239,12 @@ def test_lightning(recipe: Recipe, folder: Path, tmp_path: Path, how: str) -> No
         def __init__(self) -> None:
             super().__init__()
             self.model = Model()
-            self.transform = Transform(recipe, device="cpu", seed=3)
             self.seen: dict[str, list[int]] = {"train": [], "val": []}
             self.first: list[torch.Tensor] = []
+
+        def setup(self, stage: str) -> None:
+            device, rank = self.trainer.strategy.root_device, self.global_rank
+            self.transform = Transform(recipe, device=device, rank=rank, seed=3)
 
         def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
             if how == "transform" and self.trainer.training:

@@ -190,3 +190,30 @@ def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) ->
 def test_loaders_that_are_not_allowed(recipe: Recipe, data: str | None, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         augment.make_loader(recipe, data, **CPU | options)
+
+
+@pytest.mark.parametrize("given", [{}, {"rank": 1, "world_size": 2}], ids=["alone", "shared"])
+@pytest.mark.parametrize("how", ["launched", "joined"])
+def test_ranks_that_share_nothing_cause_a_warning(
+    how: str,
+    given: dict[str, int],
+    recipe: Recipe,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if how == "launched":
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    else:
+        for name, value in {"is_initialized": True, "get_rank": 1, "get_world_size": 2}.items():
+            monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    for split in ("train", "val"):
+        loader_of(recipe, folder, split, **given)
+        augment.Transform(recipe, split, device="cpu", rank=given.get("rank", 0))
+    expected = [
+        "world_size=1: each of the 2 processes reads all images; rank and world_size share them",
+        "rank=0, but this is rank 1 of 2: all draw the same, unless each is given its rank",
+    ]
+    found = [record.message for record in caplog.records if record.name == "augment.pipeline.arguments"]
+    assert found == ([] if given else expected)

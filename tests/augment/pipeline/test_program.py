@@ -41,12 +41,16 @@ def test_kernels_do_not_run_on_the_cpu(squares: tuple[ImageRef, ...]) -> None:
     assert images.shape == (len(squares), SIZE, SIZE, 3)
 
 
-def test_the_kernel_matches_operators_in_an_interpreter() -> None:
+def interpreted(*arguments: str) -> Any:
     pytest.importorskip("triton")
     script = Path(__file__).parents[2] / "support" / "interpreted.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_the_kernel_matches_operators_in_an_interpreter() -> None:
+    found = interpreted()
     assert found.pop("resumed")
     assert found.pop("transformed")
     for name, off in found.items():
@@ -54,6 +58,11 @@ def test_the_kernel_matches_operators_in_an_interpreter() -> None:
         assert off["most"] <= 3, name
         assert off["mean"] < 0.02, name
         assert off["skipped"] == 0, name
+
+
+@pytest.mark.long
+def test_the_mean_of_a_large_image() -> None:
+    assert interpreted("large") == [250]
 
 
 @needs_gpu

@@ -115,9 +115,21 @@ def test_an_op_that_sets_its_seed_is_refused(clean_registry: None) -> None:
         """Add noise."""
         return dali.fn.noise.gaussian(images, stddev=std, seed=dali.seed)
 
-    message = r"^aug\.train\.seeded_noise: `dali\.seed` .* Allowed: \*\*dali\.random in its place\."
+    message = r"^aug\.train\.seeded_noise: `dali\.seed` .*: \*\*dali\.random .* that declares random=True\."
     with pytest.raises(UserError, match=message):
         transform_of({"seeded_noise": {}}, torch.device("cpu"))
+
+
+def test_operators_of_an_op_draw_independently(clean_registry: None, stored: Split, device: torch.device) -> None:
+    @local(random=True)
+    def different(images: Any, dali: Any) -> Any:
+        """Return where two draws differ."""
+        one, two = (dali.fn.random.uniform(images, range=[0, 99], dtype=types.UINT8, **dali.random) for _ in range(2))
+        return dali.fn.reshape(dali.fn.cast(one != two, dtype=types.UINT8) * 255, layout="HWC")
+
+    recipe = recipe_of({"resize": {}, "different": {}}, mean=[0, 0, 0], std=[1, 1, 1])
+    made = Transform(recipe, device=device, seed=SEED)(ALIKE), first_batch(recipe, "train", stored, device).images
+    assert [images.mean().item() for images in made] == [pytest.approx(0.99, abs=0.02)] * 2
 
 
 def test_a_crop_that_draws_by_itself_is_refused(clean_registry: None) -> None:

@@ -37,3 +37,20 @@ def test_every_name_of_the_others_exists_and_none_is_left_out() -> None:
     assert (named - classes, classes - named) == (set(), set())
     arguments = {*signature(data.create_transform).parameters, *signature(data.Mixup).parameters}
     assert {name for row in EQUIVALENTS for name in re.findall(r"(?:^|, )(\w+)", row.timm)} <= arguments
+
+
+def test_rand_augment_is_as_strong_as_that_of_torchvision_and_timm() -> None:
+    autoaugment = pytest.importorskip("torchvision.transforms.autoaugment")
+    rand_augment_transform = pytest.importorskip("timm.data.auto_augment").rand_augment_transform
+    angles = {}
+    for row in EQUIVALENTS:
+        if "rand_augment" in row.parsed():
+            (policy,) = parse_aug({"train": row.parsed()}).train
+            (rotate,) = (step for step in policy.steps[0].steps if step.key == "rotate")
+            angles[row.torchvision or row.timm.partition("=")[2]] = max(rotate.params["angle_range"].values)
+    theirs, timms = angles
+    _, magnitude = map(int, re.findall(r"\d+", theirs))
+    space = autoaugment.RandAugment(magnitude=magnitude)._augmentation_space(31, (32, 32))
+    (rotate,) = (op for op in rand_augment_transform(timms, {}).ops if op.name == "Rotate")
+    assert angles[theirs] == pytest.approx(float(space["Rotate"][0][magnitude]))
+    assert angles[timms] == pytest.approx(abs(rotate.level_fn(rotate.magnitude, {})[0]))

@@ -35,6 +35,7 @@ from trainer.loop.callback import (
 )
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
+from trainer.loop.settings import LoopSettings
 
 # --- one place for each attribute ---
 
@@ -234,6 +235,18 @@ def test_bf16_is_autocast_of_the_forward_pass_alone(precision: str, dtype: torch
     learner.fit()
     assert set(seen) == {(dtype, torch.float32)}
     assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "high")])
+def test_a_learner_sets_the_precision_of_matrix_products_on_a_gpu(
+    precision: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    set_precision = LoopSettings.set_precision
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
+    monkeypatch.setattr(LoopSettings, "set_precision", lambda self, device: set_precision(self, torch.device("cuda")))
+    make_learner(precision=precision)
+    assert found == [expected]
 
 
 def test_a_compiled_model_keeps_its_keys() -> None:

@@ -65,6 +65,20 @@ def test_known_targets_are_compared_with_items(known: str, items: str, reads: in
     assert importlib.import_module("mine").train.calls == 2 * reads  # of train and of val
 
 
+def test_targets_of_a_dataset_that_merges_two_of_its_classes_are_those_of_its_items() -> None:
+    code = """
+        from my_data import *
+
+        class train:
+            targets = [number // 10 for number in range(100)]
+            def __len__(self):
+                return 100
+            def __getitem__(self, index):
+                return FILES[index % len(FILES)], 4 if self.targets[index] == 5 else self.targets[index]
+    """
+    assert 5 not in written(code).train.targets
+
+
 # --- what targets mean ---
 
 
