@@ -33,6 +33,9 @@ _MANY = 50
 # Keys of Hydra's own sweeper, which plain sweeps have.
 _OF_GRIDS = ("_target_", "max_batch_size", "params")
 
+# Hydra's default for the folder of a job.
+_SUBDIR = "${hydra.job.num}"
+
 _PLUGINS = re.compile(r"hydra\.(launcher|sweeper)\.")
 
 
@@ -73,6 +76,8 @@ class Request:
         parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in ("launcher", "sweeper")}
         if not composed.sweep.dir:  # such as a variable of the shell that is not set
             raise UserError("hydra.sweep.dir: a folder is missing. Allowed: such as outputs/mine.")
+        if OmegaConf.to_container(composed.sweep)["subdir"] != _SUBDIR:
+            raise UserError("hydra.sweep.subdir: jobs name their folders themselves. Allowed: hydra.sweep.dir.")
         return {"folder": Path(composed.sweep.dir), **parts}
 
     def params(self, sweeper: Mapping[str, Any]) -> list[str]:

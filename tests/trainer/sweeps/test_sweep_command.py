@@ -236,6 +236,7 @@ def test_a_finished_search_of_somebody_else_is_shown(call: Call, runs: FakeRuns)
     [
         ("hydra.sweeper.n_trials=9", "hydra.sweeper.n_trials: needs a search. Allowed: hydra/sweeper=optuna as well."),
         ("hydra.sweep.dir=", "hydra.sweep.dir: a folder is missing. Allowed: such as outputs/mine."),
+        ("hydra.sweep.subdir=x", "hydra.sweep.subdir: jobs name their folders themselves. Allowed: hydra.sweep.dir."),
     ],
 )
 def test_what_would_have_no_effect_or_no_folder(call: Call, given: str, message: str) -> None:
