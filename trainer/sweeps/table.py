@@ -47,15 +47,11 @@ class JobRow:
     best: float | None
     seconds: float
     error: str
-    score: str = task_named(DEFAULT).monitor
-
-
-def read_jobs(folder: Path) -> list[JobRow]:
-    """Read the jobs of a sweep's folder, best score of the last epoch first, those without a score last."""
-    return _jobs(find_runs([folder]))
+    score: str
 
 
 def _jobs(runs: Sequence[Run]) -> list[JobRow]:
+    """Return the jobs, those with the best score of the last epoch first, those without a score last."""
     jobs = [
         JobRow(
             run.folder.name,
