@@ -26,6 +26,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--nothing"], "--nothing: unknown flag. Allowed: -m"),
         (["--learning-rate=3"], "--learning-rate=3: unknown flag. Did you mean 'fit.lr=...'? Allowed: -m"),
         (["--config_dir", "x"], "--config_dir: unknown flag. Did you mean '--config-dir'? Allowed: -m"),
+        (["--config-path", "x"], "--config-path: unknown flag. Did you mean '--config-dir'? Allowed: -m"),
         (["--config-dir"], "argument --config-dir/-cd: expected one argument."),
         (["-m", "--cfg", "job", "seed=0,1"], "--multirun and --cfg: exclude each other. Allowed: one of them."),
         (["--config-name", "mine", "--cfg", "job"], "--config-name mine: there is no such file. Allowed: config."),
