@@ -14,7 +14,7 @@ from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: 
 
 from augment.data.dataset import Dataset, Split
 from trainer.callbacks.recorder import METRICS_FILE
-from trainer.figures.thumbnail import SIDE
+from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.optim.schedule import lin, one_cycle
 from trainer.report import page
