@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE
 from trainer.tasks.display import MetricsRow
-from trainer.tasks.registry import DEFAULT, task_named, task_of
+from trainer.tasks.registry import task_of
 
 T = TypeVar("T")
 
@@ -62,17 +62,17 @@ class Run:
     folder: Path
     name: str
     status: str
-    overrides: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
-    rows: tuple[MetricsRow, ...] = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    score: str = task_named(DEFAULT).monitor
-    sweep: Path | None = None
-    order: int = 0
-    trial: bool = False
-    chooses: bool = False
-    notes: Mapping[str, str] = field(default_factory=dict)
+    overrides: tuple[str, ...]
+    config: Mapping[str, Any]
+    rows: tuple[MetricsRow, ...]
+    summary: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    score: str
+    sweep: Path | None
+    order: int
+    trial: bool
+    chooses: bool
+    notes: Mapping[str, str]
 
     @property
     def last(self) -> MetricsRow:
