@@ -45,14 +45,6 @@ def scheduled(*callbacks: Callback, **options: Any) -> Learner:
     return make_learner(ParamScheduler({"lr": one_cycle(1.0, start=0.2, end=0.0)}), *callbacks, **options)
 
 
-def test_ten_steps_of_one_cycle_by_hand() -> None:
-    found = rates(scheduled(train=noise_loader(10), epochs=2))
-    assert len(found) == 10
-    assert found[:4] == pytest.approx([0.2, 0.4, 0.8, 1.0])
-    assert found[3] == 1.0
-    assert found[4:] == pytest.approx([(1 + math.cos(math.pi * k / 7)) / 2 for k in range(1, 7)])
-
-
 @pytest.mark.parametrize("limit", [None, 1, 2, 4])
 @pytest.mark.parametrize("samples", [1, 5, 7, 8])
 def test_the_schedule_runs_over_exact_steps(samples: int, limit: int | None) -> None:

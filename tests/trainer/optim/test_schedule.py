@@ -63,16 +63,6 @@ def test_one_cycle_golden() -> None:
     assert simulate(one_cycle(0.9, start=0.3, end=0.3), 10) == pytest.approx(expected)
 
 
-def test_one_cycle_rises_to_its_peak_and_falls() -> None:
-    schedule = one_cycle(0.9, start=0.3, end=0.001, warmup=0.25)
-    values = simulate(schedule, 1001)
-    top = values.index(max(values))
-    assert top == pytest.approx(0.25 * 1001, abs=1)
-    assert values[:top] == sorted(values[:top])
-    assert values[top:] == sorted(values[top:], reverse=True)
-    assert (schedule(0.0), schedule(0.25), schedule(1.0)) == (0.3, 0.9, 0.001)
-
-
 def test_one_cycle_without_or_with_nothing_but_warmup() -> None:
     assert one_cycle(0.9, start=0.3, end=0.1, warmup=0)(0.0) == 0.9
     assert one_cycle(0.9, start=0.3, end=0.1, warmup=1)(1.0) == 0.9
