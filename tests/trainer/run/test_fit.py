@@ -62,6 +62,15 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
             call()
 
 
+def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert config(fit={"device": "cuda:1"}).fit.torch_device() == torch.device("cuda:1")
+    message = r"^fit\.device: cuda:2, but PyTorch sees 2 GPUs here\. Allowed: auto, cpu, cuda:0, cuda:1\.$"
+    with pytest.raises(UserError, match=message):
+        config(fit={"device": "cuda:2"}).fit.torch_device()
+
+
 def test_threads() -> None:
     assert config(fit={"threads": 7}).fit.cpu_threads() == 7
     assert 1 <= config().fit.cpu_threads() <= 16
