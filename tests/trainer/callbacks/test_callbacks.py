@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes import assert_same, make_learner, on, raises
+from fakes import assert_same, lin, make_learner, on, raises
 
 import trainer
 import trainer.run.config
@@ -20,7 +20,6 @@ from trainer.callbacks.registry import known_callbacks, parse_callbacks
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.callbacks.tracker import Tracker
 from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, check_events
-from trainer.optim.schedule import lin
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.prune import Prune
 from trainer.sweeps.study import Search

@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import (
-    make_learner,
-    noise_loader,
-    on,
-    raises,
-)
+from fakes import lin, make_learner, noise_loader, on, raises
 from torch import nn
 
 from trainer.callbacks.grad_clip import GradClip
@@ -18,7 +13,7 @@ from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import constant, lin, one_cycle
+from trainer.optim.schedule import constant, one_cycle
 
 # --- ParamScheduler ---
 
