@@ -28,7 +28,6 @@ JOB_FILE = "job.json"
 
 PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
 INTERRUPTED, PRUNED = "interrupted", "pruned"
-STATUSES = (PLANNED, RUNNING, FINISHED, FAILED, INTERRUPTED, PRUNED)
 
 # A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
@@ -45,7 +44,7 @@ class Run:
         folder: its folder, as it was given or found.
         name: what people call it: its name in summary.json, `run.name` of its configuration, what its sweep varies, or
             the name of its folder.
-        status: one of `STATUSES`; a run that was killed is interrupted, one that a search ended early is pruned.
+        status: planned, running, finished or failed; interrupted, also by being killed; or pruned: ended by a search.
         overrides: what it was started with, without leading plus signs.
         config: its resolved configuration as plain values, interpolations as text; empty if it has none.
         rows: the rows of metrics.jsonl; only numbers.
