@@ -17,9 +17,8 @@ from augment.data.dataset import Split
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
-from trainer.run.trained import load_trained
-from trainer.tasks.classify import Classify
-from trainer.tools.predict import Prediction, _Outputs, _print, as_csv, list_images, main, predict
+from trainer.run.trained import KeptOutputs, load_trained
+from trainer.tools.predict import Prediction, _print, as_csv, list_images, main, predict
 
 
 @pytest.fixture
@@ -212,8 +211,8 @@ def test_mistakes(arguments, message, finished_run, photos, tmp_path, monkeypatc
 
 def test_outputs_are_in_the_order_of_the_files() -> None:
     """In whatever order the loader returned them."""
-    outputs = _Outputs(1)
-    for indices, logits in (([2, 0], [[0.0, 9.0], [9.0, 0.0]]), ([1], [[0.0, 9.0]])):
+    kept = KeptOutputs()
+    for indices, outputs in (([2, 0], [[0.5], [0.1]]), ([1], [[0.3]])):
         batch = SimpleNamespace(indices=torch.tensor(indices))
-        outputs.after_batch(SimpleNamespace(output=torch.tensor(logits), batch=batch, task=Classify()))  # type: ignore[arg-type]
-    assert outputs.by_index()[1].tolist() == [[0], [1], [1]]
+        kept.after_batch(SimpleNamespace(output=torch.tensor(outputs), batch=batch))  # type: ignore[arg-type]
+    assert kept.in_order()[0].flatten().tolist() == pytest.approx([0.1, 0.3, 0.5])
