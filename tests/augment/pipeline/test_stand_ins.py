@@ -149,9 +149,10 @@ def test_a_file_that_is_replaced_by_a_good_one_is_named_once(caplog: pytest.LogC
         loader._bad.watch.wait()
         if epoch == 0:
             file = Path(str(split.files[5]))
-            file.unlink()
-            file.write_bytes(jpeg(77))
-            os.utime(file, ns=(1, 1))
+            other = Path("other")  # put in place whole: the loader, which reads ahead, would refuse half a file
+            other.write_bytes(jpeg(77))
+            os.utime(other, ns=(1, 1))
+            other.replace(file)
     assert [record.message for record in caplog.records if "copies" not in record.message] == [
         f"data: {file} was replaced during training; epochs differ from here on"
     ]
