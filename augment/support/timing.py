@@ -173,7 +173,7 @@ def _gpu_memory() -> int:
 Elapsed = tuple[float, float, float | None, float | None]
 
 
-def stopwatch(clock: Callable[[], float] = monotonic) -> Callable[[], Elapsed]:
+def stopwatch() -> Callable[[], Elapsed]:
     """Start to measure time when the GPU is idle.
 
     Returns:
@@ -181,11 +181,11 @@ def stopwatch(clock: Callable[[], float] = monotonic) -> Callable[[], Elapsed]:
         programs, and the energy that the GPU used (None where they are unknown).
     """
     synchronize()
-    machine, own, joules, begun = machine_seconds(), own_seconds(), gpu_joules(), clock()
+    machine, own, joules, begun = machine_seconds(), own_seconds(), gpu_joules(), monotonic()
 
     def stop() -> Elapsed:
         synchronize()
-        seconds, used, now, spent = clock() - begun, own_seconds() - own, machine_seconds(), gpu_joules()
+        seconds, used, now, spent = monotonic() - begun, own_seconds() - own, machine_seconds(), gpu_joules()
         others = None if machine is None or now is None else max(now - machine - used, 0.0)
         return seconds, used, others, None if joules is None or spent is None else spent - joules
 

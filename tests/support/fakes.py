@@ -17,6 +17,7 @@ from augment.pipeline.batch import Batch
 from trainer.loop.callback import EVENTS, Callback
 from trainer.loop.learner import Learner
 from trainer.loop.settings import LoopSettings
+from trainer.optim.schedule import Schedule
 
 CLASSES = ("ant", "bee", "cat")
 CPU = torch.device("cpu")
@@ -136,6 +137,11 @@ def tiny_model(*, dropout: float = 0.0, seed: int = 0) -> nn.Sequential:
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+
+def lin(start: float, end: float) -> Schedule:
+    """A straight line, which is known in each step."""
+    return lambda position: start + (end - start) * position
 
 
 def frozen(model: nn.Module) -> torch.optim.Optimizer:

@@ -16,6 +16,7 @@ from augment.data.dataset import Dataset, Split
 from augment.data.formats.recordio import write_records
 from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, write_examples
 from augment.data.sources import load_dataset, parse_data
+from augment.support.errors import UserError
 
 lmdb = pytest.importorskip("lmdb")
 pa = pytest.importorskip("pyarrow")
@@ -23,6 +24,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 
 ENDINGS = {"webdataset": "tar", "tfrecord": "tfrecord", "recordio": "rec", "lmdb": "lmdb", "parquet": "parquet",
            "filelist": "txt", "numpy": "npy"}  # fmt: skip
+ALL = ("folder", *ENDINGS)
 
 Settings = dict[str, Any]
 Sample = tuple[bytes, int, str]
@@ -108,3 +110,22 @@ def file_of(source: str) -> Path:
 
 def load(source: str, settings: Settings) -> Dataset:
     return load_dataset(parse_data({"source": source, **settings}))
+
+
+def said(source: str, settings: Settings) -> str:
+    with pytest.raises(UserError) as caught:
+        load(source, settings)
+    return str(caught.value)
+
+
+def forget_loaded() -> None:
+    for cached in ("_load", "_select"):
+        load_dataset.__globals__[cached].cache_clear()
+
+
+def name_of(source: str, number: int) -> str:
+    """What an image of train is called."""
+    return {
+        "folder": f"{number}.jpg", "filelist": f"train photos/{number}.jpg", "numpy": f"train.npy[{number}]",
+        "webdataset": f"train.tar/{number:02}.jpg", "lmdb": f"train.lmdb/{number:08}",
+    }.get(source, f"train.{ENDINGS.get(source)}/{number}")  # fmt: skip

@@ -27,8 +27,8 @@ class FakeRuns:
         plans: for each run: whether it prints its plan.
     """
 
-    def __init__(self, score: Callable[[Mapping[str, Any]], float] = lambda config: 0.5) -> None:
-        self.score = score
+    def __init__(self) -> None:
+        self.score: Callable[[Mapping[str, Any]], float] = lambda config: 0.5
         self.runs: list[tuple[str, bool]] = []
         self.plans: list[bool] = []
         self.stopped: Callable[[Mapping[str, Any]], str] = lambda config: ""
@@ -59,12 +59,15 @@ class FakeRuns:
         return summary
 
     def worker(self) -> Worker:
-        """Return a worker that runs them."""
-        return Worker(Console(quiet=True), StopSignals(), run=self)
+        """Return a worker that prints nothing."""
+        return Worker(Console(quiet=True), StopSignals())
 
 
 @pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose jobs without trying their data and models."""
+def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    """Let workers of this process run these; compose jobs without trying their data and models."""
     for check in ("check.check_config", "resume.check_resume"):
         monkeypatch.setattr(f"trainer.run.{check}", lambda config: None)
+    fake = FakeRuns()
+    monkeypatch.setattr("trainer.sweeps.work.run_job", fake)
+    return fake

@@ -40,7 +40,7 @@ def write_run(
         overrides: what it was started with.
         scores: val_accuracy of each epoch; NaN stays one.
         planned: number of planned epochs.
-        status: finished, failed, interrupted, pruned or planned.
+        status: finished, failed, interrupted or planned.
         error: the error of a failed run.
         stopped: why it ended early.
         order: its position in a sweep, for job.json; None: it is no job.
@@ -99,7 +99,7 @@ def write_few(folder: Path) -> None:
     """
     rng = np.random.default_rng(0)
     jobs = [(lr, p, seed) for lr in (0.01, 0.02, 0.04) for p in (0.0, 0.2) for seed in (0, 1)]
-    ends: dict[int, Any] = {3: {"status": "failed", "error": f"ValueError: {HOSTILE}"}, 4: {"status": "pruned"}}
+    ends: dict[int, Any] = {3: {"status": "failed", "error": f"ValueError: {HOSTILE}"}, 4: {"stopped": "pruned"}}
     for i, (lr, p, seed) in enumerate(jobs):
         given = [f"fit.lr={lr}", f"aug.train.rotate.p={p}", f"seed={seed}"]
         end = round(0.5 + 5 * lr + 0.1 * p + 0.004 * seed, 4)
@@ -136,16 +136,12 @@ def write_many(folder: Path, template: Path, count: int = 500, epochs: int = 30)
         return float(np.clip(end + rng.normal(0, 0.02), 0.1, 0.98))
 
     grid = folder / "2026-07-28" / "grid"
-    grid.mkdir(parents=True)
-    (grid / "multirun.yaml").write_text("{}")
     for i in range(count * 3 // 10):
         lr, p, seed = (0.005, 0.01, 0.02)[i // 5 % 3], (0.0, 0.075, 0.2, 0.4)[i // 15 % 4], i % 5 + 5 * (i // 60)
         given = ["aug=imagenette", f"fit.lr={lr}", f"aug.train.rotate.p={p}", f"seed={seed}"]
         values = curve(rng, epochs, score(lr, p, 0.1))
         write_run(grid / str(i), settings(lr, p, 0.1, seed), given, values, planned=epochs, order=i, template=template)
     search = folder / "2026-07-29" / "search"
-    search.mkdir(parents=True)
-    (search / "sweep.yaml").write_text("command: [x]")
     for i in range(count * 6 // 10):
         lr, p, magnitude = float(10 ** rng.uniform(-3, -1)), float(rng.uniform(0, 0.6)), float(rng.uniform(0, 0.3))
         lr, p, magnitude = float(f"{lr:.4g}"), round(p, 4), round(magnitude, 4)
@@ -157,7 +153,7 @@ def write_many(folder: Path, template: Path, count: int = 500, epochs: int = 30)
         elif i % 37 == 36:
             values, more = values[:9], {"status": "interrupted"}
         elif end < 0.7:
-            values, more = values[:5], {"status": "pruned", "stopped": "pruned: in the lower half after 5 epochs"}
+            values, more = values[:5], {"stopped": "pruned: in the lower half after 5 epochs"}
         elif i >= count * 6 // 10 - 3:
             values, more = [], {"status": "planned"}
         config = settings(lr, p, magnitude, 0)

@@ -20,6 +20,7 @@ from augment.recipe.stage import Draws
 from augment.recipe.steps import SplitName, parse_aug
 
 SIZE = 64
+COUNT = 24  # images of a test of an op
 SEED = 11
 Pixels = NDArray[Any]
 

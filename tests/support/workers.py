@@ -17,7 +17,7 @@ from augment.support.signals import StopSignals
 from trainer.run.summary import Summary
 from trainer.sweeps.ledger import read_ledger
 from trainer.sweeps.processes import Orders
-from trainer.sweeps.work import Worker
+from trainer.sweeps import work
 
 def run(config, overrides, folder, **_):
     (folder / "where.json").write_text(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]))
@@ -33,7 +33,8 @@ def run(config, overrides, folder, **_):
     summary.write()
     return summary
 
-worker = Worker(Console(), StopSignals(), run=run)
+work.run_job = run
+worker = work.Worker(Console(), StopSignals())
 worker._config = lambda job, resumed: None
 folder, led = Path(sys.argv[1]), sys.argv[2:]
 if led:

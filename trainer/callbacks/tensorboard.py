@@ -30,8 +30,7 @@ class Tensorboard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         if run.folder is None:
-            self._writer = None
-            return
+            raise ValueError("the learner has no folder")
         for file in (run.folder / FOLDER).glob("events.out.tfevents.*"):
             file.unlink()
         self._writer = SummaryWriter(str(run.folder / FOLDER))
@@ -42,8 +41,6 @@ class Tensorboard(Tracker):
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Write values of epochs over epochs, running values over batches."""
-        if self._writer is None:
-            return
         for name, value in values.items():
             tag = name if "/" in name else f"epoch/{name}"
             self._writer.add_scalar(tag, value, step if epoch is None else epoch)
@@ -66,17 +63,14 @@ class Tensorboard(Tracker):
 
     def finish(self, status: str) -> None:
         """End the event file."""
-        if self._writer is not None:
-            self._text("status", status)
-            self._writer.close()
+        self._text("status", status)
+        self._writer.close()
 
     def _image(self, name: str, image: Image.Image, step: int) -> None:
-        if self._writer is not None:
-            self._writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
+        self._writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
 
     def _text(self, name: str, text: str, step: int = 0) -> None:
-        if self._writer is not None:
-            self._writer.add_text(name, text, step)
+        self._writer.add_text(name, text, step)
 
 
 def _plain(cell: object) -> str:

@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,7 @@ from trainer.callbacks.plots import BATCH, Plots
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import name_in_config
 from trainer.callbacks.scheduler import ParamScheduler
-from trainer.figures.thumbnail import thumbnail
+from trainer.figures.images import thumbnail
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel
 
@@ -61,13 +61,13 @@ class TrackedRun:
     """
 
     id: str
-    resumed: bool = False
-    name: str = ""
-    named: bool = False
-    group: str | None = None
-    tags: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
+    resumed: bool
+    name: str
+    named: bool
+    group: str | None
+    tags: tuple[str, ...]
+    config: Mapping[str, Any]
+    folder: Path | None
 
 
 class Tracker(Callback):

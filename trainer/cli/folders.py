@@ -1,7 +1,5 @@
 """Hydra's callback that reserves folders, named in conf/config.yaml."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,7 @@ class ReserveFolders(Callback):
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Reserve the folder of a single run."""
-        with _refused():
+        try:
             reserve(Path(config.hydra.run.dir), OmegaConf.select(config, "fit.resume"), key="hydra.run.dir")
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    try:
-        yield
-    except UserError as error:
-        raise RefusedError(str(error)) from error
+        except UserError as error:
+            raise RefusedError(str(error)) from error

@@ -48,6 +48,9 @@ _FLAGS = (
 # Flags of Hydra that say what to do; it allows one.
 _MODES = ("multirun", "run", "cfg", "info", "shell-completion")
 
+# Flags of Hydra that would run what nobody has checked.
+_UNCHECKED = ("config-path", "experimental-rerun")
+
 _TRAINS = "python -m trainer, which trains"
 _NOT_TOOLS = {"train": _TRAINS, "fit": _TRAINS, "resume": "fit.resume=RUN_FOLDER", "help": "--help"}
 
@@ -91,21 +94,18 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return 0
     tokens = flags_first(normalize(with_resumed(arguments)))
     args, unknown = parse_flags(tokens)
+    unknown += [f"--{name}" for name in _UNCHECKED if getattr(args, name.replace("-", "_"))]
     if unknown:
         raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {', '.join(_FLAGS)}; key=value.")
     refuse_words(args.overrides)
     if len(modes := [f"--{name}" for name in _MODES if getattr(args, name.replace("-", "_"))]) > 1:
         raise UserError(f"{' and '.join(modes)}: exclude each other. Allowed: one of them.")
-    if args.config_path and launched() > 1:
-        raise UserError(
-            "--config-path: not possible with several processes. Allowed: --config-dir DIR, which adds a folder."
-        )
     if ranks.follows():
         return ranks.follow()
-    only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun
+    only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion
     if only_shows:
         ranks.send(None)
-    if not only_shows and not args.config_path:
+    if not only_shows:
         if not args.multirun:
             refuse_sweeps(args.overrides)
         if is_auto(args.overrides):
@@ -133,8 +133,6 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             release()
             return ranks.start(several.count, arguments)
         ranks.send(args.overrides, args.config_name or "config")
-    if args.multirun and args.config_path:
-        raise UserError("--config-path: not possible in sweeps. Allowed: --config-dir DIR, which adds a folder.")
     signals.check()
     signals.hold()  # from here on there may be a folder, whose run handles them
     statuses = _run_hydra(tokens)
@@ -198,6 +196,8 @@ def _meant(flag: str) -> str:
         return f" Did you mean '{keys.get(name, name)}=...'?"
     if flag.startswith("-aug."):
         return f" Did you mean '~{flag[1:]}'?"
+    if flag == "--config-path":
+        return " Did you mean '--config-dir'?"
     known = [known.partition(" ")[0] for known in _FLAGS]
     near = [] if flag in known else get_close_matches(flag, known, n=1, cutoff=0.7)
     return f" Did you mean '{near[0]}'?" if near else ""

@@ -168,7 +168,6 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
-
     if not path.is_file():
         inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
         raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
@@ -203,10 +202,9 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
         and all(isinstance(name, str) for name in (*names, state.get("task", ""), *state.get("row", {})))
         and all(isinstance(value, int | float) for value in state.get("row", {}).values())
     )
-    values = [value for kept in tensors for value in kept.values()] if plain else []
     if not plain:
         raise UserError(f"{path}: holds other types than a checkpoint does.")
-    check_tensors(values, path)
+    check_tensors((value for kept in tensors for value in kept.values()), path)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

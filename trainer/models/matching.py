@@ -23,7 +23,7 @@ class Match:
 
     tensors: dict[str, Tensor]
     head: tuple[str, ...]
-    renamed: tuple[str, str] | None = None
+    renamed: tuple[str, str] | None
 
 
 def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Collection[str]) -> Match:

@@ -5,11 +5,11 @@ The settings of a model build its network, and only then import PyTorch, which t
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from augment.params import Choice, Count, Flag, Number, Text, parse_named, setting, settings
+from augment.params import Choice, Count, Flag, Number, Text, parse_named, setting
 from augment.support.errors import UserError, first_line, suggest
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ class Xresnet(Model):
                 f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no "
                 f"bottlenecks, whose they are. Allowed: 1 and 64, or a depth of {deep}."
             )
-        own = {name: value for name, value in asdict(self).items() if name not in settings(Model)}
-        return XResNet(classes, **own)
+        return XResNet(classes, self)
 
 
 @model("timm")

@@ -8,10 +8,14 @@ All shapes are fixed and no control flow depends on data: it can be compiled and
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from trainer.models.registry import Xresnet
 
 # By depth: whether blocks are bottlenecks, and how many there are in each of the four stages.
 LAYOUTS = {
@@ -58,9 +62,9 @@ POOLS: dict[str, Make] = {
 class SqueezeExcite(nn.Module):
     """Weighs channels by the means of all channels (squeeze and excitation)."""
 
-    def __init__(self, channels: int, activation: Make, reduction: int = 16) -> None:
+    def __init__(self, channels: int, activation: Make) -> None:
         super().__init__()
-        inner = 8 * math.ceil(channels / reduction / 8)
+        inner = 8 * math.ceil(channels / 128)  # a sixteenth, in eights
         self.layers = nn.Sequential(
             nn.Conv2d(channels, inner, 1), activation(), nn.Conv2d(inner, channels, 1), nn.Sigmoid()
         )
@@ -120,28 +124,18 @@ def _attention(name: str, channels: int, activation: Make) -> nn.Module:
 class Block(nn.Module):
     """A residual block, basic or bottleneck; its shortcut pools before it changes the channels (ResNet-D)."""
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        middle: int,
-        stride: int,
-        *,
-        bottleneck: bool,
-        groups: int,
-        activation: Make,
-        attention: str,
-        pool: Make,
-        zero_init: bool,
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, middle: int, stride: int, settings: "Xresnet") -> None:
         super().__init__()
+        activation, (bottleneck, _) = ACTIVATIONS[settings.activation], LAYOUTS[settings.depth]
         if bottleneck:
-            layers = [conv(inputs, middle, 1), activation(), conv(middle, middle, 3, stride, groups), activation()]
+            wide = conv(middle, middle, 3, stride, settings.groups)
+            layers = [conv(inputs, middle, 1), activation(), wide, activation()]
         else:
             layers = [conv(inputs, middle, 3, stride), activation()]
-        layers.append(conv(middle, outputs, 1 if bottleneck else 3, gain=0.0 if zero_init else 1.0))
-        self.layers = nn.Sequential(*layers, _attention(attention, outputs, activation))
-        shortcut = ([pool()] if stride > 1 else []) + ([conv(inputs, outputs, 1)] if inputs != outputs else [])
+        layers.append(conv(middle, outputs, 1 if bottleneck else 3, gain=0.0 if settings.zero_init else 1.0))
+        self.layers = nn.Sequential(*layers, _attention(settings.attention, outputs, activation))
+        shortcut = [POOLS[settings.pool]()] if stride > 1 else []
+        shortcut += [conv(inputs, outputs, 1)] if inputs != outputs else []
         self.shortcut = nn.Sequential(*shortcut)
         self.activation = activation()
 
@@ -156,68 +150,31 @@ class XResNet(nn.Sequential):
 
     Args:
         classes: number of classes that the head predicts.
-        depth: one of `LAYOUTS`.
-        width: factor of all channels.
-        groups: number of groups in the bottlenecks' 3x3 convolutions.
-        base_width: channels of a group in the first stage, before `width`; 64 in one group is a plain ResNet.
-        activation: one of `ACTIVATIONS`.
-        attention: the attention in every block: none, se or eca.
-        self_attention: whether the first stage ends with a `SelfAttention`.
-        pool: one of `POOLS`: how shortcuts halve; blur halves after the stem too.
-        stem_pool: whether the stem is followed by a pooling that halves.
-        zero_init: whether the last batch norm of each block starts at zero.
-        dropout: share of the features that is dropped before the head.
+        settings: those of the configuration.
     """
 
-    def __init__(
-        self,
-        classes: int,
-        *,
-        depth: str = "50",
-        width: float = 1.0,
-        groups: int = 1,
-        base_width: int = 64,
-        activation: str = "relu",
-        attention: str = "none",
-        self_attention: bool = False,
-        pool: str = "avg",
-        stem_pool: bool = True,
-        zero_init: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        bottleneck, counts = LAYOUTS[depth]
-        act, halve = ACTIVATIONS[activation], POOLS[pool]
-        stem = [3, *(_round(width * channels) for channels in (32, 32, 64))]
+    def __init__(self, classes: int, settings: "Xresnet") -> None:
+        bottleneck, counts = LAYOUTS[settings.depth]
+        stem = [3, *(_round(settings.width * channels) for channels in (32, 32, 64))]
         layers: list[nn.Module] = []
         for i, stride in enumerate((2, 1, 1)):
-            layers += [conv(stem[i], stem[i + 1], 3, stride), act()]
-        if stem_pool:
-            layers.append(BlurPool() if pool == "blur" else nn.MaxPool2d(3, stride=2, padding=1))
+            layers += [conv(stem[i], stem[i + 1], 3, stride), ACTIVATIONS[settings.activation]()]
+        if settings.stem_pool:
+            layers.append(BlurPool() if settings.pool == "blur" else nn.MaxPool2d(3, stride=2, padding=1))
         channels = stem[-1]
         for stage, count in enumerate(counts):
-            planes = width * 64 * 2**stage
-            outputs = _round(planes) * (4 if bottleneck else 1)
-            middle = groups * max(1, round(planes * base_width / 64)) if bottleneck else _round(planes)
+            planes = settings.width * 64 * 2**stage
+            outputs = middle = _round(planes)
+            if bottleneck:
+                outputs, middle = 4 * outputs, settings.groups * max(1, round(planes * settings.base_width / 64))
             for number in range(count):
-                block = Block(
-                    channels,
-                    outputs,
-                    middle,
-                    2 if stage > 0 and number == 0 else 1,
-                    bottleneck=bottleneck,
-                    groups=groups,
-                    activation=act,
-                    attention=attention,
-                    pool=halve,
-                    zero_init=zero_init,
-                )
-                layers.append(block)
+                layers.append(Block(channels, outputs, middle, 2 if stage > 0 and number == 0 else 1, settings))
                 channels = outputs
-            if self_attention and stage == 0:
+            if settings.self_attention and stage == 0:
                 layers.append(SelfAttention(channels))
         for layer in layers:
             _initialize(layer)
-        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), *([nn.Dropout(dropout)] if dropout else [])]
+        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), *([nn.Dropout(settings.dropout)] if settings.dropout else [])]
         super().__init__(*layers, *head, nn.Linear(channels, classes))
 
 

@@ -18,11 +18,6 @@ def constant(value: float) -> Schedule:
     return _Schedule(f"constant({value})", partial(_between, value, value))
 
 
-def lin(start: float, end: float) -> Schedule:
-    """Return a straight line from `start` to `end`."""
-    return _Schedule(f"lin({start}, {end})", partial(_between, start, end))
-
-
 def cos(start: float, end: float) -> Schedule:
     """Return half a cosine wave from `start` to `end`, flat at both (Loshchilov and Hutter, 2017, arXiv:1608.03983)."""
     return _Schedule(f"cos({start}, {end})", partial(_cos, start, end))

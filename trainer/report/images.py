@@ -1,7 +1,6 @@
 """Images in the page: figures of the run, and thumbnails of the samples that the model gets most wrong."""
 
-import base64
-from io import BytesIO
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -11,13 +10,16 @@ from PIL import Image
 
 from augment.data.dataset import ImageRef
 from augment.support.background import in_threads
-from trainer.figures.thumbnail import thumbnail
+from trainer.figures.images import data_uri, read_png, thumbnail
 from trainer.report.record import Record
 from trainer.tasks.display import WrongSample
 
 _THREADS = 4
 _MOST_PIXELS = 2**26  # of a figure; those of a run have a tenth
 _WIDEST = 1600
+
+# Full color resolution keeps lettering sharp.
+_jpeg = partial(data_uri, form="JPEG", subsampling=0, optimize=True)
 
 
 class Mistake(NamedTuple):
@@ -65,20 +67,8 @@ def _thumbnail(file: ImageRef) -> str:
 
 def inline_image(file: Path) -> str:
     """Return an image in the run's folder as a data URI; empty if there is none."""
-    try:
-        with Image.open(file, formats=["PNG"]) as image:
-            if image.width * image.height > _MOST_PIXELS:
-                return ""
-            colors = image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    if (colors := read_png(file, _MOST_PIXELS)) is None:
         return ""
     if colors.width > _WIDEST:
         colors = colors.resize((_WIDEST, round(colors.height * _WIDEST / colors.width)), Image.Resampling.LANCZOS)
     return _jpeg(colors, quality=85)
-
-
-def _jpeg(image: Image.Image, quality: int) -> str:
-    data = BytesIO()
-    # Full color resolution keeps lettering sharp.
-    image.save(data, "JPEG", quality=quality, subsampling=0, optimize=True)
-    return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}"

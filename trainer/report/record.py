@@ -25,6 +25,7 @@ from trainer.models.registry import count_parameters
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, left_out_of, load_config, parse_config
 from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.labels import labels_in
+from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import RUNNING, SUMMARY_FILE, Summary
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.metrics import Samples
@@ -165,7 +166,7 @@ def read_record(folder: Path, overrides: Sequence[str] = (), *, trust: bool = Fa
     record.rows = attempt(METRICS_FILE, lambda: _rows(folder / METRICS_FILE, "epoch"), [])
     record.steps = attempt(STEPS_FILE, lambda: _rows(folder / STEPS_FILE, "step"), [])
     record.environment = attempt(ENVIRONMENT_FILE, lambda: _environment(folder / ENVIRONMENT_FILE), {})
-    record.overrides = attempt("overrides.yaml", lambda: _overrides(folder), ())
+    record.overrides = attempt(OVERRIDES_FILE.name, lambda: _overrides(folder), ())
     if texts.get(CONFIG_FILE):
         record.config = attempt(CONFIG_FILE, lambda: configured(data=False), None)
     if record.config is not None:
@@ -236,7 +237,7 @@ def _environment(file: Path) -> dict[str, Any]:
 
 
 def _overrides(folder: Path) -> tuple[str, ...]:
-    file = folder / ".hydra" / "overrides.yaml"
+    file = folder / OVERRIDES_FILE
     # `augment.cli.overrides.normalize` adds the plus signs, and will again.
     return tuple(str(o).replace("++", "", 1) for o in read_list(file)) if file.is_file() else ()
 

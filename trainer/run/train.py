@@ -81,104 +81,88 @@ def train(
         again. So is the KeyboardInterrupt of a signal that comes before the fit or for the second time, with a message
         that says how to resume.
     """
-    with StopSignals() as signals:
-        name = run_name(config.run, folder, varied)
-        return _train(config, folder, console, group, signals, name, tuple(callbacks), plan, began, leaves)
-
-
-def _train(
-    config: Config,
-    folder: Path,
-    console: Console | None,
-    group: str | None,
-    signals: StopSignals,
-    name: str,
-    more: tuple[Callback, ...],
-    plan: bool,
-    began: float | None,
-    leaves: bool,
-) -> Summary:
     begun, now = began or monotonic(), time()
+    name, console = run_name(config.run, folder, varied), console or Console()
     leaves = leaves and current().size == 1  # several leave one another first, and nothing on a GPU may refer to them
-    console = console or Console()
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_parts(folder)
-    if config.fit.resume is not None:
-        clean(Path(config.fit.resume))
-    learner: Learner | None = None
-    loaders: Loaders | None = None
-    algorithms = ExitStack()
-    try:
-        signals.check()
-        algorithms.enter_context(prompt_turns())
-        device = config.fit.torch_device()
-        algorithms.enter_context(using(device))
-        algorithms.enter_context(deterministic(config.fit.deterministic))
-        reserve_summary(folder, name, config.run.written_tags)
-        # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
-        replay_notices(config.notices, before=now)
-        notes = []
-        if config.fit.auto_batch_size and config.fit.resume is None:
-            config, note = find_batch_size(config)
-            notes += [note] if note else []
-        if device.type == "cpu":  # after trials whose memory has to be returned
-            keep_freed_memory()
-            algorithms.enter_context(regularly_returned())
-        plans = _write_description(config, folder)
-        write_left_out(folder, config.dataset)
-        loaders = make_loaders(config)
-        callbacks = (*_callbacks(config), *more)
-        learner = make_learner(config, loaders, folder, callbacks=callbacks, group=group, name=name, began=begun)
-        if plan:
-            console.print(plans, highlight=False)
-        _announce(config, learner, loaders, folder, console, notes)
-        start = Position() if config.fit.resume is None else resume(learner, loaders, config)
-        if note := describe_changed_validation(learner):
-            log.warning(note)
-            console.print(note, highlight=False, soft_wrap=True)
-        signals.check()
-        signals.hold()  # the fit handles them; the work after it is short and should complete
-        learner.fit(start)
-        summary = summarize(learner, folder, monotonic() - begun)
-    except BaseException as error:
-        signals.hold()
-        # If the disk is full, callbacks fail in after_fit, too: report the error that ended the fit.
-        cause = getattr(learner, "error", None) or error
-        pressed = isinstance(cause, KeyboardInterrupt)
-        failure = explain(cause, config, folder) or cause
-        ending = "finished" if _is_complete(learner) else "interrupted"
-        status, why = (ending, "") if pressed else ("failed", describe_error(failure))
-        with suppress(OSError):  # the message below says enough
-            folder.stat()  # fails if the folder was deleted, so that it is not created again
-            seconds = monotonic() - begun
-            summary = Summary(status, folder, 0, {}, {}, seconds, name=name, tags=config.run.written_tags)
-            if learner is not None and hasattr(learner, "error"):  # the fit has begun
-                summary = summarize(learner, folder, seconds)
-            replace(summary, status=status, error=why).write()
-        if pressed:
-            cause.args = (_cut_short(learner, config.fit.resume, folder),)
-            log.info("%s", cause)
-            raise cause from None
-        if not isinstance(failure, UserError):
-            log.exception("the run failed", exc_info=failure)
-            raise failure from failure.__cause__
-        if (folder / LAST).is_file() and not isinstance(failure, NonFiniteLossError):
-            failure.hint = f"fit.resume={shown(folder)} continues from its last checkpoint."
-            failure.args = (f"{failure} {failure.hint}",)
-        log.error("the run failed: %s", failure, exc_info=cause if isinstance(failure, OwnCodeError) else None)
-        raise failure from cause
-    else:
-        summary.write()
-    finally:
-        if loaders is not None and leaves:
-            _left[:] = [loaders]  # freeing pipelines takes .3 s on a GPU, the end of the process does it at once
-        elif loaders is not None:
-            loaders.close()
-        algorithms.close()
-        learner = None  # so that its memory is released, too
-        release_memory(leaves=leaves)
-    log.info("%s", summary)
-    return summary
+    with StopSignals() as signals:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_parts(folder)
+        if config.fit.resume is not None:
+            clean(Path(config.fit.resume))
+        learner: Learner | None = None
+        loaders: Loaders | None = None
+        algorithms = ExitStack()
+        try:
+            signals.check()
+            algorithms.enter_context(prompt_turns())
+            device = config.fit.torch_device()
+            algorithms.enter_context(using(device))
+            algorithms.enter_context(deterministic(config.fit.deterministic))
+            reserve_summary(folder, name, config.run.written_tags)
+            # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
+            replay_notices(config.notices, before=now)
+            notes = []
+            if config.fit.auto_batch_size and config.fit.resume is None:
+                config, note = find_batch_size(config)
+                notes += [note] if note else []
+            if device.type == "cpu":  # after trials whose memory has to be returned
+                keep_freed_memory()
+                algorithms.enter_context(regularly_returned())
+            plans = _write_description(config, folder)
+            write_left_out(folder, config.dataset)
+            loaders = make_loaders(config)
+            every = (*_callbacks(config), *callbacks)
+            learner = make_learner(config, loaders, folder, callbacks=every, group=group, name=name, began=begun)
+            if plan:
+                console.print(plans, highlight=False)
+            _announce(config, learner, loaders, folder, console, notes)
+            start = Position() if config.fit.resume is None else resume(learner, loaders, config)
+            if note := describe_changed_validation(learner):
+                log.warning(note)
+                console.print(note, highlight=False, soft_wrap=True)
+            signals.check()
+            signals.hold()  # the fit handles them; the work after it is short and should complete
+            learner.fit(start)
+            summary = summarize(learner, folder, monotonic() - begun)
+        except BaseException as error:
+            signals.hold()
+            # If the disk is full, callbacks fail in after_fit, too: report the error that ended the fit.
+            cause = getattr(learner, "error", None) or error
+            pressed = isinstance(cause, KeyboardInterrupt)
+            failure = explain(cause, config, folder) or cause
+            ending = "finished" if _is_complete(learner) else "interrupted"
+            status, why = (ending, "") if pressed else ("failed", describe_error(failure))
+            with suppress(OSError):  # the message below says enough
+                folder.stat()  # fails if the folder was deleted, so that it is not created again
+                seconds = monotonic() - begun
+                summary = Summary(status, folder, 0, {}, {}, seconds, name=name, tags=config.run.written_tags)
+                if learner is not None and hasattr(learner, "error"):  # the fit has begun
+                    summary = summarize(learner, folder, seconds)
+                replace(summary, status=status, error=why).write()
+            if pressed:
+                cause.args = (_cut_short(learner, config.fit.resume, folder),)
+                log.info("%s", cause)
+                raise cause from None
+            if not isinstance(failure, UserError):
+                log.exception("the run failed", exc_info=failure)
+                raise failure from failure.__cause__
+            if (folder / LAST).is_file() and not isinstance(failure, NonFiniteLossError):
+                failure.hint = f"fit.resume={shown(folder)} continues from its last checkpoint."
+                failure.args = (f"{failure} {failure.hint}",)
+            log.error("the run failed: %s", failure, exc_info=cause if isinstance(failure, OwnCodeError) else None)
+            raise failure from cause
+        else:
+            summary.write()
+        finally:
+            if loaders is not None and leaves:
+                _left[:] = [loaders]  # freeing pipelines takes .3 s on a GPU, the end of the process does it at once
+            elif loaders is not None:
+                loaders.close()
+            algorithms.close()
+            learner = None  # so that its memory is released, too
+            release_memory(leaves=leaves)
+        log.info("%s", summary)
+        return summary
 
 
 def follow(config: Config) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,33 @@ from trainer.tasks.registry import task_named
 from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+    from trainer.loop.learner import Learner
+
+
+class KeptOutputs(Callback):
+    """Keeps what a pass makes of every image, on the device until the pass is over.
+
+    Args:
+        of: returns what to keep of a batch, tensors (N, ...), after which the learner's own may be overwritten.
+    """
+
+    def __init__(self, of: Callable[[Learner], Sequence[Tensor]] = lambda learner: (learner.output.clone(),)) -> None:
+        self._of = of
+        self._kept: list[tuple[Tensor, ...]] = []
+
+    def after_batch(self, learner: Learner) -> None:
+        """Add the batch."""
+        self._kept.append((learner.batch.indices.clone(), *self._of(learner)))
+
+    def in_order(self) -> list[Tensor]:
+        """Return the tensors of the whole pass in the order of the split's files, on the CPU."""
+        import torch
+
+        indices, *parts = (torch.cat(kept).cpu() for kept in zip(*self._kept, strict=True))
+        order = indices.argsort()
+        return [part[order] for part in parts]
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Weights:
 
     file: Path
     tensors: dict[str, Tensor]
-    classes: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None
 
 
 def require_start(model: Model) -> None:

@@ -41,8 +41,8 @@ class Judged:
     """
 
     group: Group
-    difference: Difference | None = None
-    verdict: str = ""
+    difference: Difference | None
+    verdict: str
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Job:
         return " ".join(override.lstrip("+") for override in self.varied) or self.id
 
     def status(self) -> str:
-        """Return one of `trainer.sweeps.runs.STATUSES`."""
+        """Return its status, see `trainer.sweeps.runs.Run`."""
         if (ending := read_summary(self.folder)) is not None:
             return PRUNED if ending.stopped.startswith(PRUNED) else ending.status
         if self.worker() is not None:

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,26 +19,18 @@ from trainer.run.folder import LOCK_FILE, user_of
 from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE
-from trainer.run.sweeping import JOURNAL_FILE
 from trainer.tasks.display import MetricsRow
-from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named, task_of
+from trainer.tasks.registry import task_of
 
 T = TypeVar("T")
 
 JOB_FILE = "job.json"
 
-# Distance of the seeds that confirm the result of a search from those of the search.
-FRESH = 1000
-
 PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
 INTERRUPTED, PRUNED = "interrupted", "pruned"
-STATUSES = (PLANNED, RUNNING, FINISHED, FAILED, INTERRUPTED, PRUNED)
 
 # A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
-
-# Of sweeps: the command, and what Hydra writes.
-_SWEEP_FILES = ("sweep.yaml", "multirun.yaml")
 
 # What reading damaged files raises; OverflowError: a number that is too large for a float.
 _DAMAGE = (UserError, OSError, ValueError, TypeError, LookupError, RecursionError, OverflowError)
@@ -52,14 +44,13 @@ class Run:
         folder: its folder, as it was given or found.
         name: what people call it: its name in summary.json, `run.name` of its configuration, what its sweep varies, or
             the name of its folder.
-        status: one of `STATUSES`; a run that was killed is interrupted, one that a search ended early is pruned.
+        status: planned, running, finished or failed; interrupted, also by being killed; or pruned: ended by a search.
         overrides: what it was started with, without leading plus signs.
         config: its resolved configuration as plain values, interpolations as text; empty if it has none.
         rows: the rows of metrics.jsonl; only numbers.
         summary: summary.json as plain values.
         environment: environment.json as plain values.
         score: key of the score in the rows, such as val_accuracy.
-        smaller: whether a smaller score is better.
         sweep: folder of the sweep that it is a job of; None: a single run.
         order: its position among the jobs of the sweep.
         trial: whether it is a trial of a search.
@@ -70,18 +61,17 @@ class Run:
     folder: Path
     name: str
     status: str
-    overrides: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
-    rows: tuple[MetricsRow, ...] = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    score: str = task_named(DEFAULT).monitor
-    smaller: bool = False
-    sweep: Path | None = None
-    order: int = 0
-    trial: bool = False
-    chooses: bool = False
-    notes: Mapping[str, str] = field(default_factory=dict)
+    overrides: tuple[str, ...]
+    config: Mapping[str, Any]
+    rows: tuple[MetricsRow, ...]
+    summary: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    score: str
+    sweep: Path | None
+    order: int
+    trial: bool
+    chooses: bool
+    notes: Mapping[str, str]
 
     @property
     def last(self) -> MetricsRow:
@@ -160,15 +150,8 @@ def read_run(folder: Path) -> Run:
     given = job.get("overrides")
     if not isinstance(given, list):
         given = attempt(OVERRIDES_FILE, read_list, list[object]())
-    order = job.get("order")
-    if not isinstance(order, int):
-        order = int(folder.name) if folder.name.isdecimal() and len(folder.name) < 10 else 0
-    varied = job.get("varied")
+    order, varied, trial = job.get("order"), job.get("varied"), job.get("trial") is not None
     derived = varied_name([*map(str, varied)]) if isinstance(varied, list) else ""
-    trial, finalist, seed = job.get("trial") is not None, job.get("finalist"), config.get("seed")
-    if finalist is None and (folder.parent / JOURNAL_FILE).is_file():  # a search before 0.9.2, where seeds tell
-        finalist = isinstance(seed, int) and seed <= FRESH
-    score = _score([*rows, _numbers(summary.get("last"))], summary)
     return Run(
         folder=folder,
         name=str(
@@ -184,12 +167,11 @@ def read_run(folder: Path) -> Run:
         rows=tuple(rows),
         summary=summary,
         environment=attempt(ENVIRONMENT_FILE, _object, nothing),
-        score=score,
-        smaller=smaller_is_better(score),
-        sweep=folder.parent if job or any((folder.parent / file).is_file() for file in _SWEEP_FILES) else None,
-        order=order,
+        score=_score([*rows, _numbers(summary.get("last"))], summary),
+        sweep=folder.parent if job else None,
+        order=order if isinstance(order, int) else 0,
         trial=trial,
-        chooses=trial or bool(finalist),
+        chooses=trial or bool(job.get("finalist")),
         notes=notes,
     )
 
@@ -204,13 +186,12 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def _place(run: Run) -> tuple[Path, int, str]:
-    numbered = run.folder.parent if run.folder.name.isdecimal() else run.folder
-    return run.sweep or numbered, run.order, run.folder.name
+    return run.sweep or run.folder, run.order, run.folder.name
 
 
 def _status(folder: Path, summary: Mapping[str, Any], *, began: bool) -> str:
     status = summary.get("status")
-    if status in (FINISHED, PRUNED) and (status == PRUNED or str(summary.get("stopped")).startswith(PRUNED)):
+    if status == FINISHED and str(summary.get("stopped")).startswith(PRUNED):
         return PRUNED
     if status in (FINISHED, FAILED, INTERRUPTED):
         return str(status)

@@ -22,7 +22,7 @@ from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan
 from trainer.sweeps.prune import Prune
-from trainer.sweeps.runs import FAILED, FINISHED, FRESH, JOB_FILE, PRUNED, RUNNING, read_run
+from trainer.sweeps.runs import FAILED, FINISHED, JOB_FILE, PRUNED, RUNNING, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.space import grid, overrides_of, suggest_from
 from trainer.sweeps.study import (
@@ -33,11 +33,13 @@ from trainer.sweeps.study import (
     job_of,
     repeat,
     set_job,
-    values_of,
 )  # fmt: skip
 from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, time_left
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
+
+# Distance of the seeds that confirm the result from those of the search.
+_FRESH = 1000
 
 # The part of a search that chooses among its best trials.
 _FINALISTS = "finalists"
@@ -177,15 +179,16 @@ def _tell(plan: Plan) -> None:
         ending = read_summary(folder)
         if ending is None or ending.status not in (FINISHED, FAILED):
             continue
+        values: list[float] = []
         for metric in plan.search.metrics if ending.status == FINISHED else ():
             if metric not in ending.last:
                 raise UserError(
                     f"hydra.sweeper.metrics: {shown(folder)} has no {metric}.{suggest(metric, ending.last)}"
                 )
-        values = values_of(ending.last, plan.search.metrics) if ending.status == FINISHED else None
+            values.append(ending.last[metric])
         if ending.stopped.startswith(PRUNED):
             study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
-        elif values is None:
+        elif not values or any(value is None for value in values):  # in a file, what is not finite is null
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         else:
             study.tell(trial.number, values, skip_if_finished=True)
@@ -226,7 +229,7 @@ def _finals(
         sign = -1 if chosen.baseline.metric.smaller else 1
         best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
-    fresh = range(first + FRESH, first + FRESH + settings.confirm)
+    fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
     base, others = ([read_run(job.folder) for job in group] for group in pair)
     kept, _ = counted_runs(base, [metric] * len(base))

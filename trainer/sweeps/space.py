@@ -37,7 +37,7 @@ class Dimension:
 
     key: str
     distribution: BaseDistribution
-    plus: str = "++"
+    plus: str
 
     def override(self, value: Value) -> str:
         """Return the override that sets a value."""

@@ -1,11 +1,10 @@
 """The study of a search: Optuna's record of trials, which several processes share."""
 
 import fcntl
-import math
 import os
 import time
 import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
-from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.pruners import BasePruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
@@ -109,9 +108,12 @@ class Search:
         directions = [StudyDirection[name.upper()] for name in names]
         try:
             study = optuna.create_study(
-                storage=self.storage(), study_name=STUDY, directions=directions, load_if_exists=True,
-                pruner=self.pruner(), sampler=RandomSampler(seed=self.settings.seed),
-            )  # fmt: skip
+                storage=self.storage(),
+                study_name=STUDY,
+                directions=directions,
+                load_if_exists=True,
+                sampler=RandomSampler(seed=self.settings.seed),
+            )
         except OSError:
             raise
         except Exception as error:  # of any database
@@ -140,9 +142,7 @@ class Search:
         return optuna.storages.get_storage(url)
 
     def pruner(self) -> BasePruner:
-        """Return what decides whether a trial ends early: only for a single score."""
-        if not self.settings.prune or len(self.metrics) > 1:
-            return NopPruner()
+        """Return what decides whether a trial with a single score ends early."""
         least = self.settings.min_epochs or max(1, self.epochs // 9)
         return SuccessiveHalvingPruner(min_resource=least, reduction_factor=self.settings.reduction)
 
@@ -234,9 +234,3 @@ def importances(study: Study) -> dict[str, float]:
     except (ValueError, RuntimeError):  # all alike
         return {}
     return dict(found)
-
-
-def values_of(row: Mapping[str, float], metrics: Sequence[str]) -> list[float] | None:
-    """Return the scores of a row; None if it lacks one, or one is not a number."""
-    values = [row.get(metric, math.nan) for metric in metrics]
-    return None if any(map(math.isnan, values)) else values

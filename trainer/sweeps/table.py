@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -25,51 +25,28 @@ TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
 _REPEATED = tuple(f"{key}=" for key in REPEATED)
 
 
-@dataclass(frozen=True)
-class JobRow:
-    """What the table shows of a job.
+def _best_first(runs: Sequence[Run]) -> list[tuple[Run, str]]:
+    """Return runs with the keys of their scores, the best score of the last epoch first, those without a score last."""
 
-    Attributes:
-        name: name of its folder.
-        overrides: what it was started with.
-        status: its status, see `trainer.sweeps.runs.STATUSES`.
-        last: score of the last epoch, or None.
-        best: score of the best epoch, which was chosen by it, or None.
-        seconds: duration.
-        error: the error of a failed job.
-        score: what the scores are, such as val_accuracy.
-    """
+    def place(job: tuple[Run, str]) -> tuple[bool, str, float]:
+        run, key = job
+        score = _value(run.last, key)
+        return score is None, *rank(key, score or 0.0)
 
-    name: str
-    overrides: tuple[str, ...]
-    status: str
-    last: float | None
-    best: float | None
-    seconds: float
-    error: str
-    score: str = task_named(DEFAULT).monitor
+    return sorted(zip(runs, score_keys(runs), strict=True), key=place)
 
 
-def read_jobs(folder: Path) -> list[JobRow]:
-    """Read the jobs of a sweep's folder, best score of the last epoch first, those without a score last."""
-    return _jobs(find_runs([folder]))
-
-
-def _jobs(runs: Sequence[Run]) -> list[JobRow]:
-    jobs = [
-        JobRow(
-            run.folder.name,
-            run.overrides,
-            run.status,
-            _value(run.last, key),
-            _value(run.best, key),
-            run.seconds,
-            run.error,
-            key,
-        )
-        for run, key in zip(runs, score_keys(runs), strict=True)
-    ]
-    return sorted(jobs, key=lambda job: (job.last is None, *rank(job.score, job.last or 0.0)))
+def _plain(run: Run, key: str) -> dict[str, Any]:
+    return {
+        "name": run.folder.name,
+        "overrides": run.overrides,
+        "status": run.status,
+        "last": _value(run.last, key),
+        "best": _value(run.best, key),
+        "seconds": run.seconds,
+        "error": run.error,
+        "score": key,
+    }
 
 
 def _value(row: Mapping[str, float], key: str) -> float | None:
@@ -86,7 +63,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
         write: whether to write.
     """
     runs = find_runs([folder])
-    jobs, varied = _jobs(runs), _varied(runs)
+    jobs, varied = _best_first(runs), _varied(runs)
     groups, left = _over_seeds(runs, varied)
     means = sorted(
         (group for group in groups if len(group.runs) > 1),
@@ -97,27 +74,28 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     for table in tables:
         print_table(console, table)
     lines = _advice(runs, varied) if compared is None else compared.lines() if len(groups) > 1 else compared.notes
-    lines = [*lines, *_errors(jobs)]
+    lines = [*lines, *_errors([run for run, _ in jobs])]
     print_lines(console, lines)
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
     if write:
-        plain: dict[str, Any] = {"jobs": [*map(asdict, jobs)], "means": [*map(plain_group, means)]}
+        plain: dict[str, Any] = {"jobs": [*starmap(_plain, jobs)], "means": [*map(plain_group, means)]}
         plain |= {"comparison": compared.plain()} if compared else {}
         with writing(str(folder / TABLE_FILE)):
             texts = [*map(markdown_table, tables), *([markdown_lines(lines)] if lines else [])]
             write_atomically(folder / TABLE_FILE, "\n".join(texts))
             write_json(folder / VALUES_FILE, plain)
-    return all(job.status in (FINISHED, PRUNED) for job in jobs)
+    return all(run.status in (FINISHED, PRUNED) for run in runs)
 
 
-def _job_table(jobs: Sequence[JobRow], varied: set[str]) -> Table:
-    key = one_of({job.score for job in jobs if job.last is not None} or {task_named(DEFAULT).monitor})
+def _job_table(jobs: Sequence[tuple[Run, str]], varied: set[str]) -> Table:
+    shown = one_of({key for run, key in jobs if _value(run.last, key) is not None} or {task_named(DEFAULT).monitor})
     rows = [["job", "what it varies", "last", "best", "seconds", "status"]]
-    for job in jobs:
-        which = f"{job.score} " if key == "score" else ""
-        scores = ("" if score is None else f"{which}{score:.4f}" for score in (job.last, job.best))
-        rows.append([job.name, " ".join(_kept(job, varied)), *scores, f"{job.seconds:.0f}", job.status])
-    return f"{amount(len(jobs), 'job')} by {key} of the last epoch, the best first", rows
+    for run, key in jobs:
+        which = f"{key} " if shown == "score" else ""
+        values = (_value(row, key) for row in (run.last, run.best))
+        scores = ("" if value is None else f"{which}{value:.4f}" for value in values)
+        rows.append([run.folder.name, " ".join(_kept(run, varied)), *scores, f"{run.seconds:.0f}", run.status])
+    return f"{amount(len(jobs), 'job')} by {shown} of the last epoch, the best first", rows
 
 
 def _mean_table(means: Sequence[Group], varied: set[str]) -> Table:
@@ -129,12 +107,12 @@ def _mean_table(means: Sequence[Group], varied: set[str]) -> Table:
     return f"last {key} over {' and '.join(over)}", rows
 
 
-def _errors(jobs: Sequence[JobRow]) -> list[str]:
+def _errors(runs: Sequence[Run]) -> list[str]:
     """Return each error once, with the jobs that it ended."""
     names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for job in jobs:
-        if job.error:
-            names[job.status, job.error].append(job.name)
+    for run in runs:
+        if run.error:
+            names[run.status, run.error].append(run.folder.name)
     return [f"{status} ({list_some(some)}): {error}" for (status, error), some in names.items()]
 
 
@@ -144,8 +122,8 @@ def _varied(runs: Sequence[Run]) -> set[str]:
     return {override for run in runs for override in run.overrides} - everywhere
 
 
-def _kept(job: JobRow | Run, varied: set[str]) -> list[str]:
-    return [override for override in job.overrides if override in varied]
+def _kept(run: Run, varied: set[str]) -> list[str]:
+    return [override for override in run.overrides if override in varied]
 
 
 def _over_seeds(runs: Sequence[Run], varied: set[str]) -> tuple[list[Group], list[tuple[str, str]]]:

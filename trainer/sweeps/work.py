@@ -30,10 +30,6 @@ POLL = 0.1
 _ATTEMPTS = 5
 
 
-def _nothing(job: Job) -> Sequence[Callback]:
-    return ()
-
-
 def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0, later: int = 0) -> str:
     """Return how long the unfinished jobs will take, estimated from the finished ones; empty if there are none.
 
@@ -65,7 +61,6 @@ class Worker:
         configs: configurations that were checked already, by job.
         watch: makes the callbacks of a job, in addition to those of its configuration.
         left: returns how long jobs will take, of which so many run at a time; see `time_left`.
-        run: runs a checked job; None: `trainer.run.jobs.run_job`.
         planned: whether the plan of a job was printed; those of further jobs would bury the scores.
     """
 
@@ -73,9 +68,8 @@ class Worker:
     signals: StopSignals
     config_name: str = "config"
     configs: dict[str, Config] = field(default_factory=dict)
-    watch: Callable[[Job], Sequence[Callback]] = _nothing
+    watch: Callable[[Job], Sequence[Callback]] = lambda job: ()
     left: Callable[[Sequence[Job], int], str] = time_left
-    run: Callable[..., Summary] | None = None
     planned: bool = False
 
     def work(self, jobs: Sequence[Job]) -> None:
@@ -148,7 +142,7 @@ class Worker:
                 raise UserError(f"{amount(attempts - 1, 'process')} in a row died while running it")
             config = self._config(job, resumed)
             planned, self.planned = self.planned, True
-            summary = (self.run or run_job)(
+            summary = run_job(
                 config,
                 job.overrides,
                 job.folder,

@@ -8,9 +8,10 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -25,8 +26,7 @@ from augment.data.images import name_of
 from augment.support.errors import UserError
 from augment.support.files import near_file, write_atomically
 from augment.support.text import amount, printable, table_cell
-from trainer.loop.callback import Callback
-from trainer.run.trained import Trained, load_trained
+from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.tta import TTA
 
 if TYPE_CHECKING:
@@ -137,45 +137,16 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
     return images
 
 
-class _Outputs(Callback):
-    """Keeps the highest probabilities for every image, or all its values, on the device until the pass is over."""
-
-    order: ClassVar[int] = 0
-
-    def __init__(self, top: int) -> None:
-        self._top = top
-        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def after_batch(self, learner: Learner) -> None:
-        """Add the batch."""
-        import torch
-
-        values = learner.task.activate(learner.output.float())
-        if learner.task.ranked:
-            values, units = values.topk(self._top, dim=1)
-        else:
-            values, units = values.clone(), torch.arange(values.shape[1], device=values.device).expand_as(values)
-        self._kept.append((learner.batch.indices, values, units))
-
-    def by_index(self) -> tuple[Tensor, Tensor]:
-        """Return values and the units that they are of, (N, top) each on the CPU, in the order of the split's files."""
-        import torch
-
-        indices, values, units = (torch.cat(kept).cpu() for kept in zip(*self._kept, strict=True))
-        order = indices.argsort()
-        return values[order], units[order]
-
-
 def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None) -> list[Prediction]:
     names, task = trained.classes, trained.task
     lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
     count = task.top if top is None else top
-    outputs = _Outputs(len(names) if count is None else min(count, len(names)))
+    kept = KeptOutputs(partial(_highest, count=len(names) if count is None else min(count, len(names))))
     # The loader needs targets, but nothing reads them.
     targets = (task.blank_target(len(names)),) * len(files)
-    trained.run_over(Split(files, targets), outputs, description="predicting")
+    trained.run_over(Split(files, targets), kept, description="predicting")
     predictions: list[Prediction] = []
-    for file, values, units in zip(files, *(kept.tolist() for kept in outputs.by_index()), strict=True):
+    for file, values, units in zip(files, *(part.tolist() for part in kept.in_order()), strict=True):
         pairs = tuple((names[unit], value) for unit, value in zip(units, values, strict=True))
         if task.ranked:
             shown = tuple(pair for pair in pairs if pair[1] >= lowest)
@@ -183,6 +154,17 @@ def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, thresho
         else:
             predictions.append(Prediction(file, numbers=pairs))
     return predictions
+
+
+def _highest(learner: Learner, count: int) -> tuple[Tensor, Tensor]:
+    """Return the highest probabilities of a batch, or all its values, and the units that they are of: (N, count)."""
+    import torch
+
+    values = learner.task.activate(learner.output.float())
+    if learner.task.ranked:
+        values, units = values.topk(count, dim=1)
+        return values, units
+    return values.clone(), torch.arange(values.shape[1], device=values.device).expand_as(values)
 
 
 def as_json(predictions: Sequence[Prediction]) -> str:

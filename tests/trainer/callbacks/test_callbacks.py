@@ -4,27 +4,22 @@ import importlib
 import inspect
 import pkgutil
 import re
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 import torch
-from fakes import assert_same, make_learner, on, raises
+from fakes import assert_same, lin, make_learner, on, raises
 
 import trainer
 import trainer.run.config
-from augment.params import Number, setting, settings
+from augment.params import settings
 from augment.support.errors import UserError
-from trainer.callbacks import registry
-from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.registry import configurable, known_callbacks, parse_callbacks
+from trainer.callbacks.registry import known_callbacks, parse_callbacks
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.callbacks.tracker import Tracker
 from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, check_events
-from trainer.optim.schedule import lin
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.prune import Prune
 from trainer.sweeps.study import Search
@@ -50,7 +45,7 @@ every_callback = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name_
 
 def make(cls: type[Callback]) -> Callback:
     if cls is Prune:
-        return Prune(Search(SearchSettings(prune=False), Path("nowhere"), ("another",), 1), 0)
+        return Prune(Search(SearchSettings(), Path("nowhere"), ("another",), 1), 0)
     return ParamScheduler({"lr": lin(0.1, 0.0)}) if cls is ParamScheduler else cls()
 
 
@@ -160,21 +155,6 @@ def test_names_are_those_of_the_classes() -> None:
     }
 
 
-def test_a_callback_is_made_with_its_settings() -> None:
-    makers = parse_callbacks({"grad_clip": {"max_norm": 0.25}, "checkpoint": {"monitor": "val_loss"}, "plots": None})
-    clip, checkpoint = (maker() for maker in makers)
-    assert isinstance(clip, GradClip)
-    assert clip.max_norm == 0.25
-    assert isinstance(checkpoint, Checkpoint)
-    assert checkpoint.monitor == "val_loss"
-    assert makers[0]() is not clip
-
-
-@pytest.mark.parametrize("given", [{}, {"plots": None}, {"plots": None, "checkpoint": None}])
-def test_no_callbacks(given: dict[str, object]) -> None:
-    assert parse_callbacks(given) == ()
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -201,20 +181,6 @@ def test_no_callbacks(given: dict[str, object]) -> None:
 def test_mistakes_are_named(given: object, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         parse_callbacks(given)
-
-
-def test_custom_callback_is_registered_by_its_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._CALLBACKS, "model_ema", Callback)  # is taken out again after the test
-
-    @configurable
-    @dataclass(eq=False)
-    class ModelEma(Callback):
-        decay: float = setting(Number(default=0.99, within=(0, 1), doc="share of the old average"))
-
-    (maker,) = parse_callbacks({"model_ema": {"decay": 0.5}})
-    assert maker() is not maker()
-    assert isinstance(callback := maker(), ModelEma)
-    assert callback.decay == 0.5
 
 
 @pytest.mark.parametrize("name", known_callbacks())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes import CLASSES, MemoryLoader, make_learner, on, raises
+from fakes import CLASSES, MemoryLoader, lin, make_learner, on, raises
 
 from augment.support import background
 from trainer.callbacks import plots
@@ -15,7 +15,6 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.figures import batch, curves
 from trainer.loop.callback import CancelFit
-from trainer.optim.schedule import lin
 
 
 @pytest.fixture

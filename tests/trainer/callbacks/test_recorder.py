@@ -70,12 +70,6 @@ def test_metrics_jsonl_gets_a_line_after_each_epoch(tmp_path: Path) -> None:
     assert '"epoch": 1,' in text
 
 
-def test_without_a_folder_rows_are_still_kept() -> None:
-    learner = known(Recorder())
-    learner.fit()
-    assert [row["epoch"] for row in learner.find(Recorder).rows] == [0, 1]
-
-
 def test_a_new_run_in_an_old_folder_starts_a_new_file(tmp_path: Path) -> None:
     for _ in range(2):
         known(Recorder(), folder=tmp_path).fit()

@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import (
-    make_learner,
-    noise_loader,
-    on,
-    raises,
-)
+from fakes import lin, make_learner, noise_loader, on, raises
 from torch import nn
 
 from trainer.callbacks.grad_clip import GradClip
@@ -18,7 +13,7 @@ from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import constant, lin, one_cycle
+from trainer.optim.schedule import constant, one_cycle
 
 # --- ParamScheduler ---
 
@@ -43,14 +38,6 @@ def rates(learner: Learner, start: Position | None = None, key: str = "lr") -> l
 
 def scheduled(*callbacks: Callback, **options: Any) -> Learner:
     return make_learner(ParamScheduler({"lr": one_cycle(1.0, start=0.2, end=0.0)}), *callbacks, **options)
-
-
-def test_ten_steps_of_one_cycle_by_hand() -> None:
-    found = rates(scheduled(train=noise_loader(10), epochs=2))
-    assert len(found) == 10
-    assert found[:4] == pytest.approx([0.2, 0.4, 0.8, 1.0])
-    assert found[3] == 1.0
-    assert found[4:] == pytest.approx([(1 + math.cos(math.pi * k / 7)) / 2 for k in range(1, 7)])
 
 
 @pytest.mark.parametrize("limit", [None, 1, 2, 4])

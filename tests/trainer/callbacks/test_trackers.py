@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from fakes import make_learner, on
+from fakes import lin, make_learner, on
 from PIL import Image
 from torch import nn
 
@@ -37,7 +37,6 @@ from trainer.callbacks.wandb import Wandb
 from trainer.loop.callback import CancelFit, RunDescription
 from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import lin
 
 NAME, TAGS = "rotate.p=1 </td><script>alert(1)</script>/../../up", ("first | **try**", "<b>two</b>")
 STEPS, EPOCHS = [1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 1, 2]  # two epochs of three batches, and one after it was resumed

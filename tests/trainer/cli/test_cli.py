@@ -26,6 +26,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--nothing"], "--nothing: unknown flag. Allowed: -m"),
         (["--learning-rate=3"], "--learning-rate=3: unknown flag. Did you mean 'fit.lr=...'? Allowed: -m"),
         (["--config_dir", "x"], "--config_dir: unknown flag. Did you mean '--config-dir'? Allowed: -m"),
+        (["--config-path", "x"], "--config-path: unknown flag. Did you mean '--config-dir'? Allowed: -m"),
         (["--config-dir"], "argument --config-dir/-cd: expected one argument."),
         (["-m", "--cfg", "job", "seed=0,1"], "--multirun and --cfg: exclude each other. Allowed: one of them."),
         (["--config-name", "mine", "--cfg", "job"], "--config-name mine: there is no such file. Allowed: config."),
@@ -47,6 +48,40 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["fit.resume=old/last.pt"], "fit.resume=old/last.pt: a file, not a folder. Allowed: the folder of a run"),
         (["epochs=3"], "epochs: unknown key. Did you mean 'fit.epochs'?"),
         (["data.root=old"], "data.root: unknown key of data=sample; data=folder, data=filelist have it. Allowed:"),
+        (["+aug=imagenete"], "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
+        (["data=foldr"], "data: unknown name 'foldr'. Did you mean 'folder'?"),
+        (["model=tim"], "model: unknown name 'tim'. Did you mean 'timm'?"),
+        (["fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
+        (["+fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
+        (["fit.image_size=64"], "fit.image_size: unknown key. Did you mean 'aug.size'?"),
+        (["fit.pretrained=true"], "fit.pretrained: unknown key. Did you mean 'model.pretrained'?"),
+        (["fit.ema=0.9"], "fit.ema: unknown key. Did you mean 'callbacks.ema'?"),
+        (["fit.mixup=0.2"], "fit.mixup: unknown key. Did you mean 'aug.train.mixup'?"),
+        (["fit.schedule=cosine"], "fit.schedule: unknown name 'cosine'. Did you mean 'one_cycle'?"),
+        (["fit.seed=1"], "fit.seed: unknown key. Did you mean 'seed'?"),
+        (["data.batch_size=8"], "data.batch_size: unknown key. Did you mean 'fit.batch_size'?"),
+        (["model.workers=8"], "model.workers: unknown key. Did you mean 'fit.threads'?"),
+        (["fit.epochs=many"], "fit.epochs: 'many' is not allowed. Allowed: a whole number"),
+        (["+aug.trian.rotate.p=1"], "aug.trian: unknown key. Did you mean 'train'?"),
+        (["aug.train.rotat.p=1"], "aug.train.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
+        (["aug.train.rotate.p=1.5"], "aug.train.rotate.p: 1.5 is not allowed. Allowed: a number from 0 to 1"),
+        (["aug.train.rotate.angle_range=[5,-5]"], "aug.train.rotate.angle_range: [5, -5] is not allowed"),
+        (
+            ["+aug=imagenette", "aug.train.resize={}"],
+            "aug.train.resize: 'random_resized_crop' is the crop. Allowed: ",
+        ),
+        (["callbacks.gradclip={}"], "callbacks.gradclip: unknown callback. Did you mean 'grad_clip'?"),
+        (["~aug.train.rotat"], "aug.train.rotat"),
+        (["seed=-1"], "seed: -1 is not allowed"),
+        (["data=folder"], "data.root: missing"),
+        (["data=folder", "data.root=nowhere"], "data.root=nowhere: there is no such folder"),
+        (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder"),
+        (["seed=0,1"], "seed=0,1: several values make a sweep, which only `python -m trainer -m` runs."),
+        (["+experiment=imagenete_5"], "experiment: unknown name 'imagenete_5'. Did you mean 'imagenette_5'?"),
+        (["+experiment=imagenette_5", "fit=article"], "fit=article: sets fit.epochs=8, but the experiment"),
+        (["-m", "experiment=glob(image_net*)"], "experiment: glob(image_net*) matches no file. Allowed: article_2019"),
+        (["-m", "seed=0,1", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
+        (["seed=0,1", "-m", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
     ],
 )
 def test_mistakes_have_a_sentence(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +89,9 @@ def test_mistakes_have_a_sentence(arguments: list[str], message: str, capsys: py
     Path("old/last.pt").touch()
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    assert re.match(f"error: {re.escape(message)}", capsys.readouterr().err)
+    printed = capsys.readouterr()
+    assert re.match(f"error: {re.escape(message)}", printed.err)
+    assert (printed.err.count("\n"), printed.out) == (1, "")
     assert not Path("outputs").exists()
 
 

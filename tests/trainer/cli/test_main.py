@@ -326,13 +326,6 @@ def test_a_run_is_resumed_only_as_it_was(finished, arguments, message, monkeypat
     assert len(runs(folder.parents[2])) == before
 
 
-@pytest.mark.skipif("__import__('torch').cuda.is_available()")
-def test_a_gpu_that_is_not_there(tmp_path, photos, call):
-    result = call(tmp_path, *data(photos), "fit.device=cuda")
-    assert result.returncode == 2
-    assert "fit.device: cuda, but PyTorch sees no GPU here. Allowed: auto, cpu." in result.stderr
-
-
 def test_an_overridden_parameter_that_the_yaml_leaves_at_its_default(tmp_path, photos, call):
     result = call(tmp_path, *LEAN, *data(photos), "fit.epochs=1", "aug.val.center_crop.scale=0.9", "~aug.train.rotate")
     assert result.returncode == 0, result.stderr

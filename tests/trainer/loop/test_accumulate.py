@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import MemoryLoader, assert_same, make_learner, noise_loader, on, raises
+from fakes import MemoryLoader, assert_same, lin, make_learner, noise_loader, on, raises
 from torch import Tensor, nn
 
 from trainer.callbacks.recorder import Recorder
@@ -13,7 +13,7 @@ from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import CancelFit, CancelTrain
 from trainer.loop.counts import Group
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import Schedule, constant, lin
+from trainer.optim.schedule import Schedule, constant
 
 
 def plain_model() -> nn.Module:

@@ -9,7 +9,7 @@ from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.interrupt import Interrupt
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
-from trainer.loop.callback import CANCELS, EVENTS, Callback, Cancel, check_events, handles, in_order, loop_text
+from trainer.loop.callback import EVENTS, Callback, check_events, handles, in_order, loop_text
 
 
 class Late(Callback):
@@ -27,25 +27,6 @@ class Early(Callback):
 
     def after_step(self, learner: object) -> None: ...
 
-
-EMPTY_LOOP = """\
-before_fit
-  for each epoch:
-    before_epoch
-      before_train
-        for each batch:
-          before_batch
-            forward, loss; in training: backward
-            before_step
-              optimizer step, zero gradients
-            after_step
-          after_batch
-      after_train
-      before_validate
-        for each batch: forward, loss, with the events of a batch
-      after_validate
-    after_epoch
-after_fit"""
 
 LOOP = """\
 before_fit: Early
@@ -72,12 +53,6 @@ def test_every_event_is_a_method_of_the_base_and_has_its_words() -> None:
         assert getattr(Callback, event).__doc__
     assert len(set(EVENTS)) == 12
     assert {name for name in vars(Callback) if name.startswith(("before_", "after_"))} == set(EVENTS)
-
-
-def test_every_level_has_an_exception() -> None:
-    assert {f"{when}_{level}" for level in CANCELS for when in ("before", "after")} == set(EVENTS)
-    assert all(issubclass(cancel, Cancel) for cancel in CANCELS.values())
-    assert len(set(CANCELS.values())) == len(CANCELS)
 
 
 @pytest.mark.parametrize(
@@ -139,14 +114,6 @@ def test_callbacks_run_in_their_order_at_every_event() -> None:
         names, (event, *others) = zip(*(entry.split() for entry in events[index : index + 4]), strict=True)
         assert names == ("a", "b", "c", "d")
         assert set(others) == {event}
-
-
-def test_loop_text_without_callbacks() -> None:
-    assert loop_text([]) == EMPTY_LOOP
-
-
-def test_loop_text_has_every_callback_at_its_events() -> None:
-    assert loop_text(in_order([Late(), Early()])) == LOOP
 
 
 def test_loop_text_names_each_event_once_and_in_the_order_of_the_loop() -> None:

@@ -163,11 +163,3 @@ class Foreign(torch.optim.SGD):
 )
 def test_which_optimizers_may_be_recorded(make: Any, expected: bool) -> None:
     assert capturable(make([nn.Parameter(torch.ones(1))], 0.1)) is expected
-
-
-def test_timms_optimizers_are_not_recorded() -> None:
-    from timm.optim import Lamb, NAdamW
-
-    parameter = nn.Parameter(torch.ones(1))
-    assert not capturable(Lamb([parameter]))
-    assert not capturable(NAdamW([parameter]))

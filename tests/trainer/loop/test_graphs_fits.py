@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import (
-    make_learner,
-    noise_loader,
-    on,
-    raises,
-    tiny_model,
-)
+from fakes import lin, make_learner, noise_loader, on, raises, tiny_model
 from graphed import (
     CASES,
     FakeBackend,
@@ -30,7 +24,7 @@ from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import CancelFit
 from trainer.loop.graphs import Graphs, Runner
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import lin, one_cycle
+from trainer.optim.schedule import one_cycle
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "adamw"])

@@ -43,7 +43,7 @@ from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.graphs import Runner, make_runner
 from trainer.loop.learner import Learner
-from trainer.models.xresnet import XResNet
+from trainer.models.registry import Xresnet
 from trainer.optim.schedule import one_cycle
 
 
@@ -69,7 +69,7 @@ def test_sizes_that_change_leave_the_results_right() -> None:
         torch.manual_seed(0)
         images = torch.randn(36, 3, 96, 96, generator=torch.Generator().manual_seed(1)).to(CUDA)
         loader = Growing(images, torch.arange(36, device=CUDA) % 3, 8, shuffle=False)
-        model = XResNet(3, depth="18", width=0.25)
+        model = Xresnet(depth="18", width=0.25).build(3, 96)
         make_learner(
             note, model=model, train=loader, val=loader, epochs=10, optimizer=still, device=CUDA, runner=how
         ).fit()

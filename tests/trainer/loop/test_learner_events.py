@@ -19,11 +19,7 @@ from trainer.loop.callback import (
     CANCELS,
     EVENTS,
     Callback,
-    Cancel,
     CancelBatch,
-    CancelEpoch,
-    CancelFit,
-    CancelStep,
     CancelTrain,
     CancelValidate,
 )
@@ -84,22 +80,6 @@ def open_levels(index: int) -> set[str]:
 
 def test_all_events_in_order() -> None:
     assert trace() == FIT
-
-
-@pytest.mark.parametrize(
-    ("cancel", "event", "expected"),
-    [
-        (CancelFit, "before_fit", ["before_fit", "after_fit"]),
-        (CancelFit, "before_step", [*FIT[:5], "after_fit"]),
-        (CancelEpoch, "before_epoch", ["before_fit", "before_epoch", "after_epoch", *EPOCH, "after_fit"]),
-        (CancelTrain, "before_train", ["before_fit", *EPOCH[:2], *EPOCH[10:], *EPOCH, "after_fit"]),
-        (CancelValidate, "before_validate", ["before_fit", *EPOCH[:12], *EPOCH[14:], *EPOCH, "after_fit"]),
-        (CancelBatch, "before_batch", ["before_fit", *EPOCH[:3], *EPOCH[5:], *EPOCH, "after_fit"]),
-        (CancelStep, "before_step", ["before_fit", *EPOCH, *EPOCH, "after_fit"]),
-    ],
-)
-def test_a_cancelled_level_by_hand(cancel: type[Cancel], event: str, expected: list[str]) -> None:
-    assert trace(on(event, raises(cancel))) == expected
 
 
 @pytest.mark.parametrize("level", CANCELS)

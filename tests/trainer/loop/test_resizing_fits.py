@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import CLASSES, frozen, on, tiny_model
+from fakes import CLASSES, frozen, lin, on, tiny_model
 from nvidia.dali.pipeline import Pipeline
 from rich.console import Console
 from stages import SIZES, config_of, staged, wait_for_threads
@@ -22,7 +22,6 @@ from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import Callback, CancelFit, RunDescription
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import lin
 from trainer.run import train as run
 from trainer.run.build import make_loader
 

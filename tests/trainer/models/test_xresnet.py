@@ -19,7 +19,6 @@ from trainer.models.xresnet import (
     EfficientChannels,
     SelfAttention,
     SqueezeExcite,
-    XResNet,
 )
 
 # As small as they get: every kind of block, two of them a stage.
@@ -146,7 +145,7 @@ def test_two_seeds_differ_and_one_does_not() -> None:
 
 def test_every_setting_reaches_the_network() -> None:
     """Each changes the structure of the network, or what it is initialized with."""
-    default = str(XResNet(10, depth="26"))
+    default = str(Xresnet(depth="26").build(10, 64))
     changed: dict[str, Any] = {
         "width": 0.5,
         "groups": 2,

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes import lin
 from omegaconf import OmegaConf
 from PIL import Image
 from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: F401  (a fixture)
 
 from augment.data.dataset import Dataset, Split
 from trainer.callbacks.recorder import METRICS_FILE
-from trainer.figures.thumbnail import SIDE
+from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
-from trainer.optim.schedule import lin, one_cycle
+from trainer.optim.schedule import one_cycle
 from trainer.report import page
 from trainer.report.charts import charts
 from trainer.report.images import mistakes

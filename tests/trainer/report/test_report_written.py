@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from fakes import CLASSES, assert_same, make_learner, on, raises
+from fakes import CLASSES, assert_same, lin, make_learner, on, raises
 from reports import Page, folder_of_a_run  # noqa: F401  (a fixture)
 
 from augment.support import background
@@ -18,7 +18,6 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import Callback, CancelFit, RunDescription
 from trainer.loop.checkpoint import LAST
-from trainer.optim.schedule import lin
 from trainer.report import page
 from trainer.report.callback import Report
 from trainer.report.command import main

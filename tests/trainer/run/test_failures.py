@@ -22,9 +22,8 @@ from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.run.config import Config, parse_config
 from trainer.run.failures import explain, explain_memory, is_out_of_memory, too_large
-from trainer.run.summary import SUMMARY_FILE, read_summary
+from trainer.run.summary import read_summary
 from trainer.run.train import train
-from trainer.sweeps.table import read_jobs
 from trainer.tools.evaluate import main as evaluate
 from trainer.tools.find_lr.command import main as find_lr
 
@@ -224,12 +223,3 @@ def test_scores_that_cannot_be_written_are_an_error_in_one_sentence(
         evaluate(["scored", "data=folder", "data.root=data"])
     assert stopped.value.code == 2
     assert capsys.readouterr().err == "error: scored/evaluation.json: cannot be written: No space left on device.\n"
-
-
-def test_a_run_without_an_end_is_running_or_was_killed(finished_run: Path, tmp_path: Path) -> None:
-    job = tmp_path / "0"
-    shutil.copytree(finished_run, job)
-    (job / ".hydra").mkdir()
-    (job / ".hydra" / "overrides.yaml").write_text("- seed=0\n")
-    (job / SUMMARY_FILE).write_text('{"status": "running"}')
-    assert [found.status for found in read_jobs(tmp_path)] == ["interrupted"]

@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import tiny_model
 
 from augment.support.errors import UserError
-from trainer.optim.optimizers import make_optimizer
 from trainer.optim.schedule import constant, flat_cos, one_cycle
 from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
@@ -41,27 +39,6 @@ def test_momentum_runs_against_the_learning_rate() -> None:
     assert set(config().fit.schedules()) == {"lr"}
 
 
-def test_sgd() -> None:
-    model = tiny_model()
-    optimizer = make_optimizer(config(fit={"lr": 0.3, "momentum": 0.8, "weight_decay": 0.02}).fit, model)
-    assert type(optimizer) is torch.optim.SGD
-    group, plain = optimizer.param_groups
-    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.3, 0.8, 0.02, False)
-    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
-    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
-
-
-def test_adamw() -> None:
-    model = tiny_model()
-    fit = config(fit={"optimizer": "adamw", "lr": 0.003, "momentum": 0.8, "weight_decay": 0.02}).fit
-    optimizer = make_optimizer(fit, model)
-    assert type(optimizer) is torch.optim.AdamW
-    group, plain = optimizer.param_groups
-    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.003, (0.8, 0.999), 0.02)
-    assert plain == group | {"params": plain["params"], "weight_decay": 0.0}
-    assert [p.ndim for p in (*group["params"], *plain["params"])] == [4, 2, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("device", "gpu", "expected"),
     [
@@ -83,6 +60,15 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for call in (parsed.fit.torch_device, lambda: check_config(parsed)):
         with pytest.raises(UserError, match=r"^fit\.device: cuda, but .* no GPU here\. Allowed: auto, cpu\.$"):
             call()
+
+
+def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert config(fit={"device": "cuda:1"}).fit.torch_device() == torch.device("cuda:1")
+    message = r"^fit\.device: cuda:2, but PyTorch sees 2 GPUs here\. Allowed: auto, cpu, cuda:0, cuda:1\.$"
+    with pytest.raises(UserError, match=message):
+        config(fit={"device": "cuda:2"}).fit.torch_device()
 
 
 def test_threads() -> None:

@@ -25,7 +25,7 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one", 0.5, {"fit.lr": 0.2})
     (folder / "environment.json").write_text('{"python": "3.11"}')
     run = read_run(folder)
-    assert (run.name, run.status, run.score, run.smaller, run.sweep) == ("one", "finished", "val_accuracy", False, None)
+    assert (run.name, run.status, run.score, run.sweep) == ("one", "finished", "val_accuracy", None)
     assert (run.last["val_accuracy"], run.best["val_accuracy"], len(run.rows)) == (0.5, 0.52, 2)
     assert run.config["fit"]["lr"] == 0.2
     assert run.environment == {"python": "3.11"}
@@ -117,19 +117,10 @@ def test_a_score_of_a_task_that_is_not_known_here(tmp_path: Path) -> None:
     assert read_run(folder).score == "val_iou"
     assert math.isnan(read_run(folder).last["val_x"])
     write_run(tmp_path / "other", None, last=row, best=row)
-    assert (read_run(tmp_path / "other").score, read_run(tmp_path / "other").smaller) == ("val_loss", True)
+    assert read_run(tmp_path / "other").score == "val_loss"
 
 
 def test_a_path_that_is_no_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with pytest.raises(UserError, match=r"run: no such folder.* Did you mean .*runs\?"):
         find_runs([tmp_path / "run"])
-
-
-def test_finalists_of_a_search_before_they_were_marked_are_known_by_their_seeds(tmp_path: Path) -> None:
-    for order, (accuracy, seed, trial) in enumerate([(0.9, 0, 0), (0.8, 1, None), (0.5, 1001, None)]):
-        write_run(tmp_path / str(order), accuracy, {"seed": seed})
-        (tmp_path / str(order) / "job.json").write_text(json.dumps({"order": order, "trial": trial}))
-    assert [run.chooses for run in find_runs([tmp_path])] == [True, False, False]
-    (tmp_path / "study.journal").touch()
-    assert [run.chooses for run in find_runs([tmp_path])] == [True, True, False]

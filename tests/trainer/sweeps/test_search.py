@@ -1,6 +1,7 @@
 """Searches with runs that end at once, so that what is found is known."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import FakeRuns, unchecked
+from jobs import FakeRuns, runs
 from optuna.trial import TrialState
 from rich.console import Console
 
@@ -20,13 +21,14 @@ from trainer.sweeps.launchers.local import Local
 from trainer.sweeps.lease import Lease
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.plan import Plan, begin
-from trainer.sweeps.search import search
+from trainer.sweeps.prune import Prune
+from trainer.sweeps.search import search, watch_trials
 from trainer.sweeps.study import job_of
 from trainer.sweeps.work import Worker
 
-__all__ = ["unchecked"]
+__all__ = ["runs"]
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("runs")
 
 FIXED = ["aug=imagenette"]
 SWEEPER = {"kind": "optuna", "n_trials": 4, "finalists": 0}
@@ -54,9 +56,8 @@ def scored(gain: float) -> Callable[[Mapping[str, Any]], float]:
 @pytest.mark.parametrize(
     "sampler", [name if name in ("tpe", "grid") else pytest.param(name, marks=pytest.mark.long) for name in SAMPLERS]
 )
-def test_each_sampler_runs_as_many_trials_as_asked(tmp_path: Path, sampler: str) -> None:
+def test_each_sampler_runs_as_many_trials_as_asked(runs: FakeRuns, tmp_path: Path, sampler: str) -> None:
     swept = ["++fit.lr=0.1,0.2", SWEPT[1]] if sampler == "grid" else SWEPT
-    runs = FakeRuns()
     plan = make(tmp_path, swept, sampler=sampler)
     assert search(plan, Local(), runs.worker()) == 0
     trials = plan.search.study().trials
@@ -72,7 +73,7 @@ def test_each_sampler_runs_as_many_trials_as_asked(tmp_path: Path, sampler: str)
     assert len(plan.search.study().trials) == (4 if sampler == "grid" else 5)
 
 
-def test_a_trial_begins_as_soon_as_one_has_ended(tmp_path: Path) -> None:
+def test_a_trial_begins_as_soon_as_one_has_ended(runs: FakeRuns, tmp_path: Path) -> None:
     """Pruned trials, for example, end long before others."""
 
     class Two(Launcher):
@@ -87,13 +88,13 @@ def test_a_trial_begins_as_soon_as_one_has_ended(tmp_path: Path) -> None:
 
     waiting: list[list[int | None]] = []
     leases: list[Lease | None] = []
-    search(make(tmp_path), Two(), FakeRuns().worker())
+    search(make(tmp_path), Two(), runs.worker())
     assert waiting == [[0, 1], [0, 2], [0, 3], [0]]
 
 
-def test_the_journal_is_not_needed_with_another_storage(tmp_path: Path) -> None:
+def test_the_journal_is_not_needed_with_another_storage(runs: FakeRuns, tmp_path: Path) -> None:
     plan = make(tmp_path / "sweep", n_trials=2, storage=f"sqlite:///{tmp_path}/search.db")
-    search(plan, Local(), FakeRuns().worker())
+    search(plan, Local(), runs.worker())
     assert (tmp_path / "search.db").is_file()
     assert not (tmp_path / "sweep" / JOURNAL_FILE).exists()
 
@@ -103,8 +104,8 @@ def compared_with_the_base(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [group for group in groups if group["name"] != found["comparison"]["baseline"]]
 
 
-def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(tmp_path: Path) -> None:
-    runs = FakeRuns(scored(0.1))
+def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.score = scored(0.1)
     worker = replace(runs.worker(), console=Console(file=(printed := StringIO())))
     assert search(make(tmp_path, finalists=2, seeds=2, confirm=4, n_trials=6), Local(), worker) == 0
     assert "\nfinalists: 4 jobs with seeds 1 to 2\n" in printed.getvalue()
@@ -123,9 +124,8 @@ def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(tmp_path: Path) ->
     assert sorted(set(seeds)) == [1, 2, 1001, 1002, 1003, 1004]
 
 
-def test_the_time_left_of_a_search_counts_all_its_parts(tmp_path: Path) -> None:
+def test_the_time_left_of_a_search_counts_all_its_parts(runs: FakeRuns, tmp_path: Path) -> None:
     """Trials that are pruned are shorter than the jobs that follow."""
-    runs = FakeRuns()
     runs.stopped = lambda config: "pruned after 1 of 9 epochs" if len(runs.runs) == 2 else ""
     runs.seconds = lambda config: 10.0 if len(runs.runs) == 2 else 60.0
     worker = replace(runs.worker(), console=Console(file=(printed := StringIO())))
@@ -147,15 +147,15 @@ def test_the_time_left_of_a_search_counts_all_its_parts(tmp_path: Path) -> None:
     assert "\n1 job left, about " in printed.getvalue()  # the others have been run before
 
 
-def test_where_nothing_was_planted_nothing_is_found(tmp_path: Path) -> None:
-    search(make(tmp_path, finalists=1, seeds=2, confirm=3), Local(), FakeRuns(scored(0.0)).worker())
+def test_where_nothing_was_planted_nothing_is_found(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.score = scored(0.0)
+    search(make(tmp_path, finalists=1, seeds=2, confirm=3), Local(), runs.worker())
     found = json.loads((tmp_path / "search.json").read_text())
     (winner,) = compared_with_the_base(found)
     assert "no difference beyond chance" in winner["verdict"]
 
 
-def test_an_interrupted_search_goes_on_with_the_same_trials(tmp_path: Path) -> None:
-    runs = FakeRuns()
+def test_an_interrupted_search_goes_on_with_the_same_trials(runs: FakeRuns, tmp_path: Path) -> None:
     plan = make(tmp_path)
 
     def stop(config: Mapping[str, Any]) -> BaseException | None:
@@ -172,8 +172,7 @@ def test_an_interrupted_search_goes_on_with_the_same_trials(tmp_path: Path) -> N
     assert len({*runs.runs}) == 4
 
 
-def test_failed_and_impossible_trials_count(tmp_path: Path) -> None:
-    runs = FakeRuns()
+def test_failed_and_impossible_trials_count(runs: FakeRuns, tmp_path: Path) -> None:
     runs.fail = lambda config: ValueError("no") if config["aug"]["train"]["rotate"]["p"] == 0.5 else None
     plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5,2"], sampler="grid")
     search(plan, Local(), runs.worker())
@@ -181,16 +180,24 @@ def test_failed_and_impossible_trials_count(tmp_path: Path) -> None:
     assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.FAIL]
 
 
-def test_pruned_trials_count_but_have_no_score(tmp_path: Path) -> None:
-    runs = FakeRuns()
+def test_pruned_trials_count_but_have_no_score(runs: FakeRuns, tmp_path: Path) -> None:
     runs.stopped = lambda config: "pruned after 1 epoch" if config["aug"]["train"]["rotate"]["p"] == 0.5 else ""
     plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5"], sampler="grid")
     assert search(plan, Local(), runs.worker()) == 0
     assert [trial.state for trial in plan.search.study().trials] == [TrialState.COMPLETE, TrialState.PRUNED]
+    (job, _) = read_ledger(tmp_path)
+    assert [type(one) for one in watch_trials(plan)(job)] == [Prune]
+    assert not watch_trials(make(tmp_path, prune=False))(job)
 
 
-def test_named_configurations_are_tried_first(tmp_path: Path) -> None:
-    runs = FakeRuns()
+def test_a_trial_whose_score_is_no_number_has_failed(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.score = lambda config: math.nan if config["aug"]["train"]["rotate"]["p"] == 0.5 else 0.5
+    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5"], sampler="grid")
+    assert search(plan, Local(), runs.worker()) == 0
+    assert [trial.state for trial in plan.search.study().trials] == [TrialState.COMPLETE, TrialState.FAIL]
+
+
+def test_named_configurations_are_tried_first(runs: FakeRuns, tmp_path: Path) -> None:
     plan = make(tmp_path, enqueue={"mine": {"fit.lr": 0.25, "aug.train.rotate.p": 0}}, n_trials=2)
     search(plan, Local(), runs.worker())
     first = read_ledger(tmp_path)[0]
@@ -202,9 +209,10 @@ def test_named_configurations_are_tried_first(tmp_path: Path) -> None:
             make(tmp_path, enqueue={"mine": {key: value}})
 
 
-def test_several_scores_make_a_front(tmp_path: Path) -> None:
+def test_several_scores_make_a_front(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.score = scored(0.1)
     plan = make(tmp_path, metrics=["val_accuracy", "epoch"], directions=["maximize", "minimize"])
-    assert search(plan, Local(), FakeRuns(scored(0.1)).worker()) == 0
+    assert search(plan, Local(), runs.worker()) == 0
     assert "Trials that no other one beats in every score" in (tmp_path / "search.md").read_text()
 
 
@@ -219,9 +227,9 @@ def test_several_scores_make_a_front(tmp_path: Path) -> None:
         ({"metrics": ["val_loss"]}, r"hydra\.sweeper\.metrics: .* has no val_loss\."),
     ],
 )
-def test_mistakes(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_mistakes(runs: FakeRuns, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        search(make(tmp_path, **settings), Local(), FakeRuns().worker())
+        search(make(tmp_path, **settings), Local(), runs.worker())
     assert not any(tmp_path.iterdir()) or "has no" in message  # which a run shows
 
 
@@ -240,11 +248,11 @@ def test_nothing_to_search(tmp_path: Path) -> None:
         make(tmp_path, [])
 
 
-def test_a_search_is_continued_only_as_what_it_began(tmp_path: Path) -> None:
+def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: Path) -> None:
     """Scores of other configurations cannot be compared, and Optuna refuses other choices."""
     plan = make(tmp_path, n_trials=1)
     begin(plan)
-    search(plan, Local(), FakeRuns().worker())
+    search(plan, Local(), runs.worker())
     begin(make(tmp_path, ["++fit.lr=tag(log,interval(1e-2,1))", SWEPT[1]]))
     begin(make(tmp_path, [*SWEPT, "++fit.weight_decay=interval(0,1)"], n_trials=9))
     for swept, message in (
@@ -267,8 +275,8 @@ def test_a_search_is_continued_only_as_what_it_began(tmp_path: Path) -> None:
             begin(make(tmp_path, metrics=[metric]))
 
 
-def test_deleted_and_failed_jobs_leave_a_verdict(tmp_path: Path) -> None:
-    runs = FakeRuns(scored(0.1))
+def test_deleted_and_failed_jobs_leave_a_verdict(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.score = scored(0.1)
     runs.fail = lambda config: OSError("no") if config["seed"] in failing else None
     plan = make(tmp_path, SWEPT[:1], n_trials=2, finalists=2, seeds=2, confirm=3)
     failing = {1, 2, 1001, 1002, 1003}

@@ -9,23 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jobs import FakeRuns, unchecked
+from jobs import FakeRuns, runs
 from omegaconf import OmegaConf
 
 from trainer.cli.main import main
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.processes import Command
 
-__all__ = ["unchecked"]
+__all__ = ["runs"]
 
 Call = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> FakeRuns:
-    fake = FakeRuns()
-    monkeypatch.setattr("trainer.sweeps.work.run_job", fake)
-    return fake
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from jobs import FakeRuns, unchecked
+from jobs import FakeRuns, runs
 
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import load_config
@@ -14,17 +14,16 @@ from trainer.run.summary import read_summary
 from trainer.sweeps.lease import claim
 from trainer.sweeps.ledger import Job, plan_jobs
 
-__all__ = ["unchecked"]
+__all__ = ["runs"]
 
 
 @pytest.fixture
-def jobs(tmp_path: Path, unchecked: None) -> list[Job]:
+def jobs(tmp_path: Path, runs: FakeRuns) -> list[Job]:
     overrides = [[f"++seed={seed}"] for seed in range(4)]
     return plan_jobs(tmp_path, zip(check_jobs(overrides), overrides, strict=True))
 
 
-def test_each_job_runs_once_in_order(jobs: list[Job]) -> None:
-    runs = FakeRuns()
+def test_each_job_runs_once_in_order(runs: FakeRuns, jobs: list[Job]) -> None:
     runs.worker().work(jobs[:3])
     assert runs.runs == [(job.id, False) for job in jobs[:3]]
     assert runs.plans == [True, False, False]  # more of them would bury the scores
@@ -32,8 +31,7 @@ def test_each_job_runs_once_in_order(jobs: list[Job]) -> None:
     assert runs.runs[3:] == [(jobs[3].id, False)]
 
 
-def test_a_failed_job_is_named_and_left_alone_until_it_is_retried(jobs: list[Job]) -> None:
-    runs = FakeRuns()
+def test_a_failed_job_is_named_and_left_alone_until_it_is_retried(runs: FakeRuns, jobs: list[Job]) -> None:
     runs.fail = lambda config: ValueError("no luck") if config["seed"] == 1 else None
     runs.worker().work(jobs)
     runs.worker().work(jobs)
@@ -48,18 +46,16 @@ def test_a_failed_job_is_named_and_left_alone_until_it_is_retried(jobs: list[Job
     assert runs.runs[4:] == [(jobs[1].id, False)]
 
 
-def test_an_interrupted_job_is_resumed_in_its_folder(jobs: list[Job]) -> None:
+def test_an_interrupted_job_is_resumed_in_its_folder(runs: FakeRuns, jobs: list[Job]) -> None:
     (jobs[0].folder / LAST).touch()
     (jobs[0].folder / "summary.json").write_text('{"status": "running"}')
     (jobs[1].folder / "summary.json").write_text('{"status": "interrupted"}')
-    runs = FakeRuns()
     runs.worker().work(jobs[:2])
     assert runs.runs == [(jobs[0].id, True), (jobs[1].id, False)]
     assert load_config(jobs[0].folder)["fit"]["resume"] == str(jobs[0].folder)
 
 
-def test_a_signal_ends_the_work_after_the_current_job(jobs: list[Job]) -> None:
-    runs = FakeRuns()
+def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list[Job]) -> None:
     worker = runs.worker()
 
     def ask(config: object) -> float:
@@ -72,12 +68,11 @@ def test_a_signal_ends_the_work_after_the_current_job(jobs: list[Job]) -> None:
     assert len(runs.runs) == 2
 
 
-def test_a_job_whose_processes_die_again_and_again_has_failed(jobs: list[Job]) -> None:
+def test_a_job_whose_processes_die_again_and_again_has_failed(runs: FakeRuns, jobs: list[Job]) -> None:
     gone = {"holder": {"process": 1, "began": -1, "host": "", "name": "gone"}, "progress": 0}
     for number in range(1, 6):
         (jobs[0].folder / f".lease.{number}").write_text(json.dumps(gone))
     os.utime(jobs[0].folder / ".lease.5", (1, 1))
-    runs = FakeRuns()
     runs.worker().work(jobs[:2])
     assert [job.status() for job in jobs[:2]] == ["failed", "finished"]
     ending = read_summary(jobs[0].folder)
@@ -85,9 +80,8 @@ def test_a_job_whose_processes_die_again_and_again_has_failed(jobs: list[Job]) -
     assert "5 processes in a row died while running it" in ending.error
 
 
-def test_a_configuration_that_changed_since_is_not_run(jobs: list[Job]) -> None:
+def test_a_configuration_that_changed_since_is_not_run(runs: FakeRuns, jobs: list[Job]) -> None:
     other = Job(jobs[0].folder, 0, ("++seed=7",))
-    runs = FakeRuns()
     runs.worker().work([other])
     ending = read_summary(other.folder)
     assert ending is not None
@@ -95,10 +89,10 @@ def test_a_configuration_that_changed_since_is_not_run(jobs: list[Job]) -> None:
     assert runs.runs == []
 
 
-def test_jobs_of_others_are_waited_for(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_others_are_waited_for(runs: FakeRuns, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     lease = claim(jobs[0].folder)
     assert lease is not None
-    runs, waits = FakeRuns(), []
+    waits: list[float] = []
 
     def wait(seconds: float) -> None:
         waits.append(seconds)

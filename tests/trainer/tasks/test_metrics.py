@@ -83,13 +83,6 @@ def test_top5_is_a_score_of_validation_where_there_are_more_than_five_classes(
     assert [c.key for c in task.measured(5)] == ["train_loss", "train_accuracy", "val_loss", "val_accuracy"]
 
 
-def test_confusion_by_hand_has_targets_in_rows() -> None:
-    meter = ClassMeter(3, CPU, keep=True)
-    meter.update(torch.tensor(0.0), one_hot(0, 1, 1, 1), torch.tensor([0, 0, 0, 1]))
-    meter.update(torch.tensor(0.0), one_hot(0), torch.tensor([2]))
-    assert meter.kept().confusion(3).tolist() == [[1, 2, 0], [0, 1, 0], [1, 0, 0]]
-
-
 def test_a_meter_without_samples_has_no_values() -> None:
     meter = ClassMeter(3, CPU, keep=True)
     assert meter.samples == 0
@@ -126,13 +119,6 @@ def test_a_meter_resumes_from_its_state() -> None:
         assert resumed.samples == sum(len(targets) for _, targets in given[:cut])
         assert fill(resumed, given[cut:]).compute() == whole.compute()
         assert_same(resumed.state_dict(), whole.state_dict())
-
-
-def test_a_restored_meter_can_be_read_before_its_next_batch() -> None:
-    whole = fill(ClassMeter(4, CPU), batches([3, 2]))
-    resumed = ClassMeter(4, CPU)
-    resumed.load_state_dict(whole.state_dict())
-    assert resumed.compute() == whole.compute()
 
 
 def test_a_state_is_a_copy() -> None:

@@ -16,7 +16,6 @@ from runs import read_metrics
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
-from trainer.callbacks.checkpoint import Checkpoint
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report.page import render
 from trainer.report.record import read_record
@@ -230,14 +229,3 @@ def test_the_report_of_numbers(numbers: Path, lists: Path, monkeypatch: pytest.M
     best = best_row(read_metrics(numbers), "val_loss")["val_mae"]
     for part in ("validation mean absolute error of the best epoch", f"{best:.4g}", "Largest errors", "Scatter of"):
         assert part in page
-
-
-def test_only_measured_values_can_be_monitored(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(lists)
-    files = [f"data.{split}={lists / 'labels.txt'}" for split in ("train", "val")]
-    given = ["data=filelist", *files, "data.multilabel=true", "callbacks.checkpoint.monitor=val_accuracy", *QUICK]
-    with pytest.raises(
-        UserError, match=r"^callbacks.checkpoint.monitor: val_accuracy is not measured .*Allowed: auto, v"
-    ):
-        check_config(parse_config(compose(given)))
-    assert Checkpoint().monitor == "auto"

@@ -27,7 +27,10 @@ from trainer.tools.bench.windows import Metered, TimedRow, Window
 
 TINY = ["aug.size=16", "fit.batch_size=4", "fit.device=cpu", "fit.threads=1", "--rounds", "2", "--seconds", "0.02"]
 
-FACTS = Facts(loader=20_000, synthetic=10_000, fed=9_880, share=0.988, issue=0.2, graph=True, precision="bf16")
+FACTS = Facts(
+    loader=20_000, synthetic=10_000, fed=9_880, share=0.988, issue=0.2, graph=True, precision="bf16", decode="mixed",
+    cached=False,
+)  # fmt: skip
 
 
 class Clock:
@@ -61,9 +64,16 @@ class Clock:
 # --- windows ---
 
 
-def test_a_window_times_its_own_batches_and_their_work_only():
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    metered = Metered(clock.stream(0.25), 3, ahead=5, clock=clock)
+    for module in (windows, timing):
+        monkeypatch.setattr(module, "monotonic", clock)
+    return clock
+
+
+def test_a_window_times_its_own_batches_and_their_work_only(clock):
+    metered = Metered(clock.stream(0.25), 3, ahead=5)
     clock.work(0.5)(metered)
     window = metered.window
     assert (window.images, window.batches) == (12, 3)
@@ -73,20 +83,18 @@ def test_a_window_times_its_own_batches_and_their_work_only():
     assert clock.now == pytest.approx(8 * 0.75)
 
 
-def test_windows_reach_the_requested_length():
-    clock = Clock()
-    row = TimedRow(lambda: clock.stream(0.01), clock.work(0.03), clock=clock)
+def test_windows_reach_the_requested_length(clock):
+    row = TimedRow(lambda: clock.stream(0.01), clock.work(0.03), ahead=1)
     row.warm_up(2.0)
     assert row.time(2.0).seconds == pytest.approx(2.0)
     assert row.time(2.0).speed == pytest.approx(100)
 
 
-def test_the_device_is_synchronized_only_at_the_ends_of_a_window(monkeypatch):
+def test_the_device_is_synchronized_only_at_the_ends_of_a_window(clock, monkeypatch):
     waits = []
     for module in (windows, timing):
         monkeypatch.setattr(module, "synchronize", lambda: waits.append(clock.now))
-    clock = Clock()
-    clock.work(1.0)(Metered(clock.stream(0.0), 10, clock=clock))
+    clock.work(1.0)(Metered(clock.stream(0.0), 10, ahead=1))
     assert waits == [0.0, 1.0, 11.0]
 
 

@@ -69,7 +69,7 @@ def outputs(trained: Trained, folder: Path) -> Split:
     ("arguments", "packages"),
     [
         (["--to", "onnx"], {"onnxruntime"}),
-        (["--to", "torch", "--preprocessing", "beside", "fit.tta=flip"], {"torch", "transform"}),
+        (["--to", "torch", "--preprocessing", "beside", "--limit", "9", "fit.tta=flip"], {"torch", "transform"}),
     ],
     ids=["onnx", "torch beside"],
 )
@@ -86,7 +86,8 @@ def test_an_export_scores_what_evaluate_scores(
     if "onnx" in arguments:
         pytest.importorskip("onnxscript")
     assert main([str(finished_run), str(images), *arguments, "--out", str(tmp_path / "out")]) == 0
-    assert "12 images: the largest difference of a probability is" in capsys.readouterr().out
+    compared = 9 if "--limit" in arguments else 12
+    assert f"{compared} images: the largest difference of a probability is" in capsys.readouterr().out
     assert imports_of(tmp_path / "out/predict.py") == {"json", "sys", "pathlib", "numpy", "PIL"} | packages
     monkeypatch.syspath_prepend(tmp_path / "out")
     script = runpy.run_path(str(tmp_path / "out/predict.py"))
@@ -103,10 +104,11 @@ def test_an_export_scores_what_evaluate_scores(
     assert 0 < scores["val_accuracy"] < 1
     assert right / len(files) == scores["val_accuracy"]
     report = json.loads((tmp_path / "out/export.json").read_text())
-    assert report["exported"]["val_accuracy"] == report["pytorch"]["val_accuracy"] == scores["val_accuracy"]
-    assert report["exported"]["val_loss"] == pytest.approx(scores["val_loss"], abs=0.01)
+    assert report["exported"] == pytest.approx(report["pytorch"], abs=0.01)
+    if compared == 12:
+        assert report["exported"]["val_accuracy"] == scores["val_accuracy"]
     assert report["differing"] == []
-    assert report["images"] == 12
+    assert report["images"] == compared
 
 
 def test_a_difference_is_found(finished_run: Path, images: Path) -> None:

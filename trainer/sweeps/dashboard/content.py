@@ -143,8 +143,8 @@ def _best_first(runs: Sequence[Run]) -> list[int]:
     """Return the positions of runs: the best of each sweep and of the single runs, then the second best, and so on."""
     of_sweep: defaultdict[Path | None, list[tuple[float, int]]] = defaultdict(list)
     for i, run in enumerate(runs):
-        score = run.last.get(run.score, math.nan)
-        of_sweep[run.sweep].append((math.inf if math.isnan(score) else score if run.smaller else -score, i))
+        score = run.last.get(run.score, math.nan) * (1 if smaller_is_better(run.score) else -1)
+        of_sweep[run.sweep].append((math.inf if math.isnan(score) else score, i))
     ranked = [(rank, i) for scored in of_sweep.values() for rank, (_, i) in enumerate(sorted(scored))]
     return [i for _, i in sorted(ranked)]
 

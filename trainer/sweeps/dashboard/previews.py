@@ -1,15 +1,14 @@
 """Previews of recipes: the first training batch of a run, small enough to be embedded."""
 
-import base64
 from collections.abc import Hashable
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from trainer.callbacks.plots import BATCH
+from trainer.figures.images import data_uri, read_png
 from trainer.sweeps.dashboard.links import href
 from trainer.sweeps.runs import Run
 
@@ -64,14 +63,7 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
         file: the PNG.
         changed: when it was changed, so that it is read again then.
     """
-    try:
-        with Image.open(file, formats=["PNG"]) as image:
-            if image.width * image.height > _MOST_PIXELS:
-                return "", 0, 0
-            small = image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    if (small := read_png(file, _MOST_PIXELS)) is None:
         return "", 0, 0
     small.thumbnail((_WIDTH, 2 * _WIDTH), Image.Resampling.LANCZOS, reducing_gap=2)
-    data = BytesIO()
-    small.save(data, "WEBP", quality=_QUALITY, method=4)
-    return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}", small.width, small.height
+    return data_uri(small, "WEBP", quality=_QUALITY, method=4), small.width, small.height

@@ -29,11 +29,11 @@ class Facts:
     synthetic: float
     fed: float
     share: float
-    issue: float | None = None
-    graph: bool = False
-    precision: str = "fp32"
-    decode: str = "mixed"
-    cached: bool = False
+    issue: float | None
+    graph: bool
+    precision: str
+    decode: str
+    cached: bool
 
 
 def verdict(facts: Facts) -> str:

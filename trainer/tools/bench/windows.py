@@ -37,7 +37,6 @@ class Metered:
         stream: the batches.
         batches: number of batches to time.
         ahead: batches before the window, each timed alone; at least one.
-        clock: returns seconds.
 
     Attributes:
         window: the measurement, after an iteration.
@@ -45,10 +44,8 @@ class Metered:
 
     plan = None
 
-    def __init__(
-        self, stream: Iterator[Batch], batches: int, *, ahead: int = 1, clock: Callable[[], float] = monotonic
-    ) -> None:
-        self._stream, self._batches, self._ahead, self._clock = stream, batches, ahead, clock
+    def __init__(self, stream: Iterator[Batch], batches: int, *, ahead: int) -> None:
+        self._stream, self._batches, self._ahead = stream, batches, ahead
         self.window: Window | None = None
 
     def __len__(self) -> int:
@@ -65,14 +62,14 @@ class Metered:
         for _ in range(self._ahead):
             batch = next(self._stream)
             synchronize()
-            asked = self._clock()
+            asked = monotonic()
             yield batch
-            issues.append(self._clock() - asked)
-        stop, images, waited = stopwatch(self._clock), 0, 0.0
+            issues.append(monotonic() - asked)
+        stop, images, waited = stopwatch(), 0, 0.0
         for _ in range(self._batches):
-            asked = self._clock()
+            asked = monotonic()
             batch = next(self._stream)
-            waited += self._clock() - asked
+            waited += monotonic() - asked
             images += len(batch)
             yield batch
         self.window = Window(images, *stop(), self._batches, waited, median(issues))
@@ -106,18 +103,10 @@ class TimedRow:
         stream: endless batches.
         consume: iterates over a loader, with its work.
         ahead: batches before each window, see `Metered`.
-        clock: returns seconds.
     """
 
-    def __init__(
-        self,
-        stream: Callable[[], Iterator[Batch]],
-        consume: Consume,
-        *,
-        ahead: int = 1,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self._stream, self._consume, self._ahead, self._clock = stream, consume, ahead, clock
+    def __init__(self, stream: Callable[[], Iterator[Batch]], consume: Consume, *, ahead: int) -> None:
+        self._stream, self._consume, self._ahead = stream, consume, ahead
         self._batches = 1
 
     def warm_up(self, seconds: float) -> Callable[[float], Window]:
@@ -130,7 +119,7 @@ class TimedRow:
 
     def time(self, seconds: float) -> Window:
         """Time a window; the next one will take about so many seconds."""
-        metered = Metered(self._stream(), self._batches, ahead=self._ahead, clock=self._clock)
+        metered = Metered(self._stream(), self._batches, ahead=self._ahead)
         self._consume(metered)
         assert metered.window is not None, "not all batches were consumed"
         self._window = metered.window

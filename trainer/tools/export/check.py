@@ -6,15 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import name_of
 from augment.support.console import progress_bar
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
-from trainer.run.trained import Trained
+from trainer.run.trained import KeptOutputs, Trained
 
 # The outputs of an export for an image, (K,) each: what the model returns, and its activation.
 Run = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
@@ -41,27 +38,6 @@ class Check:
     margin: float
 
 
-class _Kept(Callback):
-    """Keeps targets, indices and outputs of a pass."""
-
-    order = 0
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def after_batch(self, learner: Learner) -> None:
-        """Add the batch."""
-        self._kept.append(
-            (learner.batch.indices.clone(), learner.batch.targets.clone(), learner.output.float().clone())
-        )
-
-    def in_order(self) -> tuple[Tensor, Tensor]:
-        """Return targets and outputs in the order of the split's files, on the CPU."""
-        indices, targets, outputs = (torch.cat(parts).cpu() for parts in zip(*self._kept, strict=True))
-        order = indices.argsort()
-        return targets[order], outputs[order]
-
-
 def compare(trained: Trained, split: Split, run: Run) -> Check:
     """Compare an export with the model in PyTorch, image by image.
 
@@ -70,7 +46,8 @@ def compare(trained: Trained, split: Split, run: Run) -> Check:
         split: images that can be decoded, with their targets; at least one.
         run: the export.
     """
-    recorder, kept, task = Recorder(), _Kept(), trained.task
+    recorder, task = Recorder(), trained.task
+    kept = KeptOutputs(lambda learner: (learner.batch.targets.clone(), learner.output.float().clone()))
     trained.run_over(split, recorder, kept, description="PyTorch")
     targets, outputs = kept.in_order()
     found = []

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +93,8 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
     assert made is not None
     model = made.model_proto
     # The exporter calls them s34 and the like.
-    axes = dict(zip(_symbols(model.graph.input[0]), ("batch", "height", "width"), strict=False))
+    symbols = [axis.dim_param for axis in model.graph.input[0].type.tensor_type.shape.dim if axis.dim_param]
+    axes = dict(zip(symbols, ("batch", "height", "width"), strict=False))
     del model.graph.value_info[:]
     for value in (*model.graph.input, *model.graph.output):
         for axis in value.type.tensor_type.shape.dim:
@@ -104,11 +104,6 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
         model.metadata_props.add(key=key, value=json.dumps(value))
     content: bytes = model.SerializeToString()
     return content
-
-
-def _symbols(value: Any) -> list[str]:
-    """Return the names of the axes of any length of an ONNX input."""
-    return [axis.dim_param for axis in value.type.tensor_type.shape.dim if axis.dim_param]
 
 
 def require_onnx() -> None:

@@ -1,6 +1,5 @@
 """Write a run's best model in a form for serving, and compare it with PyTorch."""
 
-import json
 import runpy
 import sys
 from argparse import Namespace
@@ -16,15 +15,16 @@ from PIL import Image
 from rich.table import Table
 
 from augment.cli.parser import table_console, writing
-from augment.data.dataset import ImageRef, Split
+from augment.data.dataset import ImageRef
 from augment.data.images import open_image, read_encoded, to_rgb
+from augment.data.selection import take_some
 from augment.pipeline.graph import Device
 from augment.pipeline.serving.pillow import CROPS
 from augment.pipeline.serving.serialized import deserialize, serialize
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
-from augment.support.files import installed_version, no_link, write_atomically
+from augment.support.files import installed_version, no_link, write_atomically, write_json
 from augment.support.text import amount, list_some, plural, printable
 from trainer.run.trained import Trained, load_trained
 from trainer.tools.evaluate import evaluated_split
@@ -130,11 +130,8 @@ def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder:
     elif trained.task.ranked:
         lines.append("all have the same top class")
     console.print("; ".join(map(printable, lines)), highlight=False, soft_wrap=True)
-    _write(folder, {"export.json": _json({**facts, **vars(check)})})
-
-
-def _json(values: Mapping[str, object]) -> str:
-    return json.dumps(values, indent=2, allow_nan=False) + "\n"
+    with writing(f"--out {folder}"):
+        write_json(no_link(folder / "export.json"), {**facts, **vars(check)})
 
 
 def export_run(options: Namespace, run: Path, images: Path | None, overrides: Sequence[str]) -> None:
@@ -146,7 +143,9 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     own = images is None and not options.unchecked
     # bfloat16 would differ by more than an export may.
     trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own)
-    split = None if options.unchecked else _limited(evaluated_split(trained, images), options.limit)
+    split = None if options.unchecked else evaluated_split(trained, images)
+    if split is not None and options.limit is not None:
+        split = take_some(split, options.limit, trained.config.data.split_seed)
     folder = options.out or run / f"export-{options.to}"
     inside = options.preprocessing == "inside"
     runner = export(trained, options.to, folder, inside=inside, device=options.device, name=options.name)
@@ -159,12 +158,3 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     if split is not None:
         _report(compare(trained, split, runner), trained, facts, folder)
     sys.stdout.write(f"{folder}\n")
-
-
-def _limited(split: Split, limit: int | None) -> Split:
-    """Return at most some images of a split, spread evenly."""
-    count = len(split.files)
-    if limit is None or limit >= count:
-        return split
-    chosen = [(2 * i + 1) * count // (2 * limit) for i in range(limit)]
-    return Split(tuple(split.files[i] for i in chosen), tuple(split.targets[i] for i in chosen))

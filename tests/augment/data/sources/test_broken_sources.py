@@ -1,6 +1,5 @@
 """Broken data in every source: error messages, and no silent training on it."""
 
-import io
 import logging
 import re
 import struct
@@ -9,55 +8,17 @@ from pathlib import Path
 
 import pytest
 from encoding import header, part
-from files_of_sources import ENDINGS, Sample, Settings, drawn, file_of, jpeg, load, put_both
-from rich.console import Console
-from rich.progress import Progress
+from files_of_sources import ALL, ENDINGS, Sample, Settings, file_of, jpeg, load, name_of, put_both, said
 from stores import write_tar
 
-from augment.data.dataset import Dataset, Split
-from augment.data.sources import load_dataset
-from augment.data.sources.notices import check_remaining
-from augment.support.errors import UserError
 from trainer.cli.main import main
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 SHARDS = ("webdataset", "tfrecord", "recordio", "lmdb", "parquet")  # whose images lie in larger files
-ALL = ("folder", *ENDINGS)
-
-
-def forget_loaded() -> None:
-    for cached in ("_load", "_select"):
-        load_dataset.__globals__[cached].cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("three.txt").write_text("a\nb\nc\n")
-
-
-@pytest.fixture(scope="module")
-def samples() -> list[Sample]:
-    """Six JPEGs of three classes."""
-    return drawn(6)
-
-
-def said(source: str, settings: Settings) -> str:
-    with pytest.raises(UserError) as caught:
-        load(source, settings)
-    return str(caught.value)
-
-
-def name_of(source: str, number: int) -> str:
-    """What an image of train is called."""
-    return {
-        "folder": f"{number}.jpg", "filelist": f"train photos/{number}.jpg", "numpy": f"train.npy[{number}]",
-        "webdataset": f"train.tar/{number:02}.jpg", "lmdb": f"train.lmdb/{number:08}",
-    }.get(source, f"train.{ENDINGS.get(source)}/{number}")  # fmt: skip
-
 
 CUT = r"is cut short: it ends at byte [\d,]+, within record"
 DAMAGED = r"is damaged after record 5, at byte [\d,]+"
@@ -157,6 +118,7 @@ def test_a_folder_is_no_file(source: str, samples: list[Sample]) -> None:
 @pytest.mark.parametrize("label", [7, -1])
 def test_a_label_out_of_range_is_named(source: str, label: int, samples: list[Sample]) -> None:
     settings = put_both(source, [*samples[:5], (samples[5][0], label, "")], samples[:3])
+    Path("three.txt").write_text("a\nb\nc\n")
     allowed = "Allowed: 0 to 2, as 3 classes have names"
     message = said(source, settings | {"classes": "three.txt"})
     assert message.startswith("data.train: ")
@@ -255,124 +217,6 @@ def test_images_in_both_splits_are_reported(
     assert re.search(
         r"(\d) of \1 val images are copies of train images, such as |\.npy is data\.train, too: ", caplog.text
     )
-
-
-@pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda _: b"no image", "is not an image that DALI decodes; allowed: JPEG, PNG"),
-        (lambda whole: whole[:-200], "is broken: "),
-        (lambda whole: b"", "is empty (0 bytes)"),
-    ],
-    ids=["none", "cut", "empty"],
-)
-def test_an_image_that_does_not_decode_is_named_or_left_out(
-    source: str, damage: Callable[[bytes], bytes], message: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
-) -> None:
-    bad = (damage(samples[4][0]), samples[4][1], "")
-    settings = put_both(source, [*samples[:4], bad, samples[5]], samples[:3])
-    text = said(source, settings)
-    assert text.startswith("data: 1 of 6 train images cannot be used:\n  ")
-    assert f"{name_of(source, 4)} {message}" in text
-    assert "set data.skip_bad=true to leave it out" in text
-    dataset = load(source, settings | {"skip_bad": True})
-    assert sorted(dataset.train.targets) == [0, 0, 1, 2, 2]
-    assert "data.skip_bad=true: left out 1 of 6 train images:" in caplog.text
-
-
-@pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
-@pytest.mark.parametrize("name", ["train", "val"])
-def test_a_class_whose_last_image_is_left_out_is_reported(
-    source: str, name: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
-) -> None:
-    broken = [(image[:-200] if target == 1 else image, target, text) for image, target, text in samples]
-    splits = {"train": samples, "val": samples} | {name: broken}
-    settings = put_both(source, splits["train"], splits["val"])
-    load(source, settings | {"skip_bad": True})
-    one = "class 1" if source == "folder" else "1"
-    assert f"data.skip_bad=true: 1 of 3 classes has no image left in {name}: {one}." in caplog.text
-    assert caplog.text.count("no image left") == 1
-
-
-def test_remaining_classes_of_val_must_be_in_train(samples: list[Sample]) -> None:
-    broken = [(image[: -200 if target else None], target, text) for image, target, text in samples]
-    settings = put_both("tfrecord", broken, samples[1:3])
-    assert "no class of val is left in train" in said("tfrecord", settings | {"skip_bad": True})
-
-
-def test_a_label_whose_last_image_is_left_out_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    def having(*rows: tuple[float, ...]) -> Split:
-        return Split(tuple(Path(f"{place}.jpg") for place in range(len(rows))), rows)
-
-    before = having((1.0, 0.0), (1.0, 1.0))
-    left_out = having((1.0, 0.0))
-    whole, rest = (Dataset(("ant", "bee"), split, before, "multilabel") for split in (before, left_out))
-    check_remaining(whole, rest)
-    assert caplog.messages == ["data.skip_bad=true: 1 of 2 labels has no image left in train: bee."]
-
-
-@pytest.mark.parametrize(
-    ("listing", "message"),
-    [
-        (b"0\t0\n1\t77\n", "line 2, says byte 77, where no record begins: it belongs to another file. It is optional"),
-        (b"0\t0\n1\t0\n", "line 2, lists a record again. Allowed: each once. It is optional: remove it"),
-        (b"0 a\n", "line 1, is '0 a'. Allowed: a key, a tab and a number."),
-        (b"\xff\xfe\x00", "is not text. It is optional: remove it"),
-        (b"", "is empty. It is optional: remove it"),
-        (None, "cannot be read: Is a directory. It is optional: remove it"),
-    ],
-)
-def test_invalid_mxnet_indexes_are_refused(listing: bytes | None, message: str, samples: list[Sample]) -> None:
-    settings = put_both("recordio", samples, samples[:3])
-    index = Path("train.idx")
-    if listing is None:
-        index.unlink()
-        index.mkdir()
-    else:
-        index.write_bytes(listing)
-    text = said("recordio", settings)
-    assert text.startswith("data.train: train.rec: its index train.idx")
-    assert message in text
-
-
-def test_an_mxnet_index_of_fewer_records_is_reported_each_time(
-    samples: list[Sample], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Such as one that is older than its file."""
-    settings = put_both("recordio", samples, samples[:3])
-    index = Path("train.idx")
-    whole = index.read_text()
-    index.write_text("".join(whole.splitlines(keepends=True)[:4]))
-    for _ in range(2):
-        forget_loaded()
-        caplog.clear()
-        assert len(load("recordio", settings).train) == 4
-        assert "train.rec: its index train.idx lists 4 of 6 records; without it, all are used" in caplog.text
-    index.unlink()
-    forget_loaded()
-    caplog.clear()
-    assert len(load("recordio", settings).train) == 6
-    assert "its index" not in caplog.text
-
-
-@pytest.mark.parametrize("source", ["tfrecord", "recordio", "lmdb", "parquet"])
-def test_building_an_index_shows_progress(source: str, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-
-    def shown(*_: object, quiet: bool) -> Progress:
-        return Progress(console=Console(file=stream, force_terminal=True, width=80), disable=quiet)
-
-    monkeypatch.setattr("augment.data.formats.index.progress_bar", shown)
-    settings = put_both(source, samples, samples[:3])
-    load(source, settings)
-    assert not stream.getvalue()  # of so small ones nobody sees a bar
-    for index in Path("outputs/data/index").glob("*.npz"):
-        index.unlink()
-    monkeypatch.setattr("augment.data.formats.index._PROGRESS_FROM", 1)
-    forget_loaded()
-    assert load(source, settings).train.targets == (0, 1, 2, 0, 1, 2)
-    assert "Indexing MB" in stream.getvalue()
 
 
 @pytest.mark.parametrize("source", ALL)

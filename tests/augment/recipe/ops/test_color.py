@@ -12,6 +12,7 @@ import torch
 from photos import draw_photo
 from PIL import Image, ImageEnhance, ImageOps
 from rendering import (
+    COUNT,
     SEED,
     SIZE,
     chi_square,
@@ -23,7 +24,6 @@ from rendering import (
     render,
     rounding,
     save,
-    vivid_images,
 )
 
 from augment import Transform, load_recipe
@@ -31,18 +31,12 @@ from augment.recipe.op import OPS
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import step_matrix
 
-COUNT = 24
 PARTS = ("brightness", "contrast", "saturation", "hue")
 
 
 @pytest.fixture(scope="module")
 def soft(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return save(tmp_path_factory.mktemp("soft"), [draw_photo(SIZE, SIZE, seed) for seed in range(COUNT)])
-
-
-@pytest.fixture(scope="module")
-def vivid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return save(tmp_path_factory.mktemp("vivid"), vivid_images(COUNT))
 
 
 FACTORS = one_of_values(0, 0.3, 1, 1.7)

@@ -18,32 +18,17 @@ from rendering import (
     SIZE,
     Pixels,
     compare,
-    draws_of,
     one_of_values,
     plan_of,
     read,
     render,
     rounding,
     save,
-    vivid_images,
 )
-from scipy.stats import binomtest, kstest
+from scipy.stats import kstest
 
 from augment.recipe.ops.elastic import _bend, _displacements
 from augment.recipe.ops.local import _lines
-
-COUNT = 24
-
-
-@pytest.fixture(scope="module")
-def vivid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return save(tmp_path_factory.mktemp("vivid"), vivid_images(COUNT))
-
-
-@pytest.fixture(scope="module")
-def grays(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Images of one gray, 100."""
-    return save(tmp_path_factory.mktemp("grays"), [np.full((SIZE, SIZE, 3), 100)] * COUNT)
 
 
 def by_pillow(function: Callable[..., Image.Image]) -> Callable[..., Pixels]:
@@ -221,113 +206,6 @@ def test_motion_blur_angle_is_counter_clockwise(tmp_path: Path, device: torch.de
     assert blurred[28, 28].max() == blurred[32, 32].max() == 0
 
 
-# --- noise ---
-
-
-def test_gaussian_noise(grays: list[Path], device: torch.device) -> None:
-    plan = plan_of({"gaussian_noise": {"std_range": one_of_values(2, 8, 25)}})
-    stds = draws_of(plan, COUNT)["gaussian_noise"]["std"]
-    noise = render(plan, grays, device) - 100
-    # 12,288 numbers each: the standard deviation of their mean is std / 111, that of their std std / 157.
-    np.testing.assert_allclose(noise.std(axis=(1, 2, 3)), np.hypot(stds, 12**-0.5), rtol=0.03)
-    assert (np.abs(noise.mean(axis=(1, 2, 3))) < 5 * stds / 111 + 0.02).all()
-    assert len(np.unique(noise.reshape(COUNT, -1), axis=0)) == COUNT, "each image has noise of its own"
-    red, green, _ = noise[stds == 25].reshape(-1, 3).T
-    assert abs(np.corrcoef(red, green)[0, 1]) < 0.05, "each channel too"
-
-
-def test_salt_and_pepper(grays: list[Path], device: torch.device) -> None:
-    plan = plan_of({"salt_and_pepper": {"share_range": one_of_values(0.02, 0.1, 0.3)}})
-    shares = draws_of(plan, COUNT)["salt_and_pepper"]["share"]
-    noisy = render(plan, grays, device)
-    assert set(np.unique(noisy)) == {0, 100, 255}
-    assert (noisy == noisy[..., :1]).all(), "all channels of a pixel"
-    pixels = noisy[..., 0].reshape(COUNT, -1)
-    for value in (0, 255):
-        found, count = (pixels == value).mean(axis=1), pixels.shape[1]
-        assert (np.abs(found - shares / 2) < 5 * np.sqrt(shares / 2 / count)).all()
-
-
-def test_shot_noise(grays: list[Path], device: torch.device) -> None:
-    plan = plan_of({"shot_noise": {"factor_range": one_of_values(1, 4, 9)}})
-    factors = draws_of(plan, COUNT)["shot_noise"]["factor"]
-    noisy = render(plan, grays, device)
-    assert (np.abs(noisy.mean(axis=(1, 2, 3)) - 100) < 5 * np.sqrt(100 * factors) / 111 + 0.5).all()
-    np.testing.assert_allclose(noisy.var(axis=(1, 2, 3)), 100 * factors, rtol=0.08)
-
-
-@pytest.mark.parametrize(
-    ("op", "strength"), [("gaussian_noise", "std"), ("salt_and_pepper", "share"), ("shot_noise", "factor")]
-)
-def test_noise_of_a_step_has_its_own_seed(op: str, strength: str, grays: list[Path], device: torch.device) -> None:
-    # Of one strength: else that is what differs, for it is drawn by the step's name.
-    noise = {"op": op, f"{strength}_range": [0.25, 0.25] if op == "salt_and_pepper" else [8, 8]}
-    first = render(plan_of({"noise": noise}), grays, device)
-    np.testing.assert_array_equal(first, render(plan_of({"noise": noise}), grays, device))
-    np.testing.assert_array_equal(
-        first, render(plan_of({"gamma": {"gamma_range": [1, 1]}, "noise": noise}), grays, device)
-    )
-    other = render(plan_of({"other": noise}), grays, device)
-    assert abs(np.corrcoef(first[..., 0].ravel(), other[..., 0].ravel())[0, 1]) < 0.05
-
-
-# --- holes ---
-
-
-def holes(plan_params: dict[str, Any], files: list[Path], device: torch.device) -> tuple[Pixels, Pixels, Any]:
-    """Return images with holes, (N, size, size) where they are, and what was drawn."""
-    plan = plan_of({"erase": plan_params})
-    drawn = draws_of(plan, len(files))["erase"]
-    made = render(plan, files, device)
-    where = np.zeros((len(files), SIZE, SIZE), dtype=bool)
-    for i in range(len(files)):
-        width = round(SIZE * (drawn["area"][i] * drawn["aspect"][i]) ** 0.5)
-        height = round(SIZE * (drawn["area"][i] / drawn["aspect"][i]) ** 0.5)
-        width, height = min(width, SIZE), min(height, SIZE)
-        left, top = int(drawn["x"][i] * (SIZE - width + 1)), int(drawn["y"][i] * (SIZE - height + 1))
-        where[i, top : top + height, left : left + width] = True
-    return made, where, drawn
-
-
-@pytest.mark.parametrize("fill", ["constant", "mean", "noise"])
-def test_erase(fill: str, vivid: list[Path], device: torch.device) -> None:
-    made, where, drawn = holes({"fill": fill, "level": 7}, vivid, device)
-    given = read(vivid)
-    np.testing.assert_array_equal(made[~where], given[~where], err_msg="outside nothing changes")
-    clipped = np.all(where.any(axis=1), axis=1) | np.all(where.any(axis=2), axis=1)
-    np.testing.assert_allclose(where.mean(axis=(1, 2))[~clipped], drawn["area"][~clipped], atol=0.02)
-    if fill == "constant":
-        assert (made[where] == 7).all()
-    elif fill == "mean":
-        for i in range(COUNT):
-            assert np.abs(made[i][where[i]] - given[i].mean(axis=(0, 1))).max() <= 0.51
-    else:
-        inside = made[where]
-        counts = np.bincount(inside.ravel() // 32, minlength=8)
-        assert counts.min() > 0.9 * counts.max(), "all levels are equally frequent"
-        assert abs(np.corrcoef(inside[:, 0], inside[:, 1])[0, 1]) < 0.05
-        first, second = (made[i][where[i]][:50].tolist() for i in (0, 4))
-        assert first != second
-
-
-def test_erase_reaches_every_position_and_the_whole_image(grays: list[Path], device: torch.device) -> None:
-    params = {"area_range": [0.5, 0.5], "aspect_range": [1, 1]}
-    made, where, _ = holes(params, grays * 12, device)
-    np.testing.assert_array_equal(made[..., 0] == 0, where)
-    assert where.any(axis=(0, 1)).all()
-    assert where.any(axis=(0, 2)).all()
-    whole = render(plan_of({"erase": {"area_range": [1, 1], "aspect_range": [1, 1]}}), grays, device)
-    np.testing.assert_array_equal(whole, 0)
-    nothing = render(plan_of({"erase": {"area_range": [0, 0]}}), grays, device)
-    np.testing.assert_array_equal(nothing, 100)
-
-
-def test_as_many_holes_stand_as_lie() -> None:
-    plan = plan_of({"erase": {"aspect_range": [0.3, 1 / 0.3]}})
-    lying = int((draws_of(plan, 6000)["erase"]["aspect"] > 1).sum())
-    assert binomtest(lying, 6000, 0.5).pvalue > 1e-3
-
-
 # --- elastic ---
 
 
@@ -351,27 +229,3 @@ def test_shifts_of_elastic_are_normal() -> None:
     shift = _displacements(100, np.full(4000, 0.02), uniform, 3)["shift"].reshape(4000, -1)
     assert kstest(shift.ravel() / 2, "norm").pvalue > 1e-3
     assert np.abs(np.corrcoef(shift.T) - np.eye(18)).max() < 0.08
-
-
-def test_grid_mask(grays: list[Path], device: torch.device) -> None:
-    tiles, ratios = (0.125, 0.25), (0.25, 0.5, 0.75)
-    plan = plan_of({"grid_mask": {"tile_range": one_of_values(*tiles), "ratio_range": one_of_values(*ratios)}})
-    drawn = draws_of(plan, COUNT)["grid_mask"]
-    masked = render(plan, grays, device)
-    assert set(np.unique(masked)) == {0, 100}
-    pixel = np.arange(SIZE)
-    for i, black in enumerate(masked[..., 0] == 0):
-        side = round(SIZE * drawn["tile"][i])
-        # A pixel of the square if it is one along both axes; the grid starts a random part of a tile off the corner.
-        across, down = ((pixel + 0.0 - drawn[axis][i] * side) % side < drawn["ratio"][i] * side for axis in "xy")
-        np.testing.assert_array_equal(black, down[:, None] & across)
-        assert black.mean() == pytest.approx(drawn["ratio"][i] ** 2, abs=1e-6)
-
-
-def test_grid_mask_turns(grays: list[Path], device: torch.device) -> None:
-    params = {"tile_range": [0.25, 0.25], "ratio_range": [0.5, 0.5]}
-    level = render(plan_of({"grid_mask": params | {"angle_range": [0, 0]}}), grays, device)[..., 0] == 0
-    turned = render(plan_of({"grid_mask": params | {"angle_range": [30, 30]}}), grays, device)[..., 0] == 0
-    assert (level.any(axis=1).sum(axis=1) == SIZE // 2).all(), "half of the columns are free of squares"
-    assert turned.any(axis=1).all()
-    assert np.abs(turned.mean(axis=(1, 2)) - 0.25).max() < 0.05

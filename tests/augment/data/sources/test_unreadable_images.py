@@ -1,0 +1,67 @@
+"""Images that do not decode, in every source: named, or left out if the user says so."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from files_of_sources import ALL, Sample, load, name_of, put_both, said
+
+from augment.data.dataset import Dataset, Split
+from augment.data.sources.notices import check_remaining
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+
+@pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda _: b"no image", "is not an image that DALI decodes; allowed: JPEG, PNG"),
+        (lambda whole: whole[:-200], "is broken: "),
+        (lambda whole: b"", "is empty (0 bytes)"),
+    ],
+    ids=["none", "cut", "empty"],
+)
+def test_an_image_that_does_not_decode_is_named_or_left_out(
+    source: str, damage: Callable[[bytes], bytes], message: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = (damage(samples[4][0]), samples[4][1], "")
+    settings = put_both(source, [*samples[:4], bad, samples[5]], samples[:3])
+    text = said(source, settings)
+    assert text.startswith("data: 1 of 6 train images cannot be used:\n  ")
+    assert f"{name_of(source, 4)} {message}" in text
+    assert "set data.skip_bad=true to leave it out" in text
+    dataset = load(source, settings | {"skip_bad": True})
+    assert sorted(dataset.train.targets) == [0, 0, 1, 2, 2]
+    assert "data.skip_bad=true: left out 1 of 6 train images:" in caplog.text
+
+
+@pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
+@pytest.mark.parametrize("name", ["train", "val"])
+def test_a_class_whose_last_image_is_left_out_is_reported(
+    source: str, name: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = [(image[:-200] if target == 1 else image, target, text) for image, target, text in samples]
+    splits = {"train": samples, "val": samples} | {name: broken}
+    settings = put_both(source, splits["train"], splits["val"])
+    load(source, settings | {"skip_bad": True})
+    one = "class 1" if source == "folder" else "1"
+    assert f"data.skip_bad=true: 1 of 3 classes has no image left in {name}: {one}." in caplog.text
+    assert caplog.text.count("no image left") == 1
+
+
+def test_remaining_classes_of_val_must_be_in_train(samples: list[Sample]) -> None:
+    broken = [(image[: -200 if target else None], target, text) for image, target, text in samples]
+    settings = put_both("tfrecord", broken, samples[1:3])
+    assert "no class of val is left in train" in said("tfrecord", settings | {"skip_bad": True})
+
+
+def test_a_label_whose_last_image_is_left_out_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    def having(*rows: tuple[float, ...]) -> Split:
+        return Split(tuple(Path(f"{place}.jpg") for place in range(len(rows))), rows)
+
+    before = having((1.0, 0.0), (1.0, 1.0))
+    left_out = having((1.0, 0.0))
+    whole, rest = (Dataset(("ant", "bee"), split, before, "multilabel") for split in (before, left_out))
+    check_remaining(whole, rest)
+    assert caplog.messages == ["data.skip_bad=true: 1 of 2 labels has no image left in train: bee."]
