@@ -76,7 +76,8 @@ class Request:
         parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in ("launcher", "sweeper")}
         if not composed.sweep.dir:  # such as a variable of the shell that is not set
             raise UserError("hydra.sweep.dir: a folder is missing. Allowed: such as outputs/mine.")
-        if OmegaConf.to_container(composed.sweep)["subdir"] != _SUBDIR:
+        unresolved: Any = OmegaConf.to_container(composed.sweep)
+        if unresolved["subdir"] != _SUBDIR:
             raise UserError("hydra.sweep.subdir: jobs name their folders themselves. Allowed: hydra.sweep.dir.")
         return {"folder": Path(composed.sweep.dir), **parts}
 
