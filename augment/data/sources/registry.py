@@ -17,7 +17,13 @@ from augment.data.copies import warn_of_copies
 from augment.data.dataset import TASKS, Dataset, check_dataset
 from augment.data.formats.folder import CUT
 from augment.data.selection import as_left_out, take_fold, take_fraction, take_val
-from augment.data.sources.notices import recorded_notices, warn_of_foreign, warn_of_missing, warn_of_unused_names
+from augment.data.sources.notices import (
+    describe_nested,
+    recorded_notices,
+    warn_of_foreign,
+    warn_of_missing,
+    warn_of_unused_names,
+)
 from augment.data.targets.classes import read_names
 from augment.data.targets.interpretation import TargetOptions
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
@@ -339,6 +345,7 @@ def _load(source: Source, folder: Path, needs_val: bool) -> tuple[Dataset, tuple
         warn_of_unused_names(source, dataset)
         warn_of_foreign(dataset)
         if dataset.task == "classify" and len(dataset.classes) == 1:
-            logger.warning("there is only one class, %s: nothing to learn from labels", dataset.classes[0])
+            name, hint = dataset.classes[0], describe_nested(dataset)
+            logger.warning("there is only one class, %s: nothing to learn from labels%s", name, hint)
     _STATES[source, folder] = _state(source, folder), source.own_code()
     return dataset, tuple(notices)
