@@ -98,6 +98,6 @@ def describe_balance(dataset: Dataset, how: str) -> str:
         return _BALANCED
     kind = "label" if dataset.task == "multilabel" else "class"
     return (
-        f"balance: in the training loss the {kind} {names[low]} weighs {weights[low]:.3g}, {names[high]} "
-        f"{weights[high]:.3g}; validation is not weighed"
+        f"balance: weights in the training loss are from {weights[low]:.3g} ({kind} {names[low]}) to "
+        f"{weights[high]:.3g} ({kind} {names[high]}); validation is not weighted"
     )

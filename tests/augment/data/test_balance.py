@@ -189,7 +189,8 @@ def test_the_effect_of_balancing_is_described() -> None:
         "images, seen 2.33 times each"
     )
     assert describe_balance(UNEQUAL, "weights") == (
-        "balance: in the training loss the class ant weighs 0.714, bee 1.67; validation is not weighed"
+        "balance: weights in the training loss are from 0.714 (class ant) to 1.67 (class bee); "
+        "validation is not weighted"
     )
 
 

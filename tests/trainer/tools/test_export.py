@@ -132,7 +132,7 @@ def test_a_difference_is_found(finished_run: Path, images: Path) -> None:
 def test_a_graph_computes_what_the_run_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Numbers are in their own units, for any number of images of any size; the script prints all, as they are named."""
+    """Numbers are in their own units, for any number of images of any size; the script prints all of them."""
     torch.manual_seed(0)
     network = Cnn().build(4, 32).eval()
     task, names = task_named("regress"), ("x", "year", "y", "z")
