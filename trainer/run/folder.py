@@ -18,6 +18,9 @@ from trainer.run.summary import SUMMARY_FILE
 # The system releases the lock when the process ends, however it ends; the file stays.
 LOCK_FILE = ".lock"
 
+# What is asked of a sweep: the overrides of its command. A folder with it belongs to a sweep.
+SWEEP_FILE = "sweep.yaml"
+
 # A folder with any of these files belongs to a run.
 _FILES = (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE, LAST, BEST)
 
@@ -105,6 +108,8 @@ def user_of(folder: Path) -> str | None:
 
 
 def _refuse_used(folder: Path, key: str, *, locked: bool = False) -> None:
+    if (folder / SWEEP_FILE).exists():
+        raise UserError(f"{key}={shown(folder)}: holds a sweep. Allowed: a folder of its own for each run.")
     if not any((folder / name).exists() for name in _FILES):
         return
     if not locked and (user := user_of(folder)):

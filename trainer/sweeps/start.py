@@ -18,10 +18,12 @@ from augment.support.files import shown, write_atomically
 from augment.support.signals import StopSignals
 from augment.support.text import amount, plural
 from augment.support.yaml_files import read_yaml
+from trainer.run.config import CONFIG_FILE
+from trainer.run.folder import SWEEP_FILE
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.ledger import SWEEP_FILE, Job, job_id, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
@@ -94,8 +96,10 @@ def sweep(request: Request, signals: StopSignals) -> int:
     searches = is_search(section["sweeper"])
     if not searches and (unknown := [key for key in section["sweeper"] if key not in _OF_GRIDS]):
         raise UserError(f"hydra.sweeper.{unknown[0]}: needs a search. Allowed: hydra/sweeper=optuna as well.")
+    holds = "a run" if (folder / CONFIG_FILE).is_file() else ""
     if (folder / SWEEP_FILE).is_file() and is_search(read_request(folder).section()["sweeper"]) != searches:
         holds = "a plain sweep" if searches else "a search"
+    if holds:
         raise UserError(f"hydra.sweep.dir={shown(folder)}: {holds} is in this folder. Allowed: another one.")
     if searches:
         return search(request, section["sweeper"], folder, launcher, signals)
