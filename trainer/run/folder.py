@@ -31,6 +31,17 @@ _held: set[int] = set()
 log = logging.getLogger(__name__)
 
 
+def named_folder(name: str, key: str) -> Path:
+    """Return the folder that a setting names.
+
+    Raises:
+        UserError: the name is empty, such as a variable of the shell that is not set.
+    """
+    if not name:
+        raise UserError(f"{key}: a folder is missing. Allowed: such as outputs/mine.")
+    return Path(name)
+
+
 def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", again: bool = False) -> None:
     """Check that a run may start in a folder, and lock it until that run has ended or `release` is called.
 

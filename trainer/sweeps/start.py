@@ -19,7 +19,7 @@ from augment.support.signals import StopSignals
 from augment.support.text import amount, plural
 from augment.support.yaml_files import read_yaml
 from trainer.run.config import CONFIG_FILE
-from trainer.run.folder import SWEEP_FILE
+from trainer.run.folder import SWEEP_FILE, named_folder
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
@@ -73,9 +73,7 @@ class Request:
         """Return Hydra's own section of the configuration as plain values, those of the folder resolved."""
         composed = compose_hydra([*self.fixed, *self.hydra], config_name=self.config_name)
         parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in ("launcher", "sweeper")}
-        if not composed.sweep.dir:  # such as a variable of the shell that is not set
-            raise UserError("hydra.sweep.dir: a folder is missing. Allowed: such as outputs/mine.")
-        return {"folder": Path(composed.sweep.dir), **parts}
+        return {"folder": named_folder(composed.sweep.dir, "hydra.sweep.dir"), **parts}
 
     def params(self, sweeper: Mapping[str, Any]) -> list[str]:
         """Return what `hydra.sweeper.params` of a configuration varies, but for keys that the command line names."""

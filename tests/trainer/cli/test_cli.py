@@ -44,6 +44,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["imagenette"], "'imagenette' is not an override. Did you mean '+aug=imagenette'?"),
         (["-m", "train", "seed=0,1"], "'train' is not an override."),
         (["old"], "'old' is not an override. Did you mean 'fit.resume=old'?"),
+        (["hydra.run.dir=", "fit.resume=auto"], "hydra.run.dir: a folder is missing. Allowed: such as outputs/mine."),
         (["fit.resume=old/last.pt"], "fit.resume=old/last.pt: a file. Did you mean old? Allowed: the folder of a run"),
         (["epochs=3"], "epochs: unknown key. Did you mean 'fit.epochs'?"),
         (["data.root=old"], "data.root: unknown key of data=sample; data=folder, data=filelist have it. Allowed:"),
