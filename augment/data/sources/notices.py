@@ -1,7 +1,6 @@
 """Report bad images, images in both splits and missing classes while loading, and replay these reports later."""
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
 from augment.data.faults import CONVERT
 from augment.data.formats.shards import find_shards
 from augment.support.errors import UserError
-from augment.support.files import digest, shown
+from augment.support.files import digest
 from augment.support.text import amount, list_some, plural
 
 logger = logging.getLogger(__name__)
@@ -113,14 +112,6 @@ def warn_of_foreign(dataset: Dataset) -> None:
     """Warn of images in formats that DALI does not decode, which are left out."""
     if text := describe_foreign(dataset):
         logger.warning("data: %s", text)
-
-
-def describe_nested(dataset: Dataset) -> str:
-    """Return the end of a message about a single class: the right root, if its images are in several folders of it."""
-    folders = {os.path.dirname(os.path.abspath(file)) for file in dataset.train.files if isinstance(file, Path)}
-    root = shown(Path(os.path.commonpath(folders))) if len(folders) > 1 else Path()
-    nested = dataset.classes[0] in root.parts
-    return f"; if the folders in {root} are the classes: data.root={root}" if nested else ""
 
 
 def describe_foreign(dataset: Dataset) -> str:

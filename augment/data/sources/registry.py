@@ -15,15 +15,9 @@ from typing import Any, TypeVar
 from augment.data.balance import check_balance, oversample
 from augment.data.copies import warn_of_copies
 from augment.data.dataset import TASKS, Dataset, check_dataset
-from augment.data.formats.folder import CUT
+from augment.data.formats.folder import CUT, describe_nested
 from augment.data.selection import as_left_out, take_fold, take_fraction, take_val
-from augment.data.sources.notices import (
-    describe_nested,
-    recorded_notices,
-    warn_of_foreign,
-    warn_of_missing,
-    warn_of_unused_names,
-)
+from augment.data.sources.notices import recorded_notices, warn_of_foreign, warn_of_missing, warn_of_unused_names
 from augment.data.targets.classes import read_names
 from augment.data.targets.interpretation import TargetOptions
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.faults import CONVERT, NOT_DECODED
-from augment.data.sources.notices import describe_foreign, describe_nested
+from augment.data.formats.folder import describe_nested
+from augment.data.sources.notices import describe_foreign
 from augment.support.text import amount, list_some, percent, plural
 from augment.tools.info.summary import GRAY, NOUNS, SPLITS, Info
 
