@@ -95,6 +95,6 @@ def describe_balance(dataset: Dataset, how: str) -> str:
     if weights[low] == weights[high] == 1:
         return _BALANCED
     return (
-        f"balance: in the training loss the {dataset.noun} {names[low]} weighs {weights[low]:.3g}, "
-        f"{names[high]} {weights[high]:.3g}; validation is not weighed"
+        f"balance: weights in the training loss are from {weights[low]:.3g} ({dataset.noun} {names[low]}) to "
+        f"{weights[high]:.3g} ({dataset.noun} {names[high]}); validation is not weighted"
     )

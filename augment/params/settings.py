@@ -1,7 +1,7 @@
 """Configuration sections: dataclasses whose fields are declared by parameters, and their validation."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -21,7 +21,13 @@ def setting(param: Param[T]) -> T:
 
 
 def settings(cls: type) -> dict[str, Param[Any]]:
-    """Return the parameters of a dataclass whose fields were made by `setting`, by name, in order."""
+    """Return the parameters of a dataclass whose fields were made by `setting`, by name, in order.
+
+    Raises:
+        UserError: `@dataclass` was forgotten.
+    """
+    if not is_dataclass(cls) or any(isinstance(value, Field) for value in vars(cls).values()):
+        raise UserError(f"{cls.__module__}.{cls.__name__}: not a dataclass. Allowed: a class with @dataclass.")
     return {f.name: f.metadata["param"] for f in fields(cls) if "param" in f.metadata}
 
 

@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError, first_line, nearest
 
 # Neither the lines of this project nor those of installed packages are the user's.
 _OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
@@ -48,8 +48,9 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
         try:
             import_own(module)
         except ModuleNotFoundError as error:
+            near = nearest(error.name or "", (file.stem for file in Path().glob("*.py")))
             raise UserError(
-                f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH)."
+                f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH).{near}"
             ) from error
         except UserError:
             raise

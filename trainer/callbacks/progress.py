@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column as TableColumn
 
 from augment.support.console import progress_bar
 from augment.support.text import duration
@@ -40,10 +41,9 @@ class ProgressBar(Callback):
             self._print(row, learner)
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=24),  # gives way to the texts in narrow terminals
+            MofNCompleteColumn(table_column=TableColumn(no_wrap=True)),
             TextColumn("{task.fields[values]}"),
-            TimeRemainingColumn(),
             TextColumn("{task.fields[left]}"),
             console=self.console,
             transient=True,
@@ -62,9 +62,10 @@ class ProgressBar(Callback):
         self._start(learner, "val", learner.batches(learner.val_loader), 0)
 
     def after_batch(self, learner: Learner) -> None:
-        """Advance the bar; its values are those that the recorder read last, without another transfer."""
+        """Advance the bar; in training, with the values that the recorder read last, without another transfer."""
         if self._bar is not None:
-            self._bar.update(self._pass, advance=1, values=_running(learner), left=_left(learner))
+            values = _running(learner) if learner.training else ""
+            self._bar.update(self._pass, advance=1, values=values, left=_left(learner))
 
     def after_epoch(self, learner: Learner) -> None:
         """Print the epoch's line."""
@@ -111,9 +112,9 @@ def _running(learner: Learner) -> str:
 
 
 def _left(learner: Learner) -> str:
-    """Return the time until the end of the fit, "fit: 5 min 3 s left"; empty if it is not known."""
+    """Return the time until the end of the fit, "5 min 3 s left"; empty if it is not known."""
     seconds = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
-    return "" if seconds is None else f"fit: {duration(seconds)} left"
+    return "" if seconds is None else f"{duration(seconds)} left"
 
 
 class PassBar(Callback):

@@ -11,7 +11,7 @@ from augment.support.errors import UserError
 from augment.support.files import shown
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, identity, load_config, parse_config
-from trainer.run.folder import reserve, user_of
+from trainer.run.folder import named_folder, reserve, user_of
 from trainer.run.overrides import AUTO
 from trainer.run.summary import Summary, read_summary
 
@@ -75,7 +75,7 @@ def _where(tokens: Sequence[str], config_name: str) -> tuple[Path | None, Path]:
     section = compose_hydra(tokens, config_name=config_name)
     template = str(OmegaConf.to_container(section.run, resolve=False)["dir"])  # type: ignore[index,call-overload]
     if "${now:" not in template and "${run_suffix:" not in template:
-        return Path(section.run.dir), Path()
+        return named_folder(section.run.dir, "hydra.run.dir"), Path()
     return None, Path(*("*" if "${" in part else part for part in Path(template).parts))
 
 

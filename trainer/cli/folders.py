@@ -1,13 +1,12 @@
 """Hydra's callback that reserves folders, named in conf/config.yaml."""
 
-from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from augment.support.errors import UserError
-from trainer.run.folder import reserve
+from trainer.run.folder import named_folder, reserve
 
 
 class RefusedError(BaseException):
@@ -20,6 +19,7 @@ class ReserveFolders(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Reserve the folder of a single run."""
         try:
-            reserve(Path(config.hydra.run.dir), OmegaConf.select(config, "fit.resume"), key="hydra.run.dir")
+            folder = named_folder(config.hydra.run.dir, "hydra.run.dir")
+            reserve(folder, OmegaConf.select(config, "fit.resume"), key="hydra.run.dir")
         except UserError as error:
             raise RefusedError(str(error)) from error

@@ -271,7 +271,8 @@ def check_model(
         key: where that was given, for the message.
 
     Raises:
-        UserError: see `Model.build`; or an image of that size does not fit through the network.
+        UserError: see `Model.build`; or an image of that size does not fit through the network, or there is not one
+            output for each class.
     """
     import torch
 
@@ -283,9 +284,13 @@ def check_model(
         if settings.any_size:  # to run a network on "meta", PyTorch imports its compiler, which takes seconds
             return network
         try:
-            network(torch.empty(1, 3, side, side))
+            outputs = network(torch.empty(1, 3, side, side))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
                 f"{key}={side}: the model cannot take images of that size ({first_line(error)})."
             ) from error
+    shape = tuple(getattr(outputs, "shape", ()))
+    if shape != (1, classes):
+        what = f"of shape {shape}" if shape else f"a {type(outputs).__name__}"
+        raise UserError(f"model: its output for one image is {what}. Allowed: a tensor of shape (1, {classes}).")
     return network

@@ -31,8 +31,6 @@ def main(arguments: Sequence[str]) -> int:
             if not token.startswith(_OVERRIDES):
                 raise UserError(f"{token}: not allowed here. Allowed: folders of runs; their plugins and data.")
         for folder in folders:
-            if not folder.is_dir():
-                raise UserError(f"{folder}: no such folder. Allowed: the folder of a run.")
             config_file(folder)
         for folder in folders:
             with writing(f"{folder / REPORT_FILE}"):

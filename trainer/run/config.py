@@ -266,8 +266,10 @@ def config_file(folder: Path) -> Path:
     """
     file = folder / CONFIG_FILE
     if not file.is_file():
-        missing = f"no {CONFIG_FILE} in it" if folder.is_dir() else "there is no such folder"
-        raise UserError(f"{folder}: {missing}. Allowed: the folder of a run.")
+        missing = f"no {CONFIG_FILE} in it." if folder.is_dir() else "there is no such folder."
+        if folder.is_file():
+            missing = f"a file. Did you mean {folder.parent}?"
+        raise UserError(f"{folder}: {missing} Allowed: the folder of a run.")
     return file
 
 

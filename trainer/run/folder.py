@@ -18,6 +18,9 @@ from trainer.run.summary import SUMMARY_FILE
 # The system releases the lock when the process ends, however it ends; the file stays.
 LOCK_FILE = ".lock"
 
+# What is asked of a sweep: the overrides of its command. A folder with it belongs to a sweep.
+SWEEP_FILE = "sweep.yaml"
+
 # A folder with any of these files belongs to a run.
 _FILES = (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE, LAST, BEST)
 
@@ -26,6 +29,17 @@ _reserved: dict[Path, int] = {}
 _held: set[int] = set()
 
 log = logging.getLogger(__name__)
+
+
+def named_folder(name: str, key: str) -> Path:
+    """Return the folder that a setting names.
+
+    Raises:
+        UserError: the name is empty, such as a variable of the shell that is not set.
+    """
+    if not name:
+        raise UserError(f"{key}: a folder is missing. Allowed: such as outputs/mine.")
+    return Path(name)
 
 
 def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", again: bool = False) -> None:
@@ -105,6 +119,8 @@ def user_of(folder: Path) -> str | None:
 
 
 def _refuse_used(folder: Path, key: str, *, locked: bool = False) -> None:
+    if (folder / SWEEP_FILE).exists():
+        raise UserError(f"{key}={shown(folder)}: holds a sweep. Allowed: a folder of its own for each run.")
     if not any((folder / name).exists() for name in _FILES):
         return
     if not locked and (user := user_of(folder)):

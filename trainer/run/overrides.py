@@ -46,10 +46,10 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
     folder = Path(str(resume))
     file = folder / OVERRIDES_FILE
     if not file.is_file() or not (folder / LAST).is_file():
-        missing = "no such folder" if not folder.is_dir() else f"no {LAST} and {OVERRIDES_FILE} in it"
+        missing = "no such folder." if not folder.is_dir() else f"no {LAST} and {OVERRIDES_FILE} in it."
         if folder.is_file():
-            missing = "a file, not a folder"
-        raise UserError(f"fit.resume={folder}: {missing}. Allowed: the folder of a run that saved a checkpoint.")
+            missing = f"a file. Did you mean {folder.parent}?"
+        raise UserError(f"fit.resume={folder}: {missing} Allowed: the folder of a run that saved a checkpoint.")
     trust, tokens = TRUST_FLAG in tokens, [token for token in tokens if token != TRUST_FLAG]
     saved = [token for token in _saved(file) if key_of(parse(token)) not in given]
     if not trust:

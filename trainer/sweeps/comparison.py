@@ -242,11 +242,11 @@ def one_of(keys: set[str]) -> str:
 
 
 def _has(group: Group, token: str) -> bool:
-    """Whether a group has a setting, as its configuration, its name or its overrides write it."""
+    """Whether a group has a setting, by its whole key or the end of it, or as its name or its overrides write it."""
     key, equals, value = token.partition("=")
-    known = settings_of(group.runs[0]).get(key)
+    known = (have for name, have in settings_of(group.runs[0]).items() if f".{name}".endswith(f".{key}"))
     own = [*(part.lstrip("+") for part in group.name.split()), *group.runs[0].overrides]
-    return token in own or (bool(equals) and known is not None and _number(known) == _number(value))
+    return token in own or (bool(equals) and any(_number(have) == _number(value) for have in known))
 
 
 def _number(text: str) -> float | str:

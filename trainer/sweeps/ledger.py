@@ -15,9 +15,6 @@ from trainer.run.summary import SUMMARY_FILE, read_summary
 from trainer.sweeps.lease import Lease, claim, holder_of
 from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, JOB_FILE, PLANNED, PRUNED, RUNNING
 
-# What is asked of a sweep: the overrides of its command.
-SWEEP_FILE = "sweep.yaml"
-
 # Statuses of jobs that nobody will work on.
 ENDED = (FINISHED, PRUNED, FAILED)
 

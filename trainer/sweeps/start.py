@@ -18,10 +18,12 @@ from augment.support.files import shown, write_atomically
 from augment.support.signals import StopSignals
 from augment.support.text import amount, plural
 from augment.support.yaml_files import read_yaml
+from trainer.run.config import CONFIG_FILE
+from trainer.run.folder import SWEEP_FILE, named_folder
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.ledger import SWEEP_FILE, Job, job_id, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
@@ -74,12 +76,10 @@ class Request:
         """Return Hydra's own section of the configuration as plain values, those of the folder resolved."""
         composed = compose_hydra([*self.fixed, *self.hydra], config_name=self.config_name)
         parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in ("launcher", "sweeper")}
-        if not composed.sweep.dir:  # such as a variable of the shell that is not set
-            raise UserError("hydra.sweep.dir: a folder is missing. Allowed: such as outputs/mine.")
         unresolved: Any = OmegaConf.to_container(composed.sweep)
         if unresolved["subdir"] != _SUBDIR:
             raise UserError("hydra.sweep.subdir: jobs name their folders themselves. Allowed: hydra.sweep.dir.")
-        return {"folder": Path(composed.sweep.dir), **parts}
+        return {"folder": named_folder(composed.sweep.dir, "hydra.sweep.dir"), **parts}
 
     def params(self, sweeper: Mapping[str, Any]) -> list[str]:
         """Return what `hydra.sweeper.params` of a configuration varies, but for keys that the command line names."""
@@ -100,8 +100,10 @@ def sweep(request: Request, signals: StopSignals) -> int:
     searches = is_search(section["sweeper"])
     if not searches and (unknown := [key for key in section["sweeper"] if key not in _OF_GRIDS]):
         raise UserError(f"hydra.sweeper.{unknown[0]}: needs a search. Allowed: hydra/sweeper=optuna as well.")
+    holds = "a run" if (folder / CONFIG_FILE).is_file() else ""
     if (folder / SWEEP_FILE).is_file() and is_search(read_request(folder).section()["sweeper"]) != searches:
         holds = "a plain sweep" if searches else "a search"
+    if holds:
         raise UserError(f"hydra.sweep.dir={shown(folder)}: {holds} is in this folder. Allowed: another one.")
     if searches:
         return search(request, section["sweeper"], folder, launcher, signals)

@@ -9,7 +9,7 @@ from pathlib import Path
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.faults import CONVERT
 from augment.support.errors import UserError, nearest, suggest
-from augment.support.files import near_file
+from augment.support.files import near_file, shown
 from augment.support.text import list_some
 
 # Endings of the formats that DALI decodes on CPU and GPU; `augment.data.check` validates the content.
@@ -105,6 +105,14 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
     if not any(files for files, _ in found):
         raise UserError(f"{folder} holds no images.")
     return _split(found)
+
+
+def describe_nested(dataset: Dataset) -> str:
+    """Return the end of a message about a single class: the right root, if its images are in several folders of it."""
+    folders = {os.path.dirname(os.path.abspath(file)) for file in dataset.train.files if isinstance(file, Path)}
+    root = shown(Path(os.path.commonpath(folders))) if len(folders) > 1 else Path()
+    nested = dataset.classes[0] in root.parts
+    return f"; if the folders in {root} are the classes: data.root={root}" if nested else ""
 
 
 def _split_folders(

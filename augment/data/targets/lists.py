@@ -51,6 +51,8 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     if train.columns and task == "classify":
         raise UserError("data.targets: several columns of labels. Allowed: data.task=multilabel or regress.")
     numbers = bool(train.columns) or task == "regress"
+    if numbers:
+        _refuse_unnamed_numbers(lists)
     if not (numbers or task or known) and all(len(line.words) < 2 for lines in lists for line in lines.lines):
         _refuse_unnamed_names(train)
     # Words are names of classes, unless all are whole numbers and some are not names.
@@ -155,6 +157,21 @@ def _refuse_unnamed_flags(train: Lines, val: Lines, task: Task | None) -> None:
         f"Allowed: data.targets=[{listed}] data.multilabel=true for labels, or data.label={flags[0]} if that "
         "column is the class."
     )
+
+
+def _refuse_unnamed_numbers(splits: Sequence[Lines]) -> None:
+    """Refuse lists with several columns of which one is predicted only because of its position.
+
+    Raises:
+        UserError: the message names the columns.
+    """
+    for lines in splits:
+        if len(lines.guessed) > 1:
+            listed = ",".join(lines.guessed[:_LISTED])
+            raise UserError(
+                f"{lines.key}: {lines.file} has no column 'label', and the numbers to predict may be in any of "
+                f"{list_some(lines.guessed)}. Allowed: those of data.targets=[{listed}] that are to be predicted."
+            )
 
 
 def _refuse_unnamed_names(train: Lines) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.faults import CONVERT, NOT_DECODED
+from augment.data.formats.folder import describe_nested
 from augment.data.sources.notices import describe_foreign
 from augment.recipe.steps import SPLITS
 from augment.support.text import amount, list_some, percent, plural
@@ -136,7 +137,7 @@ def _classes(info: Info) -> Iterator[Finding]:
     names, (train, val) = info.data.classes, info.counts.T
     labels, noun = info.data.task == "multilabel", info.data.noun
     if len(names) == 1 and not labels:
-        yield Finding("one_class", "There is only one class: there is nothing to classify.")
+        yield Finding("one_class", f"There is only one class: nothing to classify{describe_nested(info.data)}.")
     has = ("has", "have")
     everywhere = labels & (train == len(info.data.train))
     for kind, which, verbs, what in (

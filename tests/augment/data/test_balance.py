@@ -190,7 +190,8 @@ def test_the_effect_of_balancing_is_described() -> None:
     )
     for data in (UNEQUAL, replace(UNEQUAL, task="a plugin's")):
         assert describe_balance(data, "weights") == (
-            "balance: in the training loss the class ant weighs 0.714, bee 1.67; validation is not weighed"
+            "balance: weights in the training loss are from 0.714 (class ant) to 1.67 (class bee); "
+            "validation is not weighted"
         )
 
 

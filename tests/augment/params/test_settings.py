@@ -86,3 +86,19 @@ def test_dataclass_of_settings() -> None:
         parse_settings(Section, {"root": "r", "epochs": 0}, "fit")
     with pytest.raises(UserError, match=r"^fit\.made: unknown key"):
         parse_settings(Section, {"root": "r", "made": "up"}, "fit")
+
+
+def test_a_forgotten_dataclass_is_named() -> None:
+    class Bare:
+        epochs: int = setting(Count(default=8, within=(1, 100), doc="epochs"))
+
+    class Derived(Section):
+        deep: int = setting(Count(default=8, within=(1, 100), doc="depth"))
+
+    class Without(Section):
+        """It has no settings of its own, so it needs none."""
+
+    for cls in (Bare, Derived, int):
+        with pytest.raises(UserError, match=rf"{cls.__name__}: not a dataclass\. Allowed: a class with @dataclass\.$"):
+            settings(cls)
+    assert list(settings(Without)) == ["root", "epochs"]

@@ -121,6 +121,9 @@ def test_missing_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="no module named 'no_such_library'"):
         load_plugins(("needs_another",), "aug.plugins")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"no module named 'need_another' .*\. Did you mean 'needs_another'\?$"):
+        load_plugins(("need_another",), "aug.plugins")
 
 
 @pytest.mark.usefixtures("clean_registry")

@@ -1,11 +1,17 @@
 """The line of each epoch, and the bar."""
 
+import re
+from io import StringIO
+
 import pytest
 from fakes import make_learner, on, raises
+from rich.console import Console
 
+from trainer.callbacks.pace import Pace
 from trainer.callbacks.progress import ProgressBar, _running
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelEpoch
+from trainer.loop.learner import Learner
 
 
 def test_a_head_and_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,6 +34,24 @@ def test_the_bar_shows_the_running_values() -> None:
     assert _running(learner) == ""
     recorder.latest = {"loss": 0.12345, "accuracy": 0.5, "images_per_second": 1234.5}
     assert _running(learner) == "loss 0.1235  acc 0.5000  1,234 img/s"
+
+
+def test_the_bar_fits_80_columns_and_has_running_values_in_training_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: dict[bool, str] = {}
+
+    def draw(learner: Learner) -> None:
+        recorder.latest = {"loss": 0.12345, "accuracy": 0.5, "images_per_second": 1234.5}
+        bar.after_batch(learner)
+        Console(file=(text := StringIO()), width=80).print(bar._bar)
+        shown[learner.training] = " ".join(re.sub("[━╸╺]", "", text.getvalue()).split())
+
+    bar, recorder, pace = ProgressBar(), Recorder(), Pace()
+    monkeypatch.setattr(pace, "left", lambda learner: 723)
+    monkeypatch.setattr(Learner, "batches", lambda *_: 147)
+    monkeypatch.setattr(Learner, "batches_in", lambda *_: 147)
+    make_learner(recorder, pace, bar, on("after_batch", draw, order=90), epochs=10).fit()
+    assert shown[True] == "epoch 10/10 train 6/147 loss 0.1235 acc 0.5000 1,234 img/s 12 min 3 s left"
+    assert shown[False] == "epoch 10/10 val 4/147 12 min 3 s left"
 
 
 def test_missing_values_are_dashes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -292,6 +292,26 @@ def test_a_forward_pass_that_fails_is_a_matter_of_the_size(error: Exception) -> 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("network", "found"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 20 * 20, 1000)), "of shape (1, 1000)"),
+        (nn.Flatten(0), "of shape (1200,)"),
+        (nn.AdaptiveMaxPool2d(1, return_indices=True), "a tuple"),
+    ],
+    ids=["too many", "no batch", "a tuple"],
+)
+def test_outputs_that_are_not_one_for_each_class_are_refused(network: nn.Module, found: str) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Wrong(Model):
+        def build(self, classes: int, size: int) -> nn.Module:
+            return network.to("meta")
+
+    expected = f"model: its output for one image is {found}. Allowed: a tensor of shape (1, 10)."
+    with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
+        check_model(Wrong(), 10, 20)
+
+
 def test_nothing_is_allocated() -> None:
     """A model of 10^12 values is checked as fast as any other."""
     seen: list[nn.Module] = []
@@ -299,7 +319,8 @@ def test_nothing_is_allocated() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Huge(Model):
         def build(self, classes: int, size: int) -> nn.Module:
-            seen.append(nn.Sequential(nn.Flatten(), nn.Linear(3 * size * size, 10**6), nn.Linear(10**6, 10**6)))
+            wide = nn.Linear(3 * size * size, 10**6), nn.Linear(10**6, 10**6), nn.Linear(10**6, classes)
+            seen.append(nn.Sequential(nn.Flatten(), *wide))
             return seen[0]
 
     check_model(Huge(), 10, 8)
@@ -309,7 +330,7 @@ def test_nothing_is_allocated() -> None:
 def test_no_weights_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def create(name: str, *, pretrained: bool, **options: object) -> nn.Module:
         assert not pretrained
-        return nn.Flatten()
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 10))
 
     monkeypatch.setattr(timm, "create_model", create)
     check_model(Timm(name="resnet18", pretrained=True), 10, 64)

@@ -132,7 +132,7 @@ def test_balance_reaches_the_loss_or_the_loader(photos: Path, tmp_path: Path) ->
     learner, said = prepare("weights")
     assert weights(learner) == [1.5, 0.75]
     assert learner.batches_in(0) == 2
-    assert "balance: in the training loss the class 1 weighs 0.75, 0 1.5; validation is not weighed" in said
+    assert "balance: weights in the training loss are from 0.75 (class 1) to 1.5 (class 0)" in said
     learner, said = prepare("oversample")
     assert learner.loss_function == CrossEntropy()
     assert sorted(i for batch in learner.train_loader for i in batch.indices.tolist()) == [0, 1, 2, 3]

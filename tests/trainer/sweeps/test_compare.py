@@ -65,7 +65,7 @@ def test_settings_are_compared_across_sweeps(said: Any, tmp_path: Path) -> None:
     assert told["groups"][0]["difference"]["mean"] == pytest.approx(0.0207, abs=1e-4)
 
 
-@pytest.mark.parametrize("baseline", ["fit.lr=0.2", "fit.lr=.20", "mine", "b", "model.kind=cnn fit.lr=0.2"])
+@pytest.mark.parametrize("baseline", ["fit.lr=0.2", "fit.lr=.20", "lr=0.2", "mine", "b", "model.kind=cnn fit.lr=0.2"])
 def test_a_baseline_by_setting_or_run(baseline: str, said: Any, tmp_path: Path) -> None:
     write_seeds(tmp_path / "a", LOW)
     write_run(tmp_path / "b", 0.9, {"fit.lr": 0.2, "run.name": "mine"})

@@ -12,7 +12,9 @@ import pytest
 from jobs import FakeRuns, runs
 from omegaconf import OmegaConf
 
+from augment.support.errors import UserError
 from trainer.cli.main import main
+from trainer.run.folder import reserve
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.processes import Command
 
@@ -294,9 +296,17 @@ def test_a_full_disk_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch
     assert ".lease.1: No space left on device; python -m trainer sweep resume S continues it" in text
 
 
-def test_a_folder_holds_a_sweep_or_a_search(call: Call) -> None:
+def test_a_folder_holds_a_run_a_sweep_or_a_search(call: Call) -> None:
+    Path("R").mkdir()
+    Path("R/config.yaml").write_text("seed: 0\n")
+    for sweeper in ((), ("hydra/sweeper=optuna",)):
+        code, text = call("-m", *sweeper, "fit.lr=0.1,0.2", "hydra.sweep.dir=R")
+        assert (code, text) == (2, "error: hydra.sweep.dir=R: a run is in this folder. Allowed: another one.\n")
+        assert [file.name for file in Path("R").iterdir()] == ["config.yaml"]
     assert call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[0] == 0
     before = Path("S/sweep.yaml").read_text()
+    with pytest.raises(UserError, match=r"^folder=S: holds a sweep\. Allowed: a folder of its own"):
+        reserve(Path("S"))
     code, text = call("-m", "hydra/sweeper=optuna", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")
     assert (code, text) == (2, "error: hydra.sweep.dir=S: a plain sweep is in this folder. Allowed: another one.\n")
     assert Path("S/sweep.yaml").read_text() == before

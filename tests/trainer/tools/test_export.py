@@ -29,6 +29,7 @@ from trainer.tasks.standardize import Standard
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.check import compare
 from trainer.tools.export.command import main
+from trainer.tools.export.script import predict_source
 from trainer.tools.export.served import Served, torch_bytes
 from trainer.tools.export.triton import repository
 from trainer.tools.export.write import export
@@ -130,28 +131,36 @@ def test_a_difference_is_found(finished_run: Path, images: Path) -> None:
 # --- the graph ---
 
 
-def test_a_graph_computes_what_the_run_does() -> None:
-    """Numbers are in their own units, for any number of images of any size."""
+def test_a_graph_computes_what_the_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers are in their own units, for any number of images of any size; the script prints all of them."""
     torch.manual_seed(0)
-    network = Cnn().build(3, 32).eval()
-    task = task_named("regress")
-    Standard(torch.tensor([1990.0, 0.0, -5.0]), torch.tensor([20.0, 1.0, 0.1])).put_into(network)
+    network = Cnn().build(4, 32).eval()
+    task, names = task_named("regress"), ("x", "year", "y", "z")
+    Standard(torch.tensor([0.0, 1990.0, -5.0, 7.0]), torch.tensor([1.0, 20.0, 0.1, 1.0])).put_into(network)
     aug = parse_aug({"size": 32, "val": {"letterbox": None}})
     config = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
     plan = build_plan(aug, "val")
-    served = Served(Trained(cast(Any, config), COLORS, network, task), plan)
-    content = torch_bytes(served.export(), {"classes": COLORS})
+    served = Served(Trained(cast(Any, config), names, network, task), plan)
+    content = torch_bytes(served.export(), {"classes": names, "outputs": served.outputs})
     found: dict[str, Any] = {"metadata.json": ""}
     graph = torch.export.load(BytesIO(content), extra_files=found).module()
-    assert json.loads(found["metadata.json"]) == {"classes": list(COLORS)}
+    assert json.loads(found["metadata.json"]) == {"classes": list(names), "outputs": ["numbers"]}
     for shape in ((1, 50, 20, 3), (3, 21, 90, 3)):
         photos = torch.randint(0, 256, shape, dtype=torch.uint8)
         with torch.inference_mode():
             expected = network(Crop(plan)(photos))
             (numbers,) = graph(photos)
-        assert expected.shape == (shape[0], 3)
+        assert expected.shape == (shape[0], 4)
         torch.testing.assert_close(numbers, expected)
-    assert served.outputs == ("numbers",)
+    (tmp_path / "model.pt2").write_bytes(content)
+    (tmp_path / "predict.py").write_text(predict_source("model.pt2", inside=True))
+    Image.new("RGB", (9, 7)).save(tmp_path / "a.png")
+    monkeypatch.setattr(sys, "argv", ["predict.py", str(tmp_path / "a.png")])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(tmp_path / "predict.py"), run_name="__main__")
+    assert [word.split()[0] for word in capsys.readouterr().out.split("  ")[1:]] == list(names)
 
 
 def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:

@@ -17,10 +17,11 @@ from augment.support.files import shown
 from augment.support.process import end_with_parent
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
+from trainer.run.folder import SWEEP_FILE
 from trainer.run.overrides import check_saved
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.ledger import SWEEP_FILE, Job, read_ledger
+from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.processes import LED, WITH_PARENT, Orders
 from trainer.sweeps.runs import JOB_FILE
 from trainer.sweeps.start import Request, continued, is_search, read_request, run, search

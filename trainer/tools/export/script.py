@@ -39,8 +39,10 @@ if __name__ == "__main__":
             print(f"{{file}}: {{error}}", file=sys.stderr)
             failed = True
             continue
-        best = sorted(zip(values.tolist(), CLASSES), reverse=True)[:3]
-        print(file, *(f"{{name}} {{value:.4g}}" for value, name in best), sep="  ")
+        found = list(zip(values.tolist(), CLASSES))
+        if NAMES[-1] == "probabilities":
+            found = sorted(found, reverse=True)[:3]
+        print(file, *(f"{{name}} {{value:.4g}}" for value, name in found), sep="  ")
     sys.exit(2 if failed else 0)
 '''
 

@@ -1,5 +1,6 @@
-"""Unused files of class names next to the data."""
+"""Unused files of class names next to the data, and data with a single class."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -46,4 +47,16 @@ def test_a_single_class_is_reported(tmp_path: Path, image_files: Split, caplog: 
         (tmp_path / f"{split}.txt").write_text(f"{image_files.files[0]} dog\n")
     source = parse_data({"source": "filelist", **{split: str(tmp_path / f"{split}.txt") for split in ("train", "val")}})
     load_dataset(source)
-    assert "there is only one class, dog: nothing to learn" in caplog.text
+    assert caplog.messages[0].endswith("there is only one class, dog: nothing to learn from labels")
+
+
+def test_a_root_above_the_right_one_is_reported(
+    tmp_path: Path, image_files: Split, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index, name in enumerate(("cat", "dog")):
+        (tmp_path / "photos/all" / name).mkdir(parents=True)
+        shutil.copy(image_files.files[index], tmp_path / "photos/all" / name)
+    monkeypatch.chdir(tmp_path)
+    load_dataset(parse_data({"source": "folder", "root": "photos", "val_fraction": 0.5}))
+    expected = "one class, all: nothing to learn from labels; if the folders in photos/all are the classes: "
+    assert f"{expected}data.root=photos/all" in caplog.messages[0]

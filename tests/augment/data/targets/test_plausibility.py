@@ -99,6 +99,20 @@ def test_a_column_that_differs_in_every_line_is_no_class(tmp_path: Path) -> None
         assert set(understand(fine, fine, task=None, classes=None).classes) <= set(known)
 
 
+def test_numbers_of_the_first_of_several_unnamed_columns_are_not_predicted(tmp_path: Path) -> None:
+    rows = ["path,age,height", "a.png,1.5,3", "b.png,2.5,4"]
+    lines = write(tmp_path, "a.csv", rows)
+    for task in (None, "regress"):
+        with pytest.raises(UserError) as raised:
+            understand(lines, lines, task=task, classes=None)  # type: ignore[arg-type]
+        assert str(raised.value) == (
+            f"data.train: {tmp_path}/a.csv has no column 'label', and the numbers to predict may be in any of age, "
+            "height. Allowed: those of data.targets=[age,height] that are to be predicted."
+        )
+    for chosen in (write(tmp_path, "a.csv", rows, label="age"), write(tmp_path, "a.csv", rows, targets=("age",))):
+        assert understand(chosen, chosen, task="regress", classes=None).train.targets == ((1.5,), (2.5,))
+
+
 def test_flags_with_names_are_labels_or_numbers(tmp_path: Path) -> None:
     lines = write(tmp_path, "a.csv", HOT, targets=("cat", "dog"))
     with pytest.raises(
