@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from time import sleep
 from typing import Any
@@ -16,7 +17,7 @@ from augment.support.errors import UserError
 from augment.support.process import launched
 from augment.support.signals import killed_by_signals
 from trainer.loop import ranks
-from trainer.loop.ranks import LostRankError, Ranks, join
+from trainer.loop.ranks import LostRankError, Ranks, empty_part, join
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.losses import CrossEntropy
 
@@ -167,7 +168,7 @@ def test_why_ranks_do_not_meet(
 
     set_variables(monkeypatch, changes)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(dist, "init_process_group", fail)
+    monkeypatch.setattr(ranks, "_connect", fail)
     with pytest.raises(UserError) as caught:
         join()
     assert str(caught.value).startswith(f"RANK=1 of WORLD_SIZE=2: {message}")
@@ -179,9 +180,20 @@ def test_a_rank_that_waits_for_others_says_so(
     set_variables(monkeypatch, {})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(ranks, "_LATE", 0.01)
-    monkeypatch.setattr(dist, "init_process_group", lambda _: sleep(0.2))
+    monkeypatch.setattr(ranks, "_connect", lambda _: sleep(0.2))
     join()
     assert "RANK=1 of WORLD_SIZE=2: still waiting for the other processes. Allowed: " in caplog.text
+
+
+def test_restarted_ranks_share_an_empty_part_of_the_store_of_those_before() -> None:
+    store = dist.HashStore()
+    store.set("asks/2", "a rank that was killed before the others began")
+    for attempt in (b"first", b"second"):
+        with ThreadPoolExecutor(3) as pool:
+            parts = [*pool.map(lambda rank: empty_part(store, rank, 3), range(3))]
+        assert not parts[1].check(["key"])
+        parts[1].set("key", attempt)
+        assert {part.get("key") for part in parts} == {attempt}
 
 
 @pytest.mark.parametrize(
