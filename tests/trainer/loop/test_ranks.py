@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import replace
 from time import sleep
 from typing import Any
@@ -16,6 +17,7 @@ from torch import distributed as dist
 from augment.support.errors import UserError
 from augment.support.process import launched
 from augment.support.signals import killed_by_signals
+from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop import ranks
 from trainer.loop.ranks import LostRankError, Ranks, empty_part, join
 from trainer.loop.settings import LoopSettings
@@ -69,6 +71,20 @@ def test_all_tensors_are_added_up_and_large_ones_where_they_are(monkeypatch: pyt
     torch.testing.assert_close(given, expected)
     assert large.data_ptr() in places
     assert len(places) == 3  # and the others of each type at once
+
+
+def test_a_loss_that_is_not_finite_on_another_rank_ends_the_fit() -> None:
+    class Broken(TwoRanks):
+        def gather(self, value: Any) -> list[Any]:
+            parts = deepcopy(value)
+            if parts is not None:
+                parts["state"]["sums"][0] = torch.nan
+            return [value, parts]
+
+    learner = make_learner(Recorder())
+    learner.ranks = Broken([])
+    with pytest.raises(NonFiniteLossError, match=r"^the training loss is nan at step 3 of 6 \(epoch 1\)\."):
+        learner.fit()
 
 
 def test_ranks_wait_for_each_other_before_an_epoch() -> None:
