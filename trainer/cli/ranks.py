@@ -88,6 +88,10 @@ def follow(*, leaves: bool = True) -> int:
         if not leaves:
             raise
         return 1  # the one that failed says why
+    except KeyboardInterrupt:
+        if not leaves:
+            raise
+        return INTERRUPTED  # rank 0 says what there is to resume
     except Exception as error:
         mistake = isinstance(error, UserError)
         first = report(message := f"rank {current().rank}: {error if mistake else describe_error(error)}")

@@ -16,6 +16,7 @@ from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environ
 from runs import read_metrics, rows_of
 
 from augment.cli.overrides import normalize
+from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError
 from trainer.cli import ranks
 from trainer.run.config import load_config
@@ -181,6 +182,16 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     error.hint = "fit.resume=run continues."
     short = "rank 1 failed; its message says why. fit.resume=run continues."
     assert str(ranks.once(error)) == (str(error) if first else short)
+
+
+def test_only_the_first_rank_says_that_a_signal_stopped_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.loop.ranks.current", stopped)
+    assert ranks.follow() == INTERRUPTED
+    with pytest.raises(KeyboardInterrupt):
+        ranks.follow(leaves=False)
 
 
 @pytest.mark.long
