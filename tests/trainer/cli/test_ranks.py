@@ -1,6 +1,7 @@
 """Several processes that train one model: the same as one process with the same batches, and exact when resumed."""
 
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -192,6 +194,24 @@ def test_only_the_first_rank_says_that_a_signal_stopped_them(monkeypatch: pytest
     assert ranks.follow() == INTERRUPTED
     with pytest.raises(KeyboardInterrupt):
         ranks.follow(leaves=False)
+
+
+def test_only_the_first_rank_logs_what_it_finds_in_the_data(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def check(*_: object, **__: object) -> list[str]:
+        logging.getLogger("augment").warning("1 of 3 classes has no image in val: cat.")
+        return ["config"]
+
+    def train(config: str) -> str:
+        logging.getLogger("augment").warning("an image turned bad")
+        return "finished"
+
+    monkeypatch.setattr("trainer.loop.ranks.current", lambda: SimpleNamespace(broadcast=lambda _: ((), "config")))
+    monkeypatch.setattr("trainer.run.jobs.check_jobs", check)
+    monkeypatch.setattr("trainer.run.train.follow", train)
+    assert ranks.follow(leaves=False) == 0
+    assert caplog.messages == ["an image turned bad"]
 
 
 @pytest.mark.long
