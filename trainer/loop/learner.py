@@ -303,6 +303,8 @@ class Learner(Counts):
         """
         if not self.position.batch:
             self.train_loader.end_pass()  # which a limit may have cut short; any number of ranks can resume then
+        if self.scaler is not None:
+            self.ranks.add_up([self.scaler.overflow])  # of the batches since the last step
         own: dict[str, Any] = {
             "gradients": gradients_of(self.model) if self._stepper.pending else {},
             "loader": self.train_loader.state_dict(),

@@ -87,6 +87,12 @@ def test_a_loss_that_is_not_finite_on_another_rank_ends_the_fit() -> None:
         learner.fit()
 
 
+def test_a_checkpoint_within_a_step_knows_that_gradients_of_another_rank_overflowed() -> None:
+    learner = make_learner(precision="fp16", accumulate=2)
+    learner.ranks = TwoRanks([])
+    assert float(learner.state().optimizer["scaler"]["overflow"]) > 0
+
+
 def test_ranks_wait_for_each_other_before_an_epoch() -> None:
     events: list[str] = []
     learner = make_learner(journal(events))
