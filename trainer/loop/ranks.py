@@ -43,7 +43,7 @@ _REASON, _PROGRESS = "reason", "progress"
 _LARGE = 2**22
 
 # What PyTorch's libraries say of a process that has ended.
-_ENDED = ("onnection", "Broken pipe", "remote process", "imed out", "timeout", "ncclRemoteError")
+_ENDED = ("onnection", "Socket closed", "Broken pipe", "remote process", "imed out", "timeout", "ncclRemoteError")
 
 # What a launcher sets, besides RANK and WORLD_SIZE.
 _NEEDED = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")

@@ -222,11 +222,12 @@ def test_restarted_ranks_share_an_empty_part_of_the_store_of_those_before() -> N
     ("said", "kind", "message"),
     [
         ("[pair.cc:547] Connection closed by peer [::1]:3", LostRankError, "another of the 2 processes .* has ended"),
+        ("[pair.cc:9] Socket closed [::1]:3", LostRankError, "another of the 2 processes .* has ended"),
         ("NCCL error\nncclRemoteError: A call failed", LostRankError, "another of the 2 processes .* has ended"),
         ("NCCL error in: x.cpp\nLast error:\nDuplicate GPU\n", UserError, "cannot exchange data: Duplicate GPU\\.$"),
         ("Tensors must be contiguous\nat 0x1", UserError, "cannot exchange data: Tensors must be contiguous\\.$"),
     ],
-    ids=["gloo", "nccl", "mistake of nccl", "mistake"],
+    ids=["gloo", "gloo before", "nccl", "mistake of nccl", "mistake"],
 )
 def test_why_an_exchange_fails(said: str, kind: type[UserError], message: str) -> None:
     def fail() -> None:
