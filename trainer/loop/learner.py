@@ -303,8 +303,6 @@ class Learner(Counts):
         """
         if not self.position.batch:
             self.train_loader.end_pass()  # which a limit may have cut short; any number of ranks can resume then
-        if self.scaler is not None:
-            self.ranks.add_up([self.scaler.overflow])  # of the batches since the last step
         own: dict[str, Any] = {
             "gradients": gradients_of(self.model) if self._stepper.pending else {},
             "loader": self.train_loader.state_dict(),
@@ -315,7 +313,7 @@ class Learner(Counts):
         return FitState(
             position=(self.position.epoch, self.position.batch),
             model=self.model.state_dict(),
-            optimizer=self._stepper.state_dict(),
+            optimizer=self._stepper.state_dict(self.ranks),
             callbacks={name: state for name, (_, state) in callbacks.items()},
             others=self._others(own | {"callbacks": per_rank}),
             **own,

@@ -294,7 +294,6 @@ def join() -> Ranks:
         try:
             with killed_by_signals():
                 _connect("cpu:gloo,cuda:nccl" if gpus else "gloo")
-                current()
         except (RuntimeError, ValueError) as error:
             raise UserError(f"{us}: cannot connect to the other processes: {_cause(error)} {allowed}") from error
         finally:
@@ -305,6 +304,7 @@ def join() -> Ranks:
 def _connect(backend: str) -> None:
     store, rank, size = next(rendezvous("env://"))
     dist.init_process_group(backend, store=empty_part(store, rank, size), rank=rank, world_size=size)
+    current()
 
 
 def empty_part(store: Any, rank: int, size: int) -> Any:
@@ -312,10 +312,9 @@ def empty_part(store: Any, rank: int, size: int) -> Any:
 
     Rank 0 chooses the part, and repeats its answer until each rank has received it: what it answers may be old.
     """
-    part = own = uuid4().hex
+    store.set(f"asks/{rank}", part := uuid4().hex)
     if rank:
-        store.set(f"asks/{rank}", own)
-        part = store.get(f"answer/{own}").decode()
+        part = store.get(f"answer/{part}").decode()
         store.set(f"{part}/{rank}", "")
     for other in range(1, size if rank == 0 else 0):
         while not store.check([f"{part}/{other}"]):
