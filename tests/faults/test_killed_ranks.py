@@ -44,3 +44,15 @@ def test_killed_ranks_resume_exactly(who: str, batch: int, images: Path, straigh
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert rows_of(tmp_path / "run") == rows_of(straight)
     assert_same(state_of(tmp_path / "run").model, state_of(straight).model)
+
+
+@pytest.mark.parametrize("who", ["0", "1"])
+def test_torchrun_restarts_ranks_of_which_one_was_killed(
+    who: str, images: Path, straight: Path, tmp_path: Path
+) -> None:
+    torchrun = ("torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "-m")
+    given = ("hydra.run.dir=run", "fit.resume=auto")
+    ended = command(tmp_path, images, *given, trouble=f"kill/{who}/5", launcher=torchrun)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert rows_of(tmp_path / "run") == rows_of(straight)
+    assert_same(state_of(tmp_path / "run").model, state_of(straight).model)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,10 +59,12 @@ def state_of(run: Path) -> FitState:
     return load(run / "last.pt", FitState)
 
 
-def command(folder: Path, images: Path, *overrides: str, trouble: str = "never") -> "subprocess.CompletedProcess[str]":
-    """Train with two ranks from the command line."""
+def command(
+    folder: Path, images: Path, *overrides: str, trouble: str = "never", launcher: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[str]":
+    """Train with two ranks from the command line, or with a launcher, a module and its arguments."""
     given = [*settings_of(images), *PARTS, "fit.batch_size=4", "fit.gpus=2", "++callbacks.trouble={}", *overrides]
     return subprocess.run(
-        [sys.executable, "-m", "trainer", *given, "callbacks.checkpoint.every_batches=2"],
-        cwd=folder, env=environment() | {"TROUBLE": trouble}, text=True, capture_output=True, timeout=60,
+        [sys.executable, "-m", *launcher, "trainer", *given, "callbacks.checkpoint.every_batches=2"],
+        cwd=folder, env=environment() | {"TROUBLE": trouble}, text=True, capture_output=True, timeout=120,
     )  # fmt: skip

@@ -144,7 +144,9 @@ class Recorder(Callback):
         meter = self._meter(learner)
         values = self._read(learner, meter)
         if learner.ranks.size > 1:
-            values = _merged(learner, meter).compute()
+            whole = _merged(learner, meter)
+            values = whole.compute()
+            _check_finite(learner, whole, values["loss"])
         seconds = monotonic() - self._start
         self._seconds, self._running = self._seconds + seconds, False
         # The rate is that of this process; the seconds are those of the whole epoch, including those before an
@@ -243,16 +245,20 @@ class Recorder(Callback):
                 del self.steps[1::2]
             self._total = total
         self._read_at, self._seen, self._due = now, meter.samples, now + self.interval
-        # `trainer.callbacks.nonfinite` reports skipped batches; the loss is NaN if all were skipped.
-        checks = learner.ranks.is_main and not learner.settings.skip_nonfinite
-        if meter.samples and checks and not math.isfinite(values["loss"]):
-            raise NonFiniteLossError(
-                f"the training loss is {values['loss']} at step {learner.step + 1} of {learner.total_steps} "
-                f"(epoch {learner.epoch + 1}). A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help; "
-                "fit.skip_nonfinite=10 skips such batches, up to 10, and saves them for a look."
-                f"{' fit.precision=bf16 has the range of fp32.' if learner.settings.scaled else ''}"
-            )
+        _check_finite(learner, meter, values["loss"])
         return values
+
+
+def _check_finite(learner: Learner, meter: Meter[Any], loss: float) -> None:
+    # `trainer.callbacks.nonfinite` reports skipped batches; the loss is NaN if all were skipped.
+    checks = learner.ranks.is_main and not learner.settings.skip_nonfinite
+    if meter.samples and checks and not math.isfinite(loss):
+        raise NonFiniteLossError(
+            f"the training loss is {loss} at step {learner.step + 1} of {learner.total_steps} "
+            f"(epoch {learner.epoch + 1}). A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help; "
+            "fit.skip_nonfinite=10 skips such batches, up to 10, and saves them for a look."
+            f"{' fit.precision=bf16 has the range of fp32.' if learner.settings.scaled else ''}"
+        )
 
 
 def _merged(learner: Learner, meter: Meter[Any], *, keep: bool = False) -> Meter[Any]:

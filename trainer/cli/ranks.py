@@ -4,7 +4,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 from uuid import uuid4
 
@@ -79,7 +80,8 @@ def follow(*, leaves: bool = True) -> int:
         if (sent := current().broadcast(nothing)) is None:
             return 0
         overrides, config_name = sent
-        (config,) = check_jobs([overrides], config_name=config_name)
+        with _unlogged():  # rank 0 has logged it
+            (config,) = check_jobs([overrides], config_name=config_name)
         status = train(config)
         if leaves:
             share(None)  # rank 0 may still be writing, which the end of this process would cut short
@@ -88,6 +90,10 @@ def follow(*, leaves: bool = True) -> int:
         if not leaves:
             raise
         return 1  # the one that failed says why
+    except KeyboardInterrupt:
+        if not leaves:
+            raise
+        return INTERRUPTED  # rank 0 says what there is to resume
     except Exception as error:
         mistake = isinstance(error, UserError)
         first = report(message := f"rank {current().rank}: {error if mistake else describe_error(error)}")
@@ -97,6 +103,17 @@ def follow(*, leaves: bool = True) -> int:
             raise UserError(message) from error
         raise
     return INTERRUPTED if status == "interrupted" else 0
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Inside, log nothing but errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def send(overrides: Sequence[str] | None, config_name: str = "config") -> None:

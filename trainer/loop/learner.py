@@ -311,7 +311,7 @@ class Learner(Counts):
         return FitState(
             position=(self.position.epoch, self.position.batch),
             model=self.model.state_dict(),
-            optimizer=self._stepper.state_dict(),
+            optimizer=self._stepper.state_dict(self.ranks),
             callbacks={name: state for name, (_, state) in callbacks.items()},
             others=self._others(own | {"callbacks": per_rank}),
             **own,

@@ -16,11 +16,13 @@ from itertools import groupby
 from threading import Timer
 from time import sleep
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
 
 from augment.support.errors import UserError, first_line
 from augment.support.own_code import describe_raised
@@ -41,7 +43,7 @@ _REASON, _PROGRESS = "reason", "progress"
 _LARGE = 2**22
 
 # What PyTorch's libraries say of a process that has ended.
-_ENDED = ("onnection", "Broken pipe", "remote process", "imed out", "timeout", "ncclRemoteError")
+_ENDED = ("onnection", "Socket closed", "Broken pipe", "remote process", "imed out", "timeout", "ncclRemoteError")
 
 # What a launcher sets, besides RANK and WORLD_SIZE.
 _NEEDED = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -291,13 +293,34 @@ def join() -> Ranks:
         waiting.start()
         try:
             with killed_by_signals():
-                dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
-                current()
+                _connect("cpu:gloo,cuda:nccl" if gpus else "gloo")
         except (RuntimeError, ValueError) as error:
             raise UserError(f"{us}: cannot connect to the other processes: {_cause(error)} {allowed}") from error
         finally:
             waiting.cancel()
     return current()
+
+
+def _connect(backend: str) -> None:
+    store, rank, size = next(rendezvous("env://"))
+    dist.init_process_group(backend, store=empty_part(store, rank, size), rank=rank, world_size=size)
+    current()
+
+
+def empty_part(store: Any, rank: int, size: int) -> Any:
+    """Return a part of a store that holds nothing: torchrun restarts ranks with the store of those that have ended.
+
+    Rank 0 chooses the part, and repeats its answer until each rank has received it: what it answers may be old.
+    """
+    store.set(f"asks/{rank}", part := uuid4().hex)
+    if rank:
+        part = store.get(f"answer/{part}").decode()
+        store.set(f"{part}/{rank}", "")
+    for other in range(1, size if rank == 0 else 0):
+        while not store.check([f"{part}/{other}"]):
+            store.set(f"answer/{store.get(f'asks/{other}').decode()}", part)
+            sleep(0.005)
+    return distributed_c10d.PrefixStore(part, store)
 
 
 def leave() -> None:

@@ -148,13 +148,14 @@ class Stepper:
             self._runner.forget()
         self._first = gradient
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, ranks: Ranks) -> dict[str, Any]:
         """Return the optimizer's state with plain rates and the original options, so that it loads on any device.
 
         With it come the state of the loss scaling, as "scaler", and whether an unfinished step has a bad batch, "bad".
         """
         state = self._optimizer.state_dict()
         if self._scaler is not None:
+            ranks.add_up([self._scaler.overflow])  # of each rank's batches since the last step
             state["scaler"] = self._scaler.state_dict()
         if self._guard is not None:
             state["bad"] = self._guard.bad.clone()

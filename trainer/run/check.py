@@ -29,6 +29,12 @@ def check_config(config: Config) -> None:
     if config.fit.resume is None:
         require_start(config.model)
     dataset = config.dataset
+    ranks = config.fit.gpus or 1
+    for split, images in (("train", len(dataset.train)), ("val", len(dataset.val))):
+        if ranks > max(images, 1):
+            raise UserError(
+                f"fit.gpus: {ranks}, but {split} has {amount(images, 'image')}. Allowed: at most one process per image."
+            )
     classes = dataset.classes
     task = task_named(dataset.task)
     measured = {metric.key for metric in task.measured(len(classes))}

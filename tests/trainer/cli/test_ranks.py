@@ -1,6 +1,7 @@
 """Several processes that train one model: the same as one process with the same batches, and exact when resumed."""
 
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environ
 from runs import read_metrics, rows_of
 
 from augment.cli.overrides import normalize
+from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError
 from trainer.cli import ranks
 from trainer.run.config import load_config
@@ -181,6 +184,34 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     error.hint = "fit.resume=run continues."
     short = "rank 1 failed; its message says why. fit.resume=run continues."
     assert str(ranks.once(error)) == (str(error) if first else short)
+
+
+def test_only_the_first_rank_says_that_a_signal_stopped_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.loop.ranks.current", stopped)
+    assert ranks.follow() == INTERRUPTED
+    with pytest.raises(KeyboardInterrupt):
+        ranks.follow(leaves=False)
+
+
+def test_only_the_first_rank_logs_what_it_finds_in_the_data(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def check(*_: object, **__: object) -> list[str]:
+        logging.getLogger("augment").warning("1 of 3 classes has no image in val: cat.")
+        return ["config"]
+
+    def train(config: str) -> str:
+        logging.getLogger("augment").warning("an image turned bad")
+        return "finished"
+
+    monkeypatch.setattr("trainer.loop.ranks.current", lambda: SimpleNamespace(broadcast=lambda _: ((), "config")))
+    monkeypatch.setattr("trainer.run.jobs.check_jobs", check)
+    monkeypatch.setattr("trainer.run.train.follow", train)
+    assert ranks.follow(leaves=False) == 0
+    assert caplog.messages == ["an image turned bad"]
 
 
 @pytest.mark.long

@@ -2,6 +2,8 @@
 
 import signal
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import replace
 from time import sleep
 from typing import Any
@@ -15,8 +17,9 @@ from torch import distributed as dist
 from augment.support.errors import UserError
 from augment.support.process import launched
 from augment.support.signals import killed_by_signals
+from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop import ranks
-from trainer.loop.ranks import LostRankError, Ranks, join
+from trainer.loop.ranks import LostRankError, Ranks, empty_part, join
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.losses import CrossEntropy
 
@@ -68,6 +71,26 @@ def test_all_tensors_are_added_up_and_large_ones_where_they_are(monkeypatch: pyt
     torch.testing.assert_close(given, expected)
     assert large.data_ptr() in places
     assert len(places) == 3  # and the others of each type at once
+
+
+def test_a_loss_that_is_not_finite_on_another_rank_ends_the_fit() -> None:
+    class Broken(TwoRanks):
+        def gather(self, value: Any) -> list[Any]:
+            parts = deepcopy(value)
+            if parts is not None:
+                parts["state"]["sums"][0] = torch.nan
+            return [value, parts]
+
+    learner = make_learner(Recorder())
+    learner.ranks = Broken([])
+    with pytest.raises(NonFiniteLossError, match=r"^the training loss is nan at step 3 of 6 \(epoch 1\)\."):
+        learner.fit()
+
+
+def test_a_checkpoint_within_a_step_knows_that_gradients_of_another_rank_overflowed() -> None:
+    learner = make_learner(precision="fp16", accumulate=2)
+    learner.ranks = TwoRanks([])
+    assert float(learner.state().optimizer["scaler"]["overflow"]) > 0
 
 
 def test_ranks_wait_for_each_other_before_an_epoch() -> None:
@@ -167,7 +190,7 @@ def test_why_ranks_do_not_meet(
 
     set_variables(monkeypatch, changes)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(dist, "init_process_group", fail)
+    monkeypatch.setattr(ranks, "_connect", fail)
     with pytest.raises(UserError) as caught:
         join()
     assert str(caught.value).startswith(f"RANK=1 of WORLD_SIZE=2: {message}")
@@ -179,20 +202,32 @@ def test_a_rank_that_waits_for_others_says_so(
     set_variables(monkeypatch, {})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(ranks, "_LATE", 0.01)
-    monkeypatch.setattr(dist, "init_process_group", lambda _: sleep(0.2))
+    monkeypatch.setattr(ranks, "_connect", lambda _: sleep(0.2))
     join()
     assert "RANK=1 of WORLD_SIZE=2: still waiting for the other processes. Allowed: " in caplog.text
+
+
+def test_restarted_ranks_share_an_empty_part_of_the_store_of_those_before() -> None:
+    store = dist.HashStore()
+    store.set("asks/2", "a rank that was killed before the others began")
+    for attempt in (b"first", b"second"):
+        with ThreadPoolExecutor(3) as pool:
+            parts = [*pool.map(lambda rank: empty_part(store, rank, 3), range(3))]
+        assert not parts[1].check(["key"])
+        parts[1].set("key", attempt)
+        assert {part.get("key") for part in parts} == {attempt}
 
 
 @pytest.mark.parametrize(
     ("said", "kind", "message"),
     [
         ("[pair.cc:547] Connection closed by peer [::1]:3", LostRankError, "another of the 2 processes .* has ended"),
+        ("[pair.cc:9] Socket closed [::1]:3", LostRankError, "another of the 2 processes .* has ended"),
         ("NCCL error\nncclRemoteError: A call failed", LostRankError, "another of the 2 processes .* has ended"),
         ("NCCL error in: x.cpp\nLast error:\nDuplicate GPU\n", UserError, "cannot exchange data: Duplicate GPU\\.$"),
         ("Tensors must be contiguous\nat 0x1", UserError, "cannot exchange data: Tensors must be contiguous\\.$"),
     ],
-    ids=["gloo", "nccl", "mistake of nccl", "mistake"],
+    ids=["gloo", "gloo before", "nccl", "mistake of nccl", "mistake"],
 )
 def test_why_an_exchange_fails(said: str, kind: type[UserError], message: str) -> None:
     def fail() -> None:

@@ -84,6 +84,14 @@ def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, A
             check_config(parsed)
 
 
+@pytest.mark.parametrize(("train", "val", "lacking"), [(1, 2, "train"), (2, 1, "val")])
+def test_each_process_needs_an_image(train: int, val: int, lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Dataset(("ant",), *(Split(("a.png",) * count, (0,) * count) for count in (train, val)))
+    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: data)
+    with pytest.raises(UserError, match=rf"^fit\.gpus: 2, but {lacking} has 1 image\. Allowed: "):
+        check_config(config(fit={"device": "cpu", "gpus": 2}))
+
+
 def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:
     parsed = config(data={"source": "folder", "root": str(tmp_path / "missing")}, fit={"device": "cpu"})
     with pytest.raises(UserError, match=r"^data\.root=.*missing: there is no such folder"):

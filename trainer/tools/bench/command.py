@@ -19,6 +19,7 @@ from augment.support.files import installed_version
 from augment.support.memory import keep_freed_memory
 from augment.support.secrets import as_written, masked
 from trainer.run.config import Config, parse_config
+from trainer.run.jobs import require_ranks
 
 if TYPE_CHECKING:
     from augment.cli.benchmark import BenchReport
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         flags, overrides = _parser().split(arguments)
         config = parse_config(compose(overrides))
+        require_ranks(config)
         from trainer.run.build import release_memory, using  # PyTorch takes seconds to import
         from trainer.run.check import check_config
 
