@@ -121,7 +121,7 @@ EQUIVALENTS = (
     Equivalent(
         *("", "", "auto_augment=rand-m9-n2-inc1"),
         "rand_augment: {num_ops: 2, magnitude: 27}",
-        "timm's magnitudes are of 10, not 30; it leaves out each op half of the time",
+        "timm's magnitudes go up to 10, not 30; timm leaves out each op half of the time",
     ),
     Equivalent("TrivialAugmentWide", "", "", "trivial_augment: {}"),
     Equivalent("AutoAugment", "", "auto_augment=original", "auto_augment: {}"),
