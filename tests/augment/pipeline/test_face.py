@@ -142,8 +142,7 @@ def test_recipes_that_are_not_allowed(
         ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what augment.load_recipe returns."),
         (
             {"data": [1]},
-            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own', "
-            "train='module.name', which is '__main__.name' in a script.",
+            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own', train=DATASET.",
         ),
     ],
 )
