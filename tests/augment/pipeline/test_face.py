@@ -142,7 +142,8 @@ def test_recipes_that_are_not_allowed(
         ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what augment.load_recipe returns."),
         (
             {"data": [1]},
-            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own', train=DATASET.",
+            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own', "
+            "train=DATASET.",
         ),
     ],
 )
