@@ -71,10 +71,14 @@ def test_a_configuration_can_say_what_varies(call: Call, runs: FakeRuns, kind: s
     settings = {"n_trials": 4, "sampler": "grid", "finalists": 0} if kind == "optuna" else {}
     defaults = ["config", *([{"override hydra/sweeper": "optuna"}] if kind == "optuna" else []), "_self_"]
     Path("conf").mkdir()
-    OmegaConf.save({"defaults": defaults, "hydra": {"sweeper": settings | {"params": params}}}, "conf/mine.yaml")
+    own = {"fit": {"epochs": 7}, "hydra": {"sweeper": settings | {"params": params}}}
+    OmegaConf.save({"defaults": defaults, **own}, "conf/mine.yaml")
+    epochs = []
+    runs.score = lambda config: epochs.append(config["fit"]["epochs"]) or 0.5
     code, text = call("-m", "--config-dir", "conf", "--config-name", "mine", "fit.lr=0.3", "hydra.sweep.dir=S")
     assert code == 0, text
     assert sorted(ran(runs)) == ["model=cnn", "model=xresnet18"]
+    assert epochs == [7, 7]
 
 
 def test_a_failed_job_waits_for_retry(call: Call, runs: FakeRuns) -> None:
