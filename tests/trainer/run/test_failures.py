@@ -23,7 +23,7 @@ from trainer.loop.learner import Learner
 from trainer.run.config import Config, parse_config
 from trainer.run.failures import explain, explain_memory, is_out_of_memory, too_large
 from trainer.run.summary import read_summary
-from trainer.run.train import train
+from trainer.run.train import follow, train
 from trainer.tools.evaluate import main as evaluate
 from trainer.tools.find_lr.command import main as find_lr
 
@@ -191,6 +191,12 @@ def test_tools_say_what_to_lower_too(on_gpu: Config) -> None:
     assert str(caught.value).endswith(advice)
     with pytest.raises(ZeroDivisionError), explain_memory(on_gpu, training=False):
         raise ZeroDivisionError
+
+
+def test_a_rank_that_finds_too_little_memory_says_so(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Learner, "fit", no_memory)
+    with pytest.raises(UserError, match=r"^out of memory on the host .* Allowed: "):
+        follow(config)
 
 
 @pytest.mark.parametrize("tool", [evaluate, find_lr])

@@ -259,7 +259,9 @@ def test_the_command_writes_and_says_what_to_type(folder, tmp_path, monkeypatch,
     written = json.loads(figure.with_suffix(".json").read_text())
     assert len(written["lrs"]) == len(written["losses"]) <= 30
     assert written["config"]["fit"]["batch_size"] == 8
-    assert f"fit.lr={written['suggestion']:.2g}," in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{len(written['lrs'])} steps, learning rate {written['lrs'][0]:.2g} to {written['lrs'][-1]:.2g}\n" in out
+    assert f"fit.lr={written['suggestion']:.2g}," in out
     assert not list(tmp_path.rglob("*.pt"))
 
 

@@ -38,6 +38,16 @@ def test_images_are_those_of_the_array(order: Any, tmp_path: Path) -> None:
     assert [ref.name for ref in dataset.val.files] == ["x.npy[0]", "x.npy[1]", "x.npy[2]"]
 
 
+def test_val_that_is_train_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load(tmp_path)
+    same = f"data.val: {tmp_path}/x.npy is data.train, too: the model is validated on what it learns"
+    assert caplog.messages == [same]
+    caplog.clear()
+    (tmp_path / "v.npy").write_bytes((tmp_path / "x.npy").read_bytes())
+    load(tmp_path, val=str(tmp_path / "v.npy"))
+    assert not caplog.messages
+
+
 def test_encoding_arrays_is_lossless(tmp_path: Path) -> None:
     image = load(tmp_path).train.files[1]
     np.testing.assert_array_equal(np.asarray(Image.open(BytesIO(read_encoded(image)))), PIXELS[1])

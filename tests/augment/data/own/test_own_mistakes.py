@@ -66,6 +66,8 @@ def test_unknown_arguments_are_refused(name: str, settings: Any, message: str) -
          r"after 1 item: KeyError: 'b' \(.*mine\.py, line 3: raise KeyError\('b'\)\)"),
         ("import numpy\ndef train():\n    x = numpy.zeros((4, 4, 3), 'uint8')\n    yield x, 0\n    yield x, 1",
          r"^data\.train=mine\.train: items 0 and 1 are the same array, which can hold only one image\. Allowed: a new"),
+        ("import torch\ndef train():\n    x = torch.zeros(4, 4, 3, dtype=torch.uint8)\n    yield x, 0\n    yield x, 1",
+         r"^data\.train=mine\.train: items 0 and 1 are the same array"),
         ("import torch\ndef train(): return torch.utils.data.DataLoader([1])", "gives a DataLoader. Allowed: its data"),
         ("import torch\nclass train(torch.utils.data.IterableDataset):\n  def __iter__(self): yield 1",
          "gives an IterableDataset, whose items have no index"),
