@@ -143,8 +143,8 @@ def build_pipeline(
                 continue
             for stage, fed in zip(stages, _external(feed), strict=True):
                 step = stage.steps[0].key
-                dali = Dali(placement.device, own.size, seeds("noise", step, step))
-                made.append(apply(made[-1], stage, fed, dali))
+                noise = seeds("noise", step, step) if stage.steps[0].op.random else None
+                made.append(apply(made[-1], stage, fed, Dali(placement.device, own.size, noise, f"{own.path}.{step}")))
             views.append(made[-1] if raw else normalize(made[-1], own, half=half))
             first = first or made
         small = [*programs, index]

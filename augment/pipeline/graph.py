@@ -77,10 +77,10 @@ class Dali:
     fn = fn
     types = types
 
-    def __init__(self, device: Device, size: int, seed: int | None) -> None:
+    def __init__(self, device: Device, size: int, seed: int | None, key: str) -> None:
         self.device = device
         self.size = size
-        self._seed = seed
+        self._seed, self._key = seed, key
         self._state: Node | None = None
         self._taken = 0
 
@@ -100,11 +100,11 @@ class Dali:
         """The seed of an operator that draws; `random` also works in `augment.Transform`.
 
         Raises:
-            UserError: each batch has a random state of its own, which no seed sets.
+            UserError: the op does not declare that it draws; or in a `Transform`, whose calls have random states.
         """
         if self._seed is None:
-            allowed = "**dali.random in its place, in an op that declares random=True"
-            raise UserError(f"`dali.seed` cannot give each call draws of its own. Allowed: {allowed}.")
+            allowed = "**dali.random, in an op that declares random=True"
+            raise UserError(f"{self._key}: draws in DALI what cannot be drawn again. Allowed: {allowed}.")
         return self._seed
 
     def with_state(self, state: Node) -> "Dali":

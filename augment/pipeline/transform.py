@@ -224,7 +224,7 @@ class _Graph:
                     image = _FedImage(stored, placement, f"{view} {own.crop.key}", raw=kind != "encoded")
                     made.append(own.crop.op.function(image, own.size, **own.crop.op.values(own.crop.params, {})))
                     if own.crop.op.random and image.draw is None:
-                        raise UserError(f"{_path(own)}.{own.crop.key}: draws by itself, which no call can repeat.")
+                        raise UserError(f"{own.path}.{own.crop.key}: draws by itself, which no call can repeat.")
                     self._crops[view] = image
                 if self._program is not None:
                     views.append(made[0])
@@ -267,15 +267,12 @@ class _Graph:
     def _add_stages(self, made: list[Node], view: int) -> None:
         """Append the results of the image stages of a view to those that it has."""
         plan = self._samplers[view].plan
-        dali = Dali("gpu" if self._cuda else "cpu", plan.size, seed=None)
         names = list(self._fed(view, (0, 0, 1)))
         for number, stage in enumerate(plan.image_stages[len(made) - 1 :], len(made) - 1):
             prefix = f"{view} {number} "
             fed = {n.removeprefix(prefix): fn.external_source(name=n) for n in names if n.startswith(prefix)}
-            try:
-                made.append(apply(made[-1], stage, fed, dali))
-            except UserError as error:
-                raise UserError(f"{_path(plan)}.{stage.steps[0].key}: {error}") from error
+            dali = Dali("gpu" if self._cuda else "cpu", plan.size, None, f"{plan.path}.{stage.steps[0].key}")
+            made.append(apply(made[-1], stage, fed, dali))
 
     def _fed(self, view: int, where: tuple[int, int, int]) -> dict[str, Values]:
         """Return what the stages of a view are fed, by the names of their sources."""
@@ -294,11 +291,6 @@ class _Graph:
                 values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
             fed |= {f"{view} {number} {name}": value for name, value in values.items()}
         return fed
-
-
-def _path(plan: Plan) -> str:
-    """Return the key path of a plan's steps."""
-    return f"aug.views.{plan.view}.steps" if plan.view else f"aug.{plan.split}"
 
 
 class _FedImage(GraphImage):

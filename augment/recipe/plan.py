@@ -51,6 +51,11 @@ class Plan:
         """The plan of each view; this one is that of the first."""
         return (self, *self.others)
 
+    @property
+    def path(self) -> str:
+        """The key path of its steps."""
+        return f"aug.views.{self.view}.steps" if self.view else f"aug.{self.split}"
+
     def in_common(self, first: "Plan") -> int:
         """Return how many results this view has in common with the first: its crop's, and those of stages after it."""
         if self.crop.key not in self.shared or (self.size, self.crop) != (first.size, first.crop):

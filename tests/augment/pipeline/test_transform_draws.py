@@ -115,9 +115,25 @@ def test_an_op_that_sets_its_seed_is_refused(clean_registry: None) -> None:
         """Add noise."""
         return dali.fn.noise.gaussian(images, stddev=std, seed=dali.seed)
 
-    message = r"^aug\.train\.seeded_noise: `dali\.seed` .*: \*\*dali\.random .* that declares random=True\."
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"^aug\.train\.seeded_noise: draws .*: \*\*dali\.random, in"):
         transform_of({"seeded_noise": {}}, torch.device("cpu"))
+
+
+def test_an_op_that_does_not_declare_its_draws_is_refused(clean_registry: None, stored: Split) -> None:
+    """Its draws in validation would differ between epochs."""
+
+    @local()
+    def secret_noise(images: Any, dali: Any) -> Any:
+        """Add noise."""
+        return dali.fn.noise.gaussian(images, stddev=9, **dali.random)
+
+    recipe = recipe_of({"resize": {}, "secret_noise": {}})
+    for make in (
+        lambda: Transform(recipe, device="cpu"),
+        lambda: first_batch(recipe, "train", stored, torch.device("cpu")),
+    ):
+        with pytest.raises(UserError, match=r"^aug\.train\.secret_noise: draws .* that declares random=True"):
+            make()
 
 
 def test_operators_of_an_op_draw_independently(clean_registry: None, stored: Split, device: torch.device) -> None:
