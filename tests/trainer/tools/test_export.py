@@ -296,7 +296,7 @@ def test_labels_of_strangers_are_lines() -> None:
     ("arguments", "message"),
     [
         (["--to", "onx"], "Did you mean 'onnx'?"),
-        ([], "--to"),
+        ([], "error: --to: missing. Allowed: onnx, torch, triton."),
         (["--to", "torch", "--name", "../it"], "letters, digits"),
         (["--to", "torch", "aug.val.flip.p=0.5"], "aug.val.flip: is random"),
         (["--to", "torch", "--out", "out/there"], "out/there/model.pt2: cannot be written: it is a link"),

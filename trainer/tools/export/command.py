@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number
 from augment.cli.trust import add_trust_flag
+from augment.support.errors import UserError
 from trainer.tools.evaluate import run_and_images
 
 FORMS = ("onnx", "torch", "triton")
@@ -33,7 +34,7 @@ def _name(text: str) -> str:
 def _parser() -> Parser:
     description = "Export the best model of a run for serving, and compare it with PyTorch on its validation data."
     parser = Parser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] --to FORM [key=value ...]")
-    parser.add_argument("--to", type=one_of(*FORMS), required=True, metavar="|".join(FORMS), help="what to write")
+    parser.add_argument("--to", type=one_of(*FORMS), metavar="|".join(FORMS), help="what to write")
     parser.add_argument("--preprocessing", type=one_of(*PLACES), default="inside", metavar="|".join(PLACES),
                         help="whether onnx and torch contain the preprocessing (default: inside)")  # fmt: skip
     parser.add_argument("--device", type=one_of("gpu", "cpu"), default="gpu", metavar="gpu|cpu",
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
         options, run, images, overrides = run_and_images(_parser(), arguments)
+        if options.to is None:
+            raise UserError(f"--to: missing. Allowed: {', '.join(FORMS)}.")
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import
 
         export_run(options, run, images, overrides)
