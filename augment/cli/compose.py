@@ -269,18 +269,13 @@ def with_data(recipe: Recipe, name: str | None, settings: Mapping[str, Any]) -> 
     Args:
         recipe: the recipe, whose data are kept if no name is given.
         name: name of a source, or of a file of conf/data.
-        settings: settings of the source; for `own`, train and val may be objects.
+        settings: settings of the source.
 
     Raises:
         UserError: a name that Hydra cannot read.
     """
-    from augment.data.own.factory import name_of
-
     data = recipe.plain.get("data")
     if name is not None:
         data = compose([f"data={name}"])["data"] if name in config_files("data") else {"source": name}
     given = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
-    if (data or {}).get("source") == "own":
-        objects = {key: given[key] for key in given.keys() & {"train", "val"}}
-        given |= {k: name_of(v) for k, v in objects.items() if not isinstance(v, str | int | float | None)}
     return replace(recipe, plain={**recipe.plain, "data": {**(data or {}), **given}})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.data.dataset import Dataset
-from augment.data.own.factory import ObjectName, SequenceFactory, find_imported
+from augment.data.own.factory import ObjectName, SequenceFactory, find_imported, name_of
 from augment.data.sources.notices import check_images
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.params import IMPORTS, Count, OptionMap, Text, setting
@@ -17,20 +17,28 @@ from augment.support.errors import UserError
 logger = logging.getLogger(__name__)
 
 
+class Code(Text):
+    """The name of something that can be imported; a program may give the object itself."""
+
+    def _convert(self, value: object) -> str | None:
+        plain = isinstance(value, str | int | float | Mapping | None)
+        return super()._convert(value if plain else name_of(value))
+
+
 @source("own")
 @dataclass(frozen=True, kw_only=True)
 class Own(LabeledSource):
     """Your own code: a function that returns pairs of an image and its target, or a map-style torch Dataset."""
 
     train: str = setting(
-        Text(
+        Code(
             required=True,
             doc="training data: module.name of a function, Dataset class, Dataset or list",
             reach=IMPORTS,
         )
     )
     val: str | None = setting(
-        Text(optional=True, doc="validation data, likewise; null: with val_fraction or folds", reach=IMPORTS)
+        Code(optional=True, doc="validation data, likewise; null: with val_fraction or folds", reach=IMPORTS)
     )
     options: Mapping[str, Any] | None = setting(
         OptionMap(optional=True, doc="arguments of both data.train and data.val")
