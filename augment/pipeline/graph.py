@@ -104,7 +104,7 @@ class Dali:
         """
         if self._seed is None:
             allowed = "**dali.random, in an op that declares random=True"
-            raise UserError(f"{self._key}: draws in DALI what cannot be drawn again. Allowed: {allowed}.")
+            raise UserError(f"{self._key}: its random draws in DALI cannot be repeated. Allowed: {allowed}.")
         return self._seed
 
     def with_state(self, state: Node) -> "Dali":

@@ -72,7 +72,7 @@ class Plots(Callback):
             self._history.start(partial(plot_history, list(learner.find(Recorder).rows), learner.folder / HISTORY))
 
     def after_fit(self, learner: Learner) -> None:
-        """Draw all figures, unless they have been."""
+        """Draw all figures, unless they have already been drawn."""
         if learner.error is None:
             self._finish_first()
         elif self._first is not None:

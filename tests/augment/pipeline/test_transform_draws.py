@@ -115,7 +115,7 @@ def test_an_op_that_sets_its_seed_is_refused(clean_registry: None) -> None:
         """Add noise."""
         return dali.fn.noise.gaussian(images, stddev=std, seed=dali.seed)
 
-    with pytest.raises(UserError, match=r"^aug\.train\.seeded_noise: draws .*: \*\*dali\.random, in"):
+    with pytest.raises(UserError, match=r"^aug\.train\.seeded_noise: its random draws .*: \*\*dali\.random, in"):
         transform_of({"seeded_noise": {}}, torch.device("cpu"))
 
 
@@ -132,7 +132,9 @@ def test_an_op_that_does_not_declare_its_draws_is_refused(clean_registry: None, 
         lambda: Transform(recipe, device="cpu"),
         lambda: first_batch(recipe, "train", stored, torch.device("cpu")),
     ):
-        with pytest.raises(UserError, match=r"^aug\.train\.secret_noise: draws .* that declares random=True"):
+        with pytest.raises(
+            UserError, match=r"^aug\.train\.secret_noise: its random draws .* that declares random=True"
+        ):
             make()
 
 
