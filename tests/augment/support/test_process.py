@@ -39,6 +39,26 @@ def test_threads_exit_handlers_and_output_end_before_the_process(how: str) -> No
     assert (done.returncode, done.stdout, done.stderr) == (3, "main\nthread\nexit handler\n", "")
 
 
+def test_exit_handlers_of_dali_are_left_out() -> None:
+    code = """
+import atexit, gc, torch
+from nvidia.dali.pipeline import Pipeline
+from augment.support.process import run_and_leave
+
+class Pipes(list):
+    def __iter__(self):
+        print("ends pipelines")
+        return iter(())
+
+Pipeline._pipes = Pipes()
+gc.callbacks.append(lambda phase, info: print("unloads DALI") if phase == "start" and info["generation"] == 2 else None)
+atexit.register(print, "exit handler")
+run_and_leave(lambda: 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "exit handler\n", "")
+
+
 class Driver:
     """CUDA's driver, as far as it is asked."""
 
