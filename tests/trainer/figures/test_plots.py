@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from figures import assert_whole, draw, figure_of, read_png
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from trainer.figures import style
@@ -40,6 +41,22 @@ def test_labels_of_all_lengths_have_room(tmp_path: Path, scale: float) -> None:
     for name in ("history.png", "schedule.png"):
         pixels = read_png(tmp_path / name)
         assert_whole(pixels[:, : len(pixels[0]) // 2] if name == "history.png" else pixels)  # without the long title
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e4, 1e7])
+@pytest.mark.parametrize("title", ["", "Loss"])
+def test_axes_fill_their_share_of_a_figure(scale: float, title: str) -> None:
+    figure = Figure((10, 4))
+    for axes in figure.subplots(1, 2):
+        axes.plot(scale * np.arange(40) / 7)
+        style.frame(axes, title, "epoch")
+    style.fit_margins(figure)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    points = np.array([axes.get_tightbbox(renderer).extents for axes in figure.axes]) * 72 / figure.dpi
+    room = np.array([[0, 0, 360, 288], [360, 0, 720, 288]])
+    spare = (points - room) * [1, 1, -1, -1]
+    assert spare.min() > 0
+    assert spare.max() < 16
 
 
 @pytest.mark.parametrize("constrained", [True, False])
