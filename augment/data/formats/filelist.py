@@ -49,6 +49,7 @@ class Lines:
         file: the list.
         lines: its lines, at least one.
         columns: names of the columns of the words, if each word has its own column.
+        column: name of the column of all words; empty: there is no header, or each word has its own column.
         flags: names of the columns that contain only 0 and 1, if the column of the words is the first of them and was
             chosen by position.
         guessed: if the column of the words was chosen by position: this column, then the other candidates.
@@ -58,6 +59,7 @@ class Lines:
     file: Path
     lines: tuple[Line, ...]
     columns: tuple[str, ...] = ()
+    column: str = ""
     flags: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
 
@@ -170,7 +172,8 @@ def _read_csv(
         lines.append(Line(reader.line_num, path, tuple(words if targets else filter(None, words))))
         flags = [i for i in flags if row[i].strip() in _FLAGS]
     named = tuple(header[i] for i in flags) if columns[0] in flags else ()
-    return Lines(key, file, tuple(lines), targets, named, tuple(guessed))
+    column = "" if targets else header[columns[0]]
+    return Lines(key, file, tuple(lines), targets, column, named, tuple(guessed))
 
 
 def _rows(key: str, file: Path, reader: Any) -> Iterator[list[str]]:

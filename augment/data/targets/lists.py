@@ -63,7 +63,9 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     for lines, files in zip(lists, images, strict=True):
         labels = _numbers(lines, task or "regress") if numbers else _labels(lines, named)
         splits.append(LabeledSplit(lines.key, files, labels, lines.describe))
-    return make_dataset(splits, replace(options, task=task, names=train.columns), typed=False)
+    single = numbers and train.column not in ("", "label") and all(len(line.words) == 1 for line in train.lines)
+    names = (train.column,) if single else train.columns
+    return make_dataset(splits, replace(options, task=task, names=names), typed=False)
 
 
 def _are_numbers(lists: Sequence[Lines]) -> bool:

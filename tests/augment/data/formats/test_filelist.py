@@ -76,6 +76,22 @@ def test_numbers_to_predict(
     assert (found.task, found.classes, found.train.targets) == ("regress", names, targets)
 
 
+@pytest.mark.parametrize(
+    ("train", "settings", "names"),
+    [
+        ("path,score\na.png,.5\nb.png,2\n", {}, ("score",)),
+        ("path,size,score\na.png,1,.5\nb.png,3,2\n", {"label": "score"}, ("score",)),
+        ("path,label\na.png,.5\nb.png,2\n", {}, ("target",)),
+        ("path,score\na.png,.5;3\nb.png,2;4.5\n", {}, ("target_1", "target_2")),
+    ],
+)
+def test_numbers_in_one_column_have_its_name(
+    train: str, settings: dict[str, str], names: tuple[str, ...], lists: Path
+) -> None:
+    found = load(lists, train, train, ending="csv", **settings)
+    assert (found.task, found.classes) == ("regress", names)
+
+
 CSV = 'id,path,label,age,height\n0,a.png,dog; cat,3,1.5\n1,"e f.png",cat,4,.5\n'
 
 
