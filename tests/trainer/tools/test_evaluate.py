@@ -3,14 +3,17 @@
 import json
 import math
 import shutil
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from reports import counted
 
 from augment.data.sources import parse_data
+from augment.support.errors import UserError
 from trainer.run.trained import load_trained
 from trainer.tasks.classify import Classify
-from trainer.tools.evaluate import evaluate, main
+from trainer.tools.evaluate import evaluate, evaluated_split, main
 from trainer.tools.predict import predict
 
 
@@ -100,6 +103,15 @@ def test_a_folder_is_scored_without_the_data_of_the_run(finished_run, images_by_
     assert plain.values["val_loss"] != pytest.approx(written["val_loss"], rel=1e-6)
     flipped = evaluate(finished_run, images_by_class, ["fit.tta=flip"])
     assert flipped.values["val_loss"] == pytest.approx(written["val_loss"])
+
+
+@pytest.mark.parametrize(("classes", "fits"), [(("target",), True), (("score",), True), (("score", "age"), False)])
+def test_a_single_number_may_have_had_another_name(classes, fits, photos, tmp_path):
+    (tmp_path / "val.csv").write_text(f"path,score\n{photos[0]},0.5\n")
+    data = parse_data({"source": "filelist", "train": str(tmp_path / "val.csv"), "val": str(tmp_path / "val.csv")})
+    trained = SimpleNamespace(config=SimpleNamespace(data=data), classes=classes, task=SimpleNamespace(name="regress"))
+    with nullcontext() if fits else pytest.raises(UserError, match="no longer those of the model"):
+        assert evaluated_split(trained, None).targets == ((0.5,),)
 
 
 def test_an_unknown_way_to_average(finished_run, capsys):
