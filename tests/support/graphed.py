@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import CancelStep
-from trainer.loop.graphs import Runner, Tensors, UncapturableError
+from trainer.loop.graphs import DisturbedError, Runner, Tensors, UncapturableError
 from trainer.loop.learner import Learner
 from trainer.optim.schedule import one_cycle
 from trainer.tasks.losses import CrossEntropy
@@ -30,12 +30,16 @@ CUDA = torch.device("cuda")
 
 
 class FakeBackend:
-    """Records by remembering the work, which a replay executes; `calls` are what was asked, `fails` what refuses."""
+    """Records by remembering the work, which a replay executes.
+
+    `calls` are what was asked, `fails` what refuses, and `disturbed` how many of the next recordings are disturbed.
+    """
 
     def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:
         self.calls: list[str] = []
         self.memories: list[str] = []
         self.fails = fails
+        self.disturbed = 0
 
     def aside(self, work: Callable[[], Tensors]) -> Tensors:
         self.calls.append("eager")
@@ -49,6 +53,9 @@ class FakeBackend:
         self.memories.append(memory)
         if self.fails():
             raise UncapturableError("it waits")
+        if self.disturbed:
+            self.disturbed -= 1
+            raise DisturbedError("another one waits")
         results: list[Tensor] = []
 
         def replay() -> None:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
+from time import sleep
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -24,11 +25,22 @@ Work = Callable[..., Tensors]
 # allocates workspaces, torch.compile compiles, and the optimizer creates its state.
 WARM_UP = 3
 
+# Number of attempts to record work while other threads disturb it. More than two: an attempt that cuDNN took part in
+# can leave an error behind, which the next one reports as its own.
+ATTEMPTS = 4
+
+# What CUDA says in a recording that has already been ended from outside, itself or through the libraries that call it.
+_DISTURBED = ("previous error during capture", "cuDNN", "CUBLAS_STATUS_")
+
 log = logging.getLogger(__name__)
 
 
 class UncapturableError(Exception):
     """Work cannot be recorded; the message says why."""
+
+
+class DisturbedError(UncapturableError):
+    """Another thread has ended the recording, most likely by waiting for the GPU; the next attempt may succeed."""
 
 
 class Runner:
@@ -68,6 +80,7 @@ class Backend(Protocol):
 
         Raises:
             UncapturableError: the work cannot be recorded; nothing has changed.
+            DisturbedError: another thread has ended the recording; nothing has changed.
         """
         ...
 
@@ -88,7 +101,8 @@ class _Shape:
 class Graphs(Runner):
     """Records each kind of work once for each shape of its inputs, and replays it from then on.
 
-    A kind that cannot be recorded runs eagerly, and one line in the log says why.
+    A kind that cannot be recorded runs eagerly, and one line in the log says why. If another thread disturbs a
+    recording, it is repeated.
 
     Args:
         backend: the backend that records.
@@ -106,8 +120,9 @@ class Graphs(Runner):
 
     def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
         """Run a piece of work: eagerly, recorded, or replayed."""
-        shape = self._shapes.setdefault((kind, _signature(inputs)), _Shape())
-        if shape.replay is None and not self._recorded(kind, work, inputs, shape):
+        key = kind, _signature(inputs)
+        shape = self._shapes.setdefault(key, _Shape())
+        if shape.replay is None and not self._recorded(key, work, inputs, shape):
             shape.seen += 1
             return self._backend.aside(lambda: _detached(work(*inputs)))
         for own, given in zip(shape.inputs, inputs, strict=True):
@@ -134,24 +149,29 @@ class Graphs(Runner):
         for key in keys:
             del self._shapes[key]
 
-    def _recorded(self, kind: str, work: Work, inputs: Tensors, shape: _Shape) -> bool:
+    def _recorded(self, key: tuple[str, Hashable], work: Work, inputs: Tensors, shape: _Shape) -> bool:
         """Record work if it is due; return whether it is recorded now."""
+        kind = key[0]
         if shape.seen < self._warm_up or kind in self._refused:
             return False
         # Keep the given strides, so that images stay in channels_last memory.
         own = tuple(torch.empty_like(value).copy_(value) for value in inputs)
         # Passes share a pool, as no two of them belong to the same batch. The step runs between a pass and its readers.
         memory = "step" if kind == "step" else "pass"
-        try:
-            replay, results = self._backend.record(lambda: _detached(work(*own)), memory)
-        except UncapturableError as error:
-            log.warning("fit.graph: %s is run without a CUDA graph: %s", kind, error)
-            self._refused.add(kind)
-            # Earlier recordings draw random numbers from a generator that is no longer in use.
-            self.forget()
-            return False
-        shape.replay, shape.inputs, shape.results = replay, own, results
-        return True
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                shape.replay, shape.results = self._backend.record(lambda: _detached(work(*own)), memory)
+                shape.inputs = own
+                self._shapes[key] = shape  # an attempt before may have had to forget it
+                return True
+            except UncapturableError as error:
+                # Earlier recordings draw random numbers from a generator that is no longer in use.
+                self.forget()
+                if not (left and isinstance(error, DisturbedError)):
+                    log.warning("fit.graph: %s is run without a CUDA graph: %s", kind, error)
+                    self._refused.add(kind)
+                    break
+        return False
 
 
 def _signature(inputs: Tensors) -> Hashable:
@@ -186,16 +206,19 @@ class CudaBackend:
         """Run work on the stream that records."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            results = work()
-        current.wait_stream(self._stream)
-        return results
+        try:
+            with torch.cuda.stream(self._stream):
+                return work()
+        finally:  # also if it fails, or cancels: what it has begun uses memory of the current stream
+            current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
         """Record work into the pool named `memory`.
 
         Raises:
             UncapturableError: the work does something that a graph cannot do, such as waiting for the GPU.
+            DisturbedError: another thread has waited for the whole GPU, which ends any recording, in any mode. DALI
+                does so in a thread that frees a batch after its last tensor, whoever drops that, and whenever.
         """
         graph = torch.cuda.CUDAGraph()
         if memory not in self._pools:
@@ -212,9 +235,11 @@ class CudaBackend:
             ):
                 results = work()
         except Exception as error:  # a model may raise anything
-            reason = first_line(_first(error))
+            failure = _failure(error)
             self._clean_up(pool, generator, random)
-            raise UncapturableError(reason) from None
+            if isinstance(failure, DisturbedError):
+                sleep(0.01)  # DALI's thread tries again after 1 ms
+            raise failure from None
         return graph.replay, results
 
     def wait(self) -> None:
@@ -239,11 +264,12 @@ class CudaBackend:
         self.wait()
 
 
-def _first(error: BaseException) -> BaseException:
-    """Return the error that caused the others: ending a failed recording fails, too."""
+def _failure(error: BaseException) -> UncapturableError:
+    """Return what to raise for an error while recording: by the first one, as ending a failed recording fails, too."""
     while error.__context__ is not None:
         error = error.__context__
-    return error
+    reason = first_line(error)
+    return (DisturbedError if any(text in reason for text in _DISTURBED) else UncapturableError)(reason)
 
 
 def make_runner(device: torch.device, *, graph: bool) -> Runner:

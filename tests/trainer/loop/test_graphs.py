@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from contextlib import nullcontext
+from typing import Any, NoReturn, cast
 
 import pytest
 import torch
@@ -15,11 +16,25 @@ from graphed import (
 )
 from torch import Tensor, nn
 
-from trainer.loop.graphs import Graphs, Runner, Tensors, capturable, make_runner
+from trainer.loop.callback import CancelBatch
+from trainer.loop.graphs import (
+    CudaBackend,
+    DisturbedError,
+    Graphs,
+    Runner,
+    Tensors,
+    _failure,
+    capturable,
+    make_runner,
+)
 
 
 def double(value: Tensor) -> Tensors:
     return (value * 2,)
+
+
+def cancels() -> NoReturn:
+    raise CancelBatch
 
 
 def run(graphs: Graphs, *shapes: tuple[int, ...], kind: str = "train") -> list[str]:
@@ -132,6 +147,75 @@ def test_what_cannot_be_recorded_is_run_eagerly_and_said_once(caplog: pytest.Log
     assert [record.message for record in caplog.records] == ["fit.graph: train is run without a CUDA graph: it waits"]
     backend.fails = lambda: False
     assert run(graphs, *[(2,)] * 4, kind="validate") == [*EAGER3, "record", "replay"]  # the others begin anew
+
+
+def test_a_recording_that_another_thread_disturbs_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    backend = FakeBackend()
+    graphs = Graphs(backend)
+    run(graphs, *[(2,)] * 4, kind="validate")
+    backend.disturbed = 2
+    with caplog.at_level(logging.WARNING):
+        assert run(graphs, *[(2,)] * 5) == [*EAGER3, "record", "record", "record", "replay", "replay"]
+    assert not caplog.records
+    # A recording that failed leaves another random generator behind.
+    assert run(graphs, *[(2,)] * 4, kind="validate") == [*EAGER3, "record", "replay"]
+
+
+def test_a_recording_that_is_always_disturbed_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    graphs = Graphs(backend := FakeBackend())
+    backend.disturbed = 100
+    with caplog.at_level(logging.WARNING):
+        assert run(graphs, *[(2,)] * 5) == [*EAGER3, *["record"] * 4, "eager", "eager"]
+    (record,) = caplog.records
+    assert record.message == "fit.graph: train is run without a CUDA graph: another one waits"
+
+
+INVALIDATED = "CUDA error: operation failed due to a previous error during capture\nSearch for `cudaErrorStream..."
+
+
+@pytest.mark.parametrize(
+    ("first", "disturbed"),
+    [
+        (INVALIDATED, True),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED_CUDART", True),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(...)`", True),
+        ("CUDA error: operation not permitted when stream is capturing", False),
+        ("the model says no", False),
+    ],
+)
+def test_the_first_error_says_whether_the_work_or_another_thread_ended_a_recording(first: str, disturbed: bool) -> None:
+    try:
+        try:
+            raise RuntimeError(first)
+        finally:
+            raise RuntimeError(INVALIDATED)  # as ending the recording does
+    except RuntimeError as error:
+        failure = _failure(error)
+    assert str(failure) == first.splitlines()[0]
+    assert isinstance(failure, DisturbedError) is disturbed
+
+
+class FakeStream:
+    """Notes what it waits for."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.waited: list[object] = []
+
+    def wait_stream(self, other: object) -> None:
+        self.waited.append(other)
+
+
+def test_work_that_fails_beside_is_waited_for_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has begun still reads and writes memory that the current stream uses next."""
+    current = FakeStream()
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    backend = CudaBackend(CUDA)
+    with pytest.raises(CancelBatch):
+        backend.aside(cancels)
+    assert current.waited == [backend._stream]
+    assert cast(Any, backend._stream).waited == [current]
 
 
 def test_only_a_gpu_records() -> None:

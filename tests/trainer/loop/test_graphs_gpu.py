@@ -3,9 +3,10 @@
 import logging
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -178,6 +179,46 @@ def test_a_model_that_cannot_be_recorded_is_trained_eagerly(caplog: pytest.LogCa
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert not torch.cuda.is_current_stream_capturing()
     compare(lambda: make_runner(CUDA, graph=True), rel=2e-3, device=CUDA)  # and others go on as ever
+
+
+class Disturbed(nn.Module):
+    """Has another thread wait for the GPU while it is recorded for the first time, as DALI does to free a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: set[bool] = set()
+
+    def forward(self, images: Tensor) -> Tensor:
+        if torch.cuda.is_current_stream_capturing() and self.training not in self.done:
+            self.done.add(self.training)
+            thread = Thread(target=self._wait)
+            thread.start()
+            thread.join()
+        return images
+
+    def _wait(self) -> None:
+        with suppress(RuntimeError):  # it must not wait either
+            torch.cuda.synchronize()
+
+
+@needs_gpu
+@pytest.mark.parametrize("layer", [0, 1, 6])
+def test_a_recording_that_another_thread_disturbs_is_repeated(layer: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Before a convolution, a batch norm and a matrix product, each of which reports it in its own way."""
+    disturbed = Disturbed()
+
+    def model() -> nn.Module:
+        layers = tiny_model(dropout=0.5)
+        return nn.Sequential(*layers[:layer], disturbed, *layers[layer:])
+
+    with caplog.at_level(logging.WARNING):
+        torch.cuda.manual_seed(0)
+        graphed, _ = losses(make_runner(CUDA, graph=True), CUDA, model=model())
+    assert disturbed.done == {True, False}
+    assert not caplog.records
+    torch.cuda.manual_seed(0)
+    eager, _ = losses(Runner(), CUDA, model=model())
+    assert graphed == pytest.approx(eager, rel=2e-3, abs=1e-6)
 
 
 @needs_gpu

@@ -16,7 +16,7 @@ from augment.cli.benchmark import BenchReport
 from augment.pipeline.batch import Batch
 from augment.support import timing
 from augment.support.timing import Result
-from trainer.loop.graphs import WARM_UP, UncapturableError
+from trainer.loop.graphs import WARM_UP, DisturbedError, UncapturableError
 from trainer.run.fit import Fit
 from trainer.tools.bench import windows
 from trainer.tools.bench.by_hand import ByHand
@@ -225,10 +225,10 @@ def test_the_bare_loop_does_forward_backward_and_step_of_each_batch():
 
 
 class Tape:
-    """A stand-in for CUDA graphs: a replay repeats the work on the same tensors."""
+    """A stand-in for CUDA graphs: a replay repeats the work on the same tensors; the first recording is disturbed."""
 
     def __init__(self, *, works: bool) -> None:
-        self.works, self.replays = works, 0
+        self.works, self.disturbed, self.replays = works, True, 0
 
     def aside(self, work: Any) -> Any:
         return work()
@@ -236,6 +236,9 @@ class Tape:
     def record(self, work: Any, memory: str) -> Any:
         if not self.works:
             raise UncapturableError("it waits")
+        if self.disturbed:
+            self.disturbed = False
+            raise DisturbedError("another one waits")
 
         def replay() -> None:
             self.replays += 1

@@ -6,7 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from augment.pipeline.batch import Batch
-from trainer.loop.graphs import WARM_UP, Backend, CudaBackend, Tensors, UncapturableError, capturable
+from trainer.loop.graphs import (
+    ATTEMPTS,
+    WARM_UP,
+    Backend,
+    CudaBackend,
+    DisturbedError,
+    Tensors,
+    UncapturableError,
+    capturable,
+)
 from trainer.loop.stepper import recording_options
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.fit import Fit
@@ -78,10 +87,12 @@ class ByHand:
             backend.aside(lambda: self._step(images, targets))
             self._optimizer.zero_grad(set_to_none=True)
         work = self._step if self._whole else self._forward_backward
-        try:
-            replay, _ = backend.record(lambda: work(images, targets), "step")
-        except UncapturableError:  # as the learner does, run it eagerly
-            self._optimizer.zero_grad(set_to_none=True)
-            self._backend = None
-            return None
-        return replay
+        for _ in range(ATTEMPTS):
+            try:
+                return backend.record(lambda: work(images, targets), "step")[0]
+            except UncapturableError as error:
+                self._optimizer.zero_grad(set_to_none=True)
+                if not isinstance(error, DisturbedError):
+                    break
+        self._backend = None  # as the learner does, run it eagerly
+        return None
