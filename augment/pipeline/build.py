@@ -110,7 +110,7 @@ def build_pipeline(
         checkpoint=checkpoint,
         seed=_dali_seed(seed, plan.split, "pipeline", epoch, shard.rank),
     )
-    program = program_of(plan, placement)
+    program = program_of(plan, placement, gpu)
     if program is not None:
         pipeline.finish = partial(_finish, program, half=half, raw=raw)
     with pipeline:
@@ -184,11 +184,11 @@ def outputs_of(pipeline: Pipeline, stream: Any) -> list[Tensor]:
     return outputs if pipeline.finish is None else pipeline.finish(outputs)
 
 
-def program_of(plan: Plan, placement: Placement) -> Program | None:
-    """Return what a kernel does in place of DALI's operators, None for plans that it does not run."""
+def program_of(plan: Plan, placement: Placement, gpu: int) -> Program | None:
+    """Return what a kernel does on a GPU in place of DALI's operators, None for plans that it does not run."""
     alike = plan.views.crop == "own" and not plan.views.named
     program = Program.of(plan) if placement.device == "gpu" and alike else None
-    return program if program is not None and kernels_run() else None
+    return program if program is not None and kernels_run(gpu) else None
 
 
 def _finish(program: Program, outputs: list[Tensor], **options: bool) -> list[Tensor]:

@@ -77,6 +77,7 @@ class Loader:
         self.classes = tuple(classes)
         self._seed = seed
         self._device = device
+        self._gpu = gpu_number(device) if device.type == "cuda" else 0  # the thread that builds has another current one
         self._shard = shard or Shard()
         self._drop_last = drop_last
         self.placement = placement or Placement("gpu" if device.type == "cuda" else "cpu")
@@ -277,9 +278,8 @@ class Loader:
     @property
     def _order(self) -> dict[str, Any]:
         """What determines which images are read, as arguments of `build_pipeline`."""
-        stand_ins = self._bad.stand_ins
         return {"batch_size": self.batch_size, "seed": self._seed, "epoch": self._built_at, "shard": self._shard,
-                "stand_ins": stand_ins}  # fmt: skip
+                "stand_ins": self._bad.stand_ins}  # fmt: skip
 
     def _build(self, checkpoint: str | None = None) -> Pipeline:
         self._process = os.getpid()
@@ -287,7 +287,7 @@ class Loader:
             self.plan,
             self.split.files,
             placement=self.placement,
-            gpu=gpu_number(self._device) if self._device.type == "cuda" else 0,
+            gpu=self._gpu,
             checkpoint=checkpoint,
             **self._order,
             **self._options,

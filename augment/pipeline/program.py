@@ -112,16 +112,16 @@ def _name(stage: Stage) -> str:
 
 
 @cache
-def kernels_run() -> bool:
-    """Return whether kernels can be compiled and run here; log why not."""
+def kernels_run(gpu: int = 0) -> bool:
+    """Return whether kernels can be compiled and run on the GPU of that number; log why not."""
     if not torch.cuda.is_available():
         return False
     try:
         from augment.pipeline.kernel import launch
 
-        image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device="cuda")
+        image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device=torch.device("cuda", gpu))
         # As for most batches, so that this compiles the kernel that they need.
-        launch(image, torch.zeros(1, 1, WIDTH, device="cuda"), image.float(), [0.0] * 3, [1.0] * 3)
+        launch(image, torch.zeros(1, 1, WIDTH, device=image.device), image.float(), [0.0] * 3, [1.0] * 3)
     except Exception as error:  # no Triton, no C compiler, an old version, ...
         log.info("policies run as DALI operators, as Triton's kernels do not run here: %s", error)
         return False

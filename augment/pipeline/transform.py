@@ -195,17 +195,18 @@ class _Graph:
         self._common = [0, *(own.in_common(plan) for own in plan.others)]
         self._crops: dict[int, _FedImage] = {}  # of the views whose crop is their own
         self._drawn: dict[tuple[int, int, int], dict[str, Values]] = {}  # of the next call, as `_draw` returns it
+        gpu = gpu_number(device) if self._cuda else None
         self._pipeline = Pipeline(
             batch_size=batch_size,
             num_threads=threads,
-            device_id=gpu_number(device) if self._cuda else None,
+            device_id=gpu,
             prefetch_queue_depth=1,
             exec_dynamic=True,
             concurrency=OperatorConcurrency.FULL,
         )
         self._half = half
         placement = Placement("gpu" if self._cuda else "cpu")
-        self._program = program_of(plan, placement)
+        self._program = program_of(plan, placement, gpu or 0)
         with self._pipeline:
             stored = fn.external_source(
                 name=_IMAGES,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -165,6 +166,26 @@ def test_the_epoch_of_the_next_pass(grays: Split, device: torch.device) -> None:
     assert loader.next_epoch == 0
     take(loader)
     assert (loader.epoch, loader.batch, loader.next_epoch) == (1, 0, 1)
+
+
+def test_a_pipeline_is_prepared_on_the_gpu_that_was_the_current_one(
+    grays: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that prepares it begins with the first one."""
+    asked: list[int] = []
+    main, tensor = threading.current_thread(), torch.tensor
+
+    def build(*_: object, gpu: int, **__: object) -> Mock:
+        asked.append(gpu)
+        return Mock()
+
+    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", build)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: int(threading.current_thread() is main))
+    monkeypatch.setattr(torch, "tensor", lambda values, *, dtype, device: tensor(values, dtype=dtype))
+    loader = make(first(grays, 9), torch.device("cuda"))
+    loader.prepare()
+    loader.close()
+    assert asked == [1]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -88,9 +88,9 @@ def test_a_cache_is_mentioned_and_only_for_images_decoded_on_the_gpu(photos: tup
 MIXED = Placement("gpu")
 
 
-def loader(placement: Placement, split: Split) -> Loader:
+def loader(placement: Placement, split: Split, device: torch.device = CPU) -> Loader:
     plan = build_plan(aug_of(size=32), "train")
-    return Loader(plan, split, batch_size=2, seed=0, device=CPU, placement=placement)
+    return Loader(plan, split, batch_size=2, seed=0, device=device, placement=placement)
 
 
 def test_a_run_that_continues_decodes_as_it_did(image_files: Split) -> None:
@@ -132,24 +132,22 @@ def test_a_resumed_run_keeps_the_share_of_the_hardware_decoder(image_files: Spli
 
 def test_pipelines_run_on_the_gpu_of_the_loader(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[object] = []
+    tensor = torch.tensor
 
     def pipeline(**options: object) -> None:
         chosen.append(options["device_id"])
         raise LookupError
 
+    monkeypatch.setattr(torch, "tensor", lambda values, *, dtype, device: tensor(values, dtype=dtype))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     monkeypatch.setattr(augment.pipeline.build, "_Pipeline", pipeline)
     monkeypatch.setattr(augment.pipeline.placement, "Pipeline", pipeline)
-    made = loader(Placement("gpu"), image_files)
-    made._device = torch.device("cuda:1")
-    with pytest.raises(LookupError):
-        next(iter(made))
-    with pytest.raises(LookupError):
-        place(aug_of(decode="auto"), image_files.files, made._device, threads=1)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
-    made._device = CUDA
-    with pytest.raises(LookupError):
-        next(iter(made))
-    assert chosen == [1, 1, 2]
+    for device in (torch.device("cuda:1"), CUDA):
+        with pytest.raises(LookupError):
+            next(iter(loader(Placement("gpu"), image_files, device)))
+        with pytest.raises(LookupError):
+            place(aug_of(decode="auto"), image_files.files, device, threads=1)
+    assert chosen == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

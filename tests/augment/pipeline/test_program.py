@@ -41,6 +41,20 @@ def test_kernels_do_not_run_on_the_cpu(squares: tuple[ImageRef, ...]) -> None:
     assert images.shape == (len(squares), SIZE, SIZE, 3)
 
 
+def test_kernels_are_tried_on_the_gpu_that_will_run_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that builds a pipeline begins with the first GPU, whichever its process uses."""
+    asked: list[torch.device] = []
+
+    def zeros(*_: int, device: torch.device, **__: Any) -> None:
+        asked.append(device)
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "zeros", zeros)
+    assert not kernels_run.__wrapped__(1)
+    assert asked == [torch.device("cuda:1")]
+
+
 def interpreted(*arguments: str) -> Any:
     pytest.importorskip("triton")
     script = Path(__file__).parents[2] / "support" / "interpreted.py"
