@@ -167,10 +167,12 @@ class Graphs(Runner):
             except UncapturableError as error:
                 # Earlier recordings draw random numbers from a generator that is no longer in use.
                 self.forget()
-                if not (left and isinstance(error, DisturbedError)):
-                    log.warning("fit.graph: %s is run without a CUDA graph: %s", kind, error)
-                    self._refused.add(kind)
-                    break
+                if left and isinstance(error, DisturbedError):
+                    log.info("fit.graph: another thread disturbed the recording of %s, repeated: %s", kind, error)
+                    continue
+                log.warning("fit.graph: %s is run without a CUDA graph: %s", kind, error)
+                self._refused.add(kind)
+                break
         return False
 
 
