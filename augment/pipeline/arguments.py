@@ -71,7 +71,7 @@ def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:
 
 
 def torch_device(name: torch.device | str) -> torch.device:
-    """Return the device of that name.
+    """Return the device of that name; "cuda" is the GPU that is PyTorch's current one now, in this thread.
 
     Raises:
         UserError: neither a GPU nor the CPU, or a GPU that PyTorch does not see.
@@ -82,4 +82,4 @@ def torch_device(name: torch.device | str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= seen:
         count, gpus = (amount(seen, "GPU") if seen else "no GPU"), (f", cuda:{number}" for number in range(seen))
         raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: cpu{''.join(gpus)}.")
-    return device
+    return torch.device("cuda", torch.cuda.current_device()) if str(name) == "cuda" else device

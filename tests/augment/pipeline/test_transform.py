@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, encoded, recipe_of, same, transform_of
 
 from augment import Transform, UserError
+from augment.pipeline.arguments import torch_device
 
 # --- what it takes ---
 
@@ -192,6 +193,13 @@ def test_workers_of_a_data_loader_draw_differently_in_each_epoch_by_the_seed_of_
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(UserError, match=r"^device=cuda: PyTorch sees no GPU here\. Allowed: cpu\."):
         Transform(recipe_of({}))
+
+
+def test_a_gpu_without_a_number_is_the_current_one_of_the_thread_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads and processes that call a transform later have current ones of their own."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    assert [str(torch_device(name)) for name in ("cuda", "cuda:1", "cpu")] == ["cuda:2", "cuda:1", "cpu"]
 
 
 @pytest.mark.gpu
