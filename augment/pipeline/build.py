@@ -188,7 +188,7 @@ def program_of(plan: Plan, placement: Placement, gpu: int) -> Program | None:
     """Return what a kernel does on a GPU in place of DALI's operators, None for plans that it does not run."""
     alike = plan.views.crop == "own" and not plan.views.named
     program = Program.of(plan) if placement.device == "gpu" and alike else None
-    return program if program is not None and kernels_run(gpu) else None
+    return program if program is not None and kernels_run(gpu, every_op=program.every_op) else None
 
 
 def _finish(program: Program, outputs: list[Tensor], **options: bool) -> list[Tensor]:

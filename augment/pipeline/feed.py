@@ -54,7 +54,7 @@ class Feed:
 
     def names(self) -> list[list[str]]:
         """Return for each stage what is fed to it, in order."""
-        return [list(values) for values in self._stage_values(self._sampler.draw(0, 0, 1))]
+        return [list(values) for values in self._stage_values((0, 0, 1))]
 
     def values(self, iteration: int) -> list[Values]:
         """Return (batch_size, ...) float32, or the type that an op wants, of the batch of that number."""
@@ -93,11 +93,11 @@ class Feed:
     def _draw(self, block: _Block) -> list[Values]:
         epoch, batch = block[0], block[1] * self._together
         count = min(self._together, self._batches - batch) * self._batch_size
-        draws = self._sampler.draw(epoch, batch * self._batch_size, count)
-        return [values for stage in self._stage_values(draws) for values in stage.values()]
+        fed = self._stage_values((epoch, batch * self._batch_size, count))
+        return [values for stage in fed for values in stage.values()]
 
-    def _stage_values(self, draws: Mapping[str, Draws]) -> list[dict[str, Values]]:
-        plan = self._sampler.plan
+    def _stage_values(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+        plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 
 

@@ -10,64 +10,90 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from augment.pipeline.kernel_jpeg import jpeg
+from augment.pipeline.kernel_local import (
+    byte,
+    correlate,
+    downscale,
+    erase,
+    gaussian_blur,
+    gaussian_noise,
+    mean_color,
+    store,
+    within,
+)
+
 _BLOCK = 1024  # pixels at a time; with more, fewer samples fit on a multiprocessor
 _WARPS = 8
 
 
-def launch(images: Tensor, programs: Tensor, out: Tensor, mean: Sequence[float], std: Sequence[float]) -> None:
+def launch(
+    images: Tensor, programs: Tensor, out: Tensor, mean: Sequence[float], std: Sequence[float],
+    *, stages: int, every_op: bool, plane: bool,
+) -> None:  # fmt: skip
     """Run the program of each sample.
 
     Args:
-        images: (N, size, size, 3) uint8.
-        programs: (N, stages, width) float32.
+        images: (N, size, size, 3) uint8, contiguous.
+        programs: (N, numbers) float32: for each stage its code, how many numbers it is given, and these.
         out: result, (N, size, size, 3) float, or uint8, which is not normalized.
         mean: mean of each channel in 0..255.
         std: standard deviation of each channel in 0..255.
+        stages: number of stages.
+        every_op: compile the ops of codes above 8 as well.
+        plane: give each sample memory for one channel as floats, which blur, JPEG and downscale need.
     """
-    (count, size), (stages, width) = images.shape[:2], programs.shape[1:]
+    count, size = images.shape[:2]
     buffers = torch.empty((2, *images.shape), dtype=torch.uint8, device=images.device)
-    buffers[0].copy_(images)
     tables = torch.empty((count, 3, 256), dtype=torch.uint8, device=images.device)
+    room = (-(-size // 8) * 8) ** 2  # whole blocks of a JPEG
+    planes = torch.empty((count, room), dtype=torch.float32, device=images.device) if plane else programs
     scale = [1.0 / s for s in std]
     raw = out.dtype == torch.uint8
     with torch.cuda.device_of(images):
         _run[(count,)](
-            buffers, tables, programs, out, stages, width, size, *mean, *scale, raw=raw, block=_BLOCK, num_warps=_WARPS
-        )
+            images, buffers, tables, planes, programs, out, stages, programs.shape[1], room, size, *mean, *scale,
+            raw=raw, every_op=every_op, block=_BLOCK, num_warps=_WARPS,
+        )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["stages", "width", "size"])
+@triton.jit(do_not_specialize=["stages", "numbers", "room", "size"])
 def _run(
-    buffers, tables, programs, out, stages, width, size,
-    mean_r, mean_g, mean_b, scale_r, scale_g, scale_b, raw: tl.constexpr, block: tl.constexpr,
+    images, buffers, tables, planes, programs, out, stages, numbers, room, size,
+    mean_r, mean_g, mean_b, scale_r, scale_g, scale_b,
+    raw: tl.constexpr, every_op: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     area = size * size
-    own = buffers + sample * area * 3
+    source = images + sample * area * 3
     other = tl.num_programs(0).to(tl.int64) * area * 3  # from one buffer to the other
-    table = tables + sample * 768
+    table, plane = tables + sample * 768, planes + sample * room
+    given = programs + sample * numbers
     at = 0
-    for stage in range(stages):
-        given = programs + (sample * stages + stage) * width
-        code = tl.load(given).to(tl.int32)
+    for _ in range(stages):
+        code, count = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
+        given += 2
         if code != 0:
-            source, target = own + at * other, own + (1 - at) * other
-            given += 1
+            target = buffers + sample * area * 3 + at * other
             if code == 1:
                 _warp(source, target, given, size, block)
             elif code == 4:
-                _filter(source, target, given, size, block)
+                correlate(source, target, given, 3, size, block)
             elif code <= 3:
                 _color(source, target, given, code == 3, area, block)
-            else:
+            elif code <= 8:
                 for channel in range(3):
                     _table(source + channel, table + 256 * channel, given, code, area, block)
                 tl.debug_barrier()
                 _look_up(source, target, table, area, block)
+            elif every_op:
+                _local(source, target, plane, given, code, size, block)
             # What the other threads of the block wrote is read next.
             tl.debug_barrier()
+            source = target
             at = 1 - at
-    source, target = own + at * other, out + sample * area * 3
+        given += count
+    target = out + sample * area * 3
     for start in range(0, area, block):
         pixel = start + tl.arange(0, block)
         inside = pixel < area
@@ -81,26 +107,19 @@ def _run(
 
 
 @triton.jit
-def _byte(value):
-    """Round and saturate."""
-    return tl.minimum(tl.maximum(tl.floor(value + 0.5), 0.0), 255.0).to(tl.int32).to(tl.uint8)
-
-
-@triton.jit
-def _store(target, red, green, blue, inside):
-    tl.store(target, _byte(red), mask=inside)
-    tl.store(target + 1, _byte(green), mask=inside)
-    tl.store(target + 2, _byte(blue), mask=inside)
-
-
-@triton.jit
-def _within(position, size, border):
-    """Return the pixel that stands for one beyond the edge."""
-    if border == 1:
-        period = 2 * size - 2
-        position = tl.where(position < 0, -position, position) % period
-        position = tl.minimum(position, period - position)
-    return tl.minimum(tl.maximum(position, 0), size - 1)
+def _local(source, target, plane, given, code, size, block: tl.constexpr):
+    if code == 9:
+        gaussian_blur(source, target, plane, given, size, block)
+    elif code == 10:
+        correlate(source, target, given + 1, tl.load(given).to(tl.int32), size, block)
+    elif code == 11:
+        gaussian_noise(source, target, given, size * size, block)
+    elif code == 12:
+        jpeg(source, target, plane, given, size, block)
+    elif code == 13:
+        downscale(source, target, plane, given, size, block)
+    else:
+        erase(source, target, given, size, block)
 
 
 @triton.jit
@@ -126,25 +145,17 @@ def _warp(source, target, m, size, block: tl.constexpr):
             across = tl.where(corner % 2 == 1, right_share, 1 - right_share)
             share = across * tl.where(corner // 2 == 1, lower_share, 1 - lower_share)
             shown = (border != 0) | ((u >= 0) & (u < size) & (v >= 0) & (v < size))
-            there = source + 3 * (_within(v, size, border) * size + _within(u, size, border))
+            there = source + 3 * (within(v, size, border) * size + within(u, size, border))
             red += share * tl.where(shown, tl.load(there, mask=kept, other=0).to(tl.float32), fill)
             green += share * tl.where(shown, tl.load(there + 1, mask=kept, other=0).to(tl.float32), fill)
             blue += share * tl.where(shown, tl.load(there + 2, mask=kept, other=0).to(tl.float32), fill)
-        _store(target + 3 * pixel, red, green, blue, kept)
+        store(target + 3 * pixel, red, green, blue, kept)
 
 
 @triton.jit
 def _offsets(source, m, area, block: tl.constexpr):
     """Return what the mean color adds to each channel, by a (3, 4) matrix."""
-    red, green, blue = tl.zeros([block], tl.int32), tl.zeros([block], tl.int32), tl.zeros([block], tl.int32)
-    for start in range(0, area, block):
-        pixel = start + tl.arange(0, block)
-        inside = pixel < area
-        red += tl.load(source + 3 * pixel, mask=inside, other=0).to(tl.int32)
-        green += tl.load(source + 3 * pixel + 1, mask=inside, other=0).to(tl.int32)
-        blue += tl.load(source + 3 * pixel + 2, mask=inside, other=0).to(tl.int32)
-    # Floats, as the sum of nine million bright pixels is too large for an int32.
-    r, g, b = tl.sum(red.to(tl.float32)) / area, tl.sum(green.to(tl.float32)) / area, tl.sum(blue.to(tl.float32)) / area
+    r, g, b = mean_color(source, area, block)
     return (
         tl.load(m) * r + tl.load(m + 1) * g + tl.load(m + 2) * b + tl.load(m + 3),
         tl.load(m + 4) * r + tl.load(m + 5) * g + tl.load(m + 6) * b + tl.load(m + 7),
@@ -170,23 +181,7 @@ def _color(source, target, m, of_mean, area, block: tl.constexpr):
         red = tl.load(m) * r + tl.load(m + 1) * g + tl.load(m + 2) * b + add_r
         green = tl.load(m + row) * r + tl.load(m + row + 1) * g + tl.load(m + row + 2) * b + add_g
         blue = tl.load(m + 2 * row) * r + tl.load(m + 2 * row + 1) * g + tl.load(m + 2 * row + 2) * b + add_b
-        _store(target + 3 * pixel, red, green, blue, inside)
-
-
-@triton.jit
-def _filter(source, target, m, size, block: tl.constexpr):
-    for start in range(0, size * size, block):
-        pixel = start + tl.arange(0, block)
-        kept = pixel < size * size
-        x, y = pixel % size, pixel // size
-        red, green, blue = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
-        for tap in range(9):
-            weight = tl.load(m + tap)
-            there = source + 3 * (_within(y + tap // 3 - 1, size, 1) * size + _within(x + tap % 3 - 1, size, 1))
-            red += weight * tl.load(there, mask=kept, other=0).to(tl.float32)
-            green += weight * tl.load(there + 1, mask=kept, other=0).to(tl.float32)
-            blue += weight * tl.load(there + 2, mask=kept, other=0).to(tl.float32)
-        _store(target + 3 * pixel, red, green, blue, kept)
+        store(target + 3 * pixel, red, green, blue, inside)
 
 
 @triton.jit
@@ -206,7 +201,7 @@ def _table(source, table, given, code, area, block: tl.constexpr):
             lowest = tl.minimum(lowest, tl.where(pixel < area, found, 255))
             highest = tl.maximum(highest, found)
         low, high = tl.min(lowest), tl.max(highest)
-        stretched = _byte((level - low).to(tl.float32) * (255.0 / tl.maximum(high - low, 1).to(tl.float32)))
+        stretched = byte((level - low).to(tl.float32) * (255.0 / tl.maximum(high - low, 1).to(tl.float32)))
         new = tl.where(high > low, stretched.to(tl.int32), level)
     else:
         counts = tl.zeros([256], tl.int32)
@@ -218,7 +213,7 @@ def _table(source, table, given, code, area, block: tl.constexpr):
         below = tl.cumsum(counts, 0)
         darkest = tl.min(tl.where(below > 0, below, area))
         spread = (below - darkest).to(tl.float32) * (255.0 / tl.maximum(area - darkest, 1).to(tl.float32))
-        new = tl.where(darkest < area, _byte(spread).to(tl.int32), level)
+        new = tl.where(darkest < area, byte(spread).to(tl.int32), level)
     tl.store(table + level, new.to(tl.uint8))
 
 

@@ -1,14 +1,15 @@
-"""All stages of a plan in one kernel on the GPU, in place of some sixty DALI operators.
+"""All stages of a plan in one kernel on the GPU, in place of up to sixty DALI operators.
 
 A policy applies one or two of many ops to a sample. As DALI operators all of them run for every batch, and their starts
 on the CPU take longer than decoding. Here each sample has a program: for each stage whether it applies, and its values.
 One block of threads runs it, and touches the image only where a stage applies. The kernel is written in Triton, which
 comes with PyTorch for CUDA, and runs on PyTorch's stream, after DALI's graph.
+
+Noise is drawn in the kernel, by a counter-based generator (Philox) with a seed for each sample and stage.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from logging import getLogger
 from typing import Any
 
@@ -20,16 +21,37 @@ from torch import Tensor
 from augment.pipeline.feed import Feed, Values, stage_values
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
-from augment.recipe.stage import Draws, Stage
+from augment.recipe.stage import Stage
 
 log = getLogger(__name__)
 
 # The number by which the kernel knows a stage; 0 stands for a stage that does not apply to a sample.
 _CODES = {"geometry": 1, "color": 2, "color of mean": 3, "sharpen": 4, "posterize": 5, "solarize": 6, "autocontrast": 7,
-          "equalize": 8}  # fmt: skip
-_TABLES = {"posterize", "solarize", "autocontrast", "equalize"}
+          "equalize": 8, "gaussian_blur": 9, "motion_blur": 10, "gaussian_noise": 11, "jpeg": 12, "downscale": 13,
+          "erase": 14}  # fmt: skip
+_OF_POLICIES = 8  # the last code that policies need; without the others, the kernel compiles in less time
+_PLANES = {"gaussian_blur", "jpeg", "downscale"}
 _BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
-WIDTH = 24  # numbers of a stage in the program of a sample: the code, what the stage is fed, border and fill
+_FILLS = {"constant": 0, "mean": 1, "noise": 2}
+
+# Quantization of luma and chroma at quality 50, suggested in Annex K of the JPEG standard.
+_LUMA = (
+    (16, 11, 10, 16, 24, 40, 51, 61),
+    (12, 12, 14, 19, 26, 58, 60, 55),
+    (14, 13, 16, 24, 40, 57, 69, 56),
+    (14, 17, 22, 29, 51, 87, 80, 62),
+    (18, 22, 37, 56, 68, 109, 103, 77),
+    (24, 35, 55, 64, 81, 104, 113, 92),
+    (49, 64, 78, 87, 103, 121, 120, 101),
+    (72, 92, 95, 98, 112, 100, 103, 99),
+)
+_CHROMA = (
+    (17, 18, 24, 47, 99, 99, 99, 99),
+    (18, 21, 26, 66, 99, 99, 99, 99),
+    (24, 26, 56, 99, 99, 99, 99, 99),
+    (47, 66, 99, 99, 99, 99, 99, 99),
+    *((99,) * 8,) * 4,
+)
 
 
 @dataclass(frozen=True)
@@ -44,27 +66,54 @@ class Program:
 
     @staticmethod
     def of(plan: Plan) -> "Program | None":
-        """Return the program of a plan, None if DALI's operators must run it, or do so as fast."""
-        names = [_name(stage) for stage in plan.image_stages]
-        known = all(name in _CODES for name in names) and all(
-            stage.kind != "geometry" or stage.border[0] in _BORDERS for stage in plan.image_stages
-        )
-        return Program(plan) if known and len(_TABLES & set(names)) > 1 else None
+        """Return the program of a plan, None if DALI's operators must run it, or do so as fast.
 
-    def values(self, draws: Mapping[str, Draws]) -> NDArray[np.float32]:
-        """Return the programs of samples, (N, stages, WIDTH)."""
-        stages = self.plan.image_stages
-        programs = np.zeros((len(draws[stages[0].steps[0].key]["applied"]), len(stages), WIDTH), np.float32)
-        for number, stage in enumerate(stages):
-            fed = stage_values(stage, draws, self.plan.size, neutral=False)
-            programs[:, number, 0] = _CODES[_name(stage)] * fed.pop("applied", np.True_)
-            numbers = [value.reshape(len(programs), -1) for value in fed.values()]
-            if stage.kind == "geometry":
-                border = _BORDERS[stage.border[0]], stage.border[1]
-                numbers.append(np.broadcast_to(border, (len(programs), 2)))
-            if numbers:
-                joined = np.concatenate(numbers, axis=1)
-                programs[:, number, 1 : 1 + joined.shape[1]] = joined
+        They do with a single local stage: on the CPU it starts few operators, beside decoding.
+        """
+        stages = plan.image_stages
+        known = all(_name(stage) in _CODES for stage in stages) and all(
+            stage.kind != "geometry" or stage.border[0] in _BORDERS for stage in stages
+        )
+        return Program(plan) if known and sum(stage.kind == "local" for stage in stages) > 1 else None
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of its stages; to find them for each batch would take longer than to start the kernel."""
+        return tuple(map(_name, self.plan.image_stages))
+
+    @property
+    def every_op(self) -> bool:
+        """Whether the kernel is needed with more ops than those of policies."""
+        return any(_CODES[name] > _OF_POLICIES for name in self.names)
+
+    def values(self, sampler: Sampler, where: tuple[int, int, int]) -> NDArray[np.float32]:
+        """Return the programs of samples, (N, numbers).
+
+        For each stage they are its code, the number of its values, and these; where it does not apply, all but that
+        number are 0. The number is the same for all samples, but it depends on them where motions are blurred: the
+        kernels are as large as the longest motion.
+
+        Args:
+            sampler: draws the parameters of the plan's steps.
+            where: the epoch, the position of the first sample in it, and the number of samples.
+        """
+        draws, size = sampler.draw(*where), self.plan.size
+        parts = []
+        for name, stage in zip(self.names, self.plan.image_stages, strict=True):
+            fed, rows = stage_values(stage, draws, size, neutral=False), np.flatnonzero(stage.applied(draws))
+            if stage.steps[0].op.random:
+                # Two numbers of 24 bits, as many as a float holds.
+                fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2) * 2**24)
+            values = _given(name, stage, {n: value[rows] for n, value in fed.items() if n != "applied"}, size)
+            parts.append((_CODES[name], rows, values, sum(value.shape[1] for value in values)))
+        programs = np.zeros((where[2], sum(2 + count for *_, count in parts)), np.float32)
+        at = 0
+        for code, rows, values, count in parts:
+            programs[rows, at] = code
+            programs[:, at + 1] = count
+            if values:
+                programs[rows, at + 2 : at + 2 + count] = np.concatenate(values, axis=1)
+            at += 2 + count
         return programs
 
     def run(self, images: Tensor, programs: Tensor, *, half: bool, raw: bool) -> Tensor:
@@ -84,12 +133,13 @@ class Program:
         kind = torch.uint8 if raw else torch.float16 if half else torch.float32
         out = torch.empty(images.shape, dtype=kind, device=images.device)
         mean, std = ([255 * value for value in values] for values in (self.plan.mean, self.plan.std))
-        launch(images, programs, out, mean, std)
+        options = {"every_op": self.every_op, "plane": not _PLANES.isdisjoint(self.names)}
+        launch(images, programs, out, mean, std, stages=len(self.names), **options)
         return out
 
 
 class ProgramFeed(Feed):
-    """Feeds the programs of each batch, (batch_size, stages, WIDTH), in place of the values of each stage.
+    """Feeds the programs of each batch, (batch_size, numbers), in place of the values of each stage.
 
     Args:
         program: makes the programs.
@@ -101,8 +151,8 @@ class ProgramFeed(Feed):
         super().__init__(sampler, **options)
         self._program = program
 
-    def _stage_values(self, draws: Mapping[str, Draws]) -> list[dict[str, Values]]:
-        return [{"program": self._program.values(draws)}]
+    def _stage_values(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+        return [{"program": self._program.values(self._sampler, where)}]
 
 
 def _name(stage: Stage) -> str:
@@ -111,9 +161,41 @@ def _name(stage: Stage) -> str:
     return "chain" if stage.chained else "color of mean" if stage.uses_mean else stage.kind
 
 
+def _given(name: str, stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+    """Return the columns of numbers that the kernel takes of a stage, (N, any) each, from what is fed to DALI."""
+    columns = [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
+    fixed = stage.steps[0].op.fixed(stage.steps[0].params)
+    if name == "geometry":
+        return [*columns, *_constants(len(columns[0]), _BORDERS[stage.border[0]], stage.border[1])]
+    if name == "erase":
+        return [*columns[:-1], *_constants(len(columns[0]), _FILLS[fixed["fill"]], fixed["level"]), columns[-1]]
+    if name == "motion_blur":
+        return [*_constants(len(columns[0]), fed["kernel"].shape[1]), *columns]
+    if name == "jpeg":
+        return [_quantization()[fed["quality"]]]
+    if name == "downscale":
+        side = columns[0][:, :1]
+        return [side, size / side, side / size, *_constants(len(side), fixed["interpolation"] == "linear")]
+    return columns
+
+
+def _constants(count: int, *values: float) -> list[Values]:
+    return [np.full((count, 1), value, np.float32) for value in values]
+
+
 @cache
-def kernels_run(gpu: int = 0) -> bool:
-    """Return whether kernels can be compiled and run on the GPU of that number; log why not."""
+def _quantization() -> NDArray[np.float32]:
+    """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded as DALI does."""
+    quality = np.arange(101, dtype=np.float32)[:, None]
+    scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)
+    tables = np.array([_LUMA, _CHROMA], np.float32).reshape(1, -1)
+    rounded: NDArray[np.float32] = np.clip(np.floor(scale * tables + 0.5), 1, 255)
+    return rounded
+
+
+@cache
+def kernels_run(gpu: int = 0, *, every_op: bool = False) -> bool:
+    """Return whether kernels can be compiled and run on the GPU of that number, by default those of policies."""
     if not torch.cuda.is_available():
         return False
     try:
@@ -121,8 +203,9 @@ def kernels_run(gpu: int = 0) -> bool:
 
         image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device=torch.device("cuda", gpu))
         # As for most batches, so that this compiles the kernel that they need.
-        launch(image, torch.zeros(1, 1, WIDTH, device=image.device), image.float(), [0.0] * 3, [1.0] * 3)
+        programs = torch.zeros(1, 2, device=image.device)
+        launch(image, programs, image.float(), [0.0] * 3, [1.0] * 3, stages=1, every_op=every_op, plane=every_op)
     except Exception as error:  # no Triton, no C compiler, an old version, ...
-        log.info("policies run as DALI operators, as Triton's kernels do not run here: %s", error)
+        log.info("recipes run as DALI operators, as Triton's kernels do not run here: %s", error)
         return False
     return True

@@ -280,9 +280,9 @@ class _Graph:
         sampler = self._samplers[view]
         plan = sampler.plan
         fed: dict[str, Values] = {}
-        draws = sampler.draw(*where)
         if self._program is not None:
-            return {f"{view}": self._program.values(draws)}
+            return {f"{view}": self._program.values(sampler, where)}
+        draws = sampler.draw(*where)
         start = max(0, self._common[view] - 1)
         for number, stage in enumerate(plan.image_stages[start:], start):
             values = stage_values(stage, draws, plan.size, neutral=self._cuda)

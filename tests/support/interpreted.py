@@ -1,7 +1,8 @@
 """Run programs in Triton's interpreter, which must be switched on before Triton is imported: a process of its own.
 
 Prints JSON: how far the kernel is from DALI's operators, for each case, and whether a loader resumes; with the argument
-"large", the levels of a large image after a change of contrast.
+"local", how far each local op is from them; with "noise", statistics of noise; with "large", the levels of a large
+image after a change of contrast.
 """
 
 import json
@@ -14,9 +15,10 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import torch
+from compressed import compressed
 from decoded import MemoryImage
 from photos import draw_photo
-from pipelines import SEED, plan_of, run
+from pipelines import SEED, Pixels, plan_of, run
 
 from augment import load_recipe
 from augment.data.dataset import Split
@@ -40,23 +42,34 @@ def kernel(plan: Any, *_: Any) -> Program:
     return program
 
 
+def kernel_of(plan: Any, *_: Any) -> Program:
+    """Return the program of a plan that DALI's operators would run as fast."""
+    return Program(plan)
+
+
 def compare(steps: dict[str, Any]) -> dict[str, Any]:
     """Return the largest and the mean difference, and whether skipped samples are the same to the bit."""
     plan = plan_of(steps, size=SIZE)
-    build.program_of = OPERATORS
-    ours, _ = run(plan, PHOTOS, CPU)
-    build.program_of = kernel
-    found, _ = run(plan, PHOTOS, CPU)
-    off = np.abs(found.astype(int) - ours)
+    off = np.abs(rendered(plan, PHOTOS, kernel) - rendered(plan, PHOTOS, OPERATORS))
     draws = Sampler(plan, SEED).draw(0, 0, len(PHOTOS))
     skipped = ~np.logical_or.reduce([stage.applied(draws) for stage in plan.image_stages])
     return {"most": int(off.max()), "mean": float(off.mean()), "skipped": int(off[skipped].sum())}
 
 
+def rendered(plan: Any, photos: tuple[MemoryImage, ...], by: Any, **options: Any) -> Pixels:
+    """Return what the kernel, or what DALI's operators make of images."""
+    build.program_of = by
+    return run(plan, photos, CPU, **options)[0].astype(int)
+
+
 def resume() -> bool:
     """Return whether a loader of two views resumes within an epoch to the same batches, normalized."""
-    views, steps = {"count": 2}, {"flip": {"p": 0.5}, "rand_augment": {}}
+    views, steps = (
+        {"count": 2},
+        {"flip": {"p": 0.5}, "rand_augment": {}, "gaussian_noise": {}, "erase": {"fill": "noise"}},
+    )
     plan = plan_of(steps, "train", SIZE, views=views)
+    build.program_of = kernel
 
     def loader() -> Loader:
         return Loader(plan, Split(PHOTOS[:4], (0,) * 4), batch_size=2, seed=1, device=CPU)
@@ -75,12 +88,87 @@ def resume() -> bool:
 
 def transformed() -> bool:
     """Return whether the first call of a transform makes what a loader's first batch is."""
-    recipe = load_recipe({"size": SIZE, "train": {"resize": {}, "trivial_augment": {}}})
+    build.program_of = transform.program_of = kernel
+    recipe = load_recipe({"size": SIZE, "train": {"resize": {}, "trivial_augment": {}, "gaussian_noise": {}}})
     plan = build_plan(recipe.aug, "train")
     batch = next(iter(Loader(plan, Split(PHOTOS, (0,) * len(PHOTOS)), batch_size=4, seed=1, device=CPU)))
-    transform.program_of = kernel
     images = transform.Transform(recipe, device="cpu", seed=1)([PHOTOS[i].pixels for i in batch.indices.tolist()])
     return torch.equal(images, batch.images)
+
+
+# Each local op, with the side of the images. From one of 25 px, DALI's CPU and GPU operators enlarge differently where
+# two pixels are equally near.
+LOCAL: dict[str, tuple[int, dict[str, Any]]] = {
+    "blur": (25, {"gaussian_blur": {"p": 0.8}}),
+    "blur wider than the image": (25, {"gaussian_blur": {"sigma_range": [9, 12]}}),
+    "motion": (25, {"motion_blur": {"p": 0.8}}),
+    "nearest": (32, {"downscale": {"scale_range": [0.1, 1]}}),
+    "linear": (25, {"downscale": {"interpolation": "linear", "p": 0.8}}),
+    "hole": (25, {"erase": {"level": 99, "p": 0.8}}),
+    "hole of the mean": (25, {"erase": {"fill": "mean"}}),
+    "several": (
+        32,
+        {
+            "rotate": {"p": 0.5},
+            "one_of": {"p": 0.8, "steps": {"gaussian_blur": {}, "motion_blur": {}, "sharpen": {}, "downscale": {}}},
+            "erase": {"p": 0.5},
+        },
+    ),
+}
+
+
+def local() -> dict[str, Any]:
+    """Return how far each local op is from DALI's operators, and JPEG in color from what DALI does on the GPU."""
+    kernels._BLOCK = 512  # several for an image
+
+    def off(plan: Any, photos: tuple[MemoryImage, ...], expected: Pixels) -> dict[str, float]:
+        apart = np.abs(rendered(plan, photos, kernel_of) - expected)
+        return {"most": int(apart.max()), "mean": float(apart.mean()), "beyond": float((apart > 1).mean())}
+
+    found: dict[str, Any] = {}
+    for name, (size, steps) in LOCAL.items():
+        photos = tuple(MemoryImage(str(seed), draw_photo(size, size, seed)) for seed in range(4))
+        plan = plan_of(steps, size=size)
+        found[name] = off(plan, photos, rendered(plan, photos, OPERATORS))
+    compression = {}
+    for size, lowest, highest in ((25, 30, 90), (32, 1, 100)):
+        plan = plan_of({"jpeg": {"quality_range": [lowest, highest]}}, size=size)
+        photos = tuple(MemoryImage(str(seed), draw_photo(size, size, seed)) for seed in range(4))
+        gray = tuple(MemoryImage(photo.name, photo.pixels[..., :1].repeat(3, axis=2)) for photo in photos)
+        quality = Sampler(plan, SEED).draw(0, 0, len(photos))["jpeg"]["quality"].astype(int).tolist()
+        expected = np.stack([compressed(photo.pixels, q) for photo, q in zip(photos, quality, strict=True)])
+        compression[f"{size} px"] = off(plan, photos, expected)
+        compression[f"{size} px, gray"] = off(plan, gray, rendered(plan, gray, OPERATORS))
+    return {"off": found, "compression": compression}
+
+
+def noise() -> dict[str, Any]:
+    """Return statistics of noise on images of one level, and whether it is the same in batches of other sizes."""
+    flat = tuple(MemoryImage(str(number), np.full((32, 32, 3), 128, np.uint8)) for number in range(6))
+    normal = {"op": "gaussian_noise", "std_range": [10, 10]}
+    random = {"op": "erase", "fill": "noise", "area_range": [1, 1], "aspect_range": [1, 1]}
+    plan = plan_of({"first": normal}, size=32)
+    values = rendered(plan, flat, kernel_of) - 128.0
+    holes = rendered(plan_of({"first": random}, size=32), flat, kernel_of)
+    both = rendered(plan_of({"first": normal, "second": normal}, size=32), flat, kernel_of) - 128.0
+    # All that should not depend on each other, as rows: samples with their channels, and what the second stage added.
+    rows = np.concatenate([*values.transpose(0, 3, 1, 2).reshape(6, 3, -1), (both - values)[0].reshape(-1, 3).T])
+    correlations = np.corrcoef(rows) - np.eye(len(rows))
+    train = plan_of({"resize": {}, "first": normal}, "train", 32)
+    (first, again), (second, other) = (
+        Program(train).values(Sampler(train, seed), (epoch, 0, 2))[:, -2:].tolist() for seed, epoch in ((1, 0), (1, 1))
+    )
+    return {
+        "normal": {
+            "mean": float(values.mean()),
+            "std": float(values.std()),
+            "tail": float((np.abs(values) > 20).mean()),
+        },
+        "uniform": np.histogram(holes, 8, (0, 256))[0].tolist(),
+        "correlation": float(np.abs(correlations).max()),
+        "batches": int(np.abs(values - (rendered(plan, flat, kernel_of, batch_size=4) - 128)).max()),
+        "seeds": len({tuple(seed) for seed in (first, again, second, other)}),
+    }
 
 
 def large() -> list[int]:
@@ -89,7 +177,7 @@ def large() -> list[int]:
     plan = plan_of({"contrast": {"pivot": "mean", "factor_range": {"values": [0.5]}}, "posterize": {}, "solarize": {}})
     program = Program(replace(plan, stages=plan.stages[:1]))
     image = torch.full((1, 2944, 2944, 3), 250, dtype=torch.uint8)
-    programs = torch.from_numpy(program.values(Sampler(program.plan, SEED).draw(0, 0, 1)))
+    programs = torch.from_numpy(program.values(Sampler(program.plan, SEED), (0, 0, 1)))
     return program.run(image, programs, half=False, raw=True).unique().tolist()
 
 
@@ -106,4 +194,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    json.dump(large(), sys.stdout) if "large" in sys.argv else main()
+    known = {"large": large, "local": local, "noise": noise}
+    json.dump(known[sys.argv[1]](), sys.stdout) if sys.argv[1:] else main()

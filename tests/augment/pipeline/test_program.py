@@ -9,15 +9,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoded import decoded
+from decoded import MemoryImage, decoded
 from fakes import needs_gpu, refuse_waiting
-from pipelines import SIZE, plan_of, run
+from numpy.typing import NDArray
+from photos import draw_photo
+from pipelines import SEED, SIZE, plan_of, run
+from rendering import chi_square
 
+from augment import load_recipe
 from augment.data.dataset import ImageRef
 from augment.pipeline import build
-from augment.pipeline.program import WIDTH, Program, kernels_run
+from augment.pipeline.program import Program, kernels_run
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.sampler import Sampler
 
 POLICIES = ["trivial_augment", "rand_augment", "auto_augment"]
+# The local ops that the kernel knows, most of them but for noise, which it draws itself.
+FILTERS: dict[str, Any] = {
+    "gaussian_blur": {},
+    "motion_blur": {},
+    "sharpen": {},
+    "jpeg": {},
+    "nearest": {"op": "downscale"},
+    "linear": {"op": "downscale", "interpolation": "linear"},
+}
+NOISE: dict[str, Any] = {"gaussian_noise": {"p": 0.5}, "erase": {"fill": "noise", "p": 0.5}}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +42,10 @@ POLICIES = ["trivial_augment", "rand_augment", "auto_augment"]
         *(({policy: {}}, True) for policy in POLICIES),
         ({"flip": {}, "solarize": {}, "equalize": {"p": 0.1}}, True),
         ({"rotate": {}, "contrast": {}}, False),  # few operators, which DALI runs beside decoding
-        ({"rand_augment": {}, "gaussian_noise": {}}, False),
+        ({"flip": {}, "rotate": {}, "hue": {}, "gaussian_blur": {"p": 0.5}}, False),
+        ({"one_of": {"p": 0.5, "steps": FILTERS}, **NOISE}, True),
+        ({"rand_augment": {}, "gaussian_noise": {}}, True),
+        ({"rand_augment": {}, "gamma": {}}, False),
         ({"rand_augment": {"border": "wrap"}}, False),
     ],
 )
@@ -74,6 +93,47 @@ def test_the_kernel_matches_operators_in_an_interpreter() -> None:
         assert off["skipped"] == 0, name
 
 
+def test_local_ops_of_the_kernel_match_operators_in_an_interpreter() -> None:
+    found = interpreted("local")
+    for name, off in found["off"].items():
+        assert off["most"] <= 1, name
+        assert off["mean"] < 0.01, name
+    for name, off in found["compression"].items():
+        # A coefficient halfway between two steps may be rounded either way, which moves a whole block.
+        assert off["mean"] < (0.3 if "gray" in name else 0.03), name
+        assert off["beyond"] < 0.05, name
+
+
+def test_noise_of_the_kernel_in_an_interpreter() -> None:
+    found = interpreted("noise")
+    # Of 6 x 32 x 32 x 3 numbers: normal, of standard deviation 10, rounded to whole levels; and uniform in eight bins.
+    assert abs(found["normal"]["mean"]) < 0.3
+    assert abs(found["normal"]["std"] - 10) < 0.2
+    assert abs(found["normal"]["tail"] - 0.0404) < 0.006
+    assert chi_square(found["uniform"], [1] * 8) > 0.001
+    assert found["correlation"] < 0.15  # of samples, channels and stages
+    assert found["batches"] == 0
+    assert found["seeds"] == 4  # two samples of two epochs
+
+
+def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None:
+    plan = build_plan(load_recipe("strong", "aug.train.erase.p=1").aug, "train")
+    program, sampler = Program.of(plan), Sampler(plan, 3, rank=1)
+    assert program is not None
+    first, second = (program.values(sampler, (epoch, 0, 40))[:, -2:] for epoch in (0, 1))
+    np.testing.assert_array_equal(program.values(sampler, (1, 13, 9))[:, -2:], second[13:22])
+    assert len(np.unique(np.concatenate([first, second]), axis=0)) == 80
+
+
+@pytest.mark.parametrize("every_op", [False, True])
+def test_the_kernel_compiles_for_a_gpu(every_op: bool) -> None:
+    pytest.importorskip("triton")
+    script = Path(__file__).parents[2] / "support" / "compiled.py"
+    arguments = [sys.executable, str(script), *(["every op"] if every_op else [])]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.long
 def test_the_mean_of_a_large_image() -> None:
     assert interpreted("large") == [250]
@@ -89,11 +149,8 @@ def test_the_kernel_matches_operators_on_the_gpu(
     plan = plan_of({"flip": {"p": 0.5}, policy: {}})
     found, _ = run(plan, images, cuda)
     with refuse_waiting():
-        program = Program.of(plan)
-        assert program is not None
-        batch = torch.zeros(4, SIZE, SIZE, 3, dtype=torch.uint8, device=cuda)
-        program.run(batch, torch.zeros(4, 9, WIDTH, device=cuda), half=True, raw=False)
-    monkeypatch.setattr(build, "program_of", lambda plan, placement: None)
+        run_program(plan, torch.zeros(4, SIZE, SIZE, 3, dtype=torch.uint8, device=cuda))
+    monkeypatch.setattr(build, "program_of", lambda plan, *_: None)
     expected, _ = run(plan, images, cuda)
     on_cpu, _ = run(plan, images, torch.device("cpu"))
     for other in (expected, on_cpu):
@@ -102,3 +159,62 @@ def test_the_kernel_matches_operators_on_the_gpu(
         assert (off > 3).mean() < 1e-3
         assert off.mean() < 0.05
     assert np.abs(found.astype(int) - run(plan_of({}), images, cuda)[0]).mean() > 3
+
+
+def run_program(plan: Plan, images: torch.Tensor) -> torch.Tensor:
+    program = Program.of(plan)
+    assert program is not None
+    programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, len(images))))
+    return program.run(images, programs.pin_memory().to(images.device, non_blocking=True), half=True, raw=False)
+
+
+LARGE = 128  # px, with 256 samples: as many as training has
+
+
+def detailed(seed: int) -> NDArray[np.uint8]:
+    """Draw a photo with fine texture, which blur and compression change much."""
+    texture = np.random.default_rng(seed).integers(-25, 26, (LARGE, LARGE, 3))
+    return np.clip(draw_photo(LARGE, LARGE, seed) + texture, 0, 255).astype(np.uint8)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", [*FILTERS, "hole", "all"])
+def test_local_ops_of_the_kernel_match_operators_on_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernels_run(every_op=True)
+    cuda = torch.device("cuda")
+    images = tuple(MemoryImage(str(seed), detailed(seed)) for seed in range(32)) * 8
+    hole = {"erase": {"p": 0.5, "fill": "mean"}}
+    if name == "all":
+        jitter = {"flip": {"p": 0.5}, "affine": {"p": 0.5}, "color_jitter": {"p": 0.5, "order": "random"}}
+        plan = plan_of({**jitter, "one_of": {"p": 0.8, "steps": FILTERS}, **hole}, size=LARGE)
+    else:
+        plan = plan_of(hole if name == "hole" else {name: FILTERS[name] | {"p": 0.8}}, size=LARGE)
+    monkeypatch.setattr(build, "program_of", lambda plan, *_: Program(plan))
+    found, _ = run(plan, images, cuda)
+    monkeypatch.setattr(build, "program_of", lambda plan, *_: None)
+    off = np.abs(found.astype(int) - run(plan, images, cuda)[0])
+    # A coefficient of a JPEG that lies halfway between two steps may be rounded either way, which moves a whole block.
+    if name == "all":  # whose JPEGs are of images that differ by a level here and there
+        assert (off > 3).mean() < 5e-3
+    else:
+        assert (off > 1).mean() < (0.06 if name == "jpeg" else 1e-4)
+    assert off.mean() < 0.3
+    assert np.abs(found.astype(int) - run(plan_of({}, size=LARGE), images, cuda)[0]).mean() > 1
+
+
+@needs_gpu
+def test_noise_of_the_kernel_on_the_gpu() -> None:
+    cuda, count = torch.device("cuda"), 16
+    images = tuple(MemoryImage(str(number), np.full((LARGE, LARGE, 3), 128, np.uint8)) for number in range(count))
+    plan = plan_of({"gaussian_noise": {"std_range": [10, 10]}, "erase": {"fill": "noise", "p": 0.5}}, size=LARGE)
+    noise, others = (run(plan, images, cuda, batch_size=size)[0].astype(int) for size in (count, 5))
+    np.testing.assert_array_equal(noise, others)
+    erased = Sampler(plan, SEED).draw(0, 0, count)["erase"]["applied"]
+    assert 0 < erased.sum() < count
+    assert abs(noise[~erased].mean() - 128) < 0.1
+    assert abs(noise[~erased].std() - 10) < 0.1
+    assert noise[erased].std() > 15
+    correlations = np.corrcoef(noise.transpose(0, 3, 1, 2).reshape(3 * count, -1)) - np.eye(3 * count)
+    assert np.abs(correlations).max() < 0.05
+    with refuse_waiting():
+        run_program(plan, torch.zeros(4, LARGE, LARGE, 3, dtype=torch.uint8, device=cuda))

@@ -1,0 +1,227 @@
+"""Local ops of the kernel, and how all of its ops read and write pixels; see `augment.pipeline.kernel`."""
+
+# Triton compiles these functions: they are written in its language, which types cannot describe.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def byte(value):
+    """Round and saturate."""
+    return tl.minimum(tl.maximum(tl.floor(value + 0.5), 0.0), 255.0).to(tl.int32).to(tl.uint8)
+
+
+@triton.jit
+def store(target, red, green, blue, inside):
+    """Write pixels, rounded."""
+    tl.store(target, byte(red), mask=inside)
+    tl.store(target + 1, byte(green), mask=inside)
+    tl.store(target + 2, byte(blue), mask=inside)
+
+
+@triton.jit
+def load(source, inside):
+    """Return red, green and blue as floats."""
+    red = tl.load(source, mask=inside, other=0).to(tl.float32)
+    green = tl.load(source + 1, mask=inside, other=0).to(tl.float32)
+    return red, green, tl.load(source + 2, mask=inside, other=0).to(tl.float32)
+
+
+@triton.jit
+def within(position, size, border):
+    """Return the pixel that stands for one beyond the edge."""
+    if border == 1:
+        period = 2 * size - 2
+        position = tl.where(position < 0, -position, position) % period
+        position = tl.minimum(position, period - position)
+    return tl.minimum(tl.maximum(position, 0), size - 1)
+
+
+@triton.jit
+def mean_color(source, area, block: tl.constexpr):
+    """Return the means of the channels."""
+    red, green, blue = tl.zeros([block], tl.int32), tl.zeros([block], tl.int32), tl.zeros([block], tl.int32)
+    for start in range(0, area, block):
+        pixel = start + tl.arange(0, block)
+        inside = pixel < area
+        red += tl.load(source + 3 * pixel, mask=inside, other=0).to(tl.int32)
+        green += tl.load(source + 3 * pixel + 1, mask=inside, other=0).to(tl.int32)
+        blue += tl.load(source + 3 * pixel + 2, mask=inside, other=0).to(tl.int32)
+    # Floats, as the sum of nine million bright pixels is too large for an int32.
+    r, g, b = tl.sum(red.to(tl.float32)), tl.sum(green.to(tl.float32)), tl.sum(blue.to(tl.float32))
+    return r / area, g / area, b / area
+
+
+# --- blur and sharpening ---
+
+
+@triton.jit
+def correlate(source, target, weights, side, size, block: tl.constexpr):
+    """Apply a kernel of (side, side) weights."""
+    for start in range(0, size * size, block):
+        pixel = start + tl.arange(0, block)
+        kept = pixel < size * size
+        x, y = pixel % size, pixel // size
+        red, green, blue = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
+        for tap in range(side * side):
+            weight = tl.load(weights + tap)
+            if weight != 0:  # most are 0 in the kernel of a motion
+                v, u = y + tap // side - side // 2, x + tap % side - side // 2
+                r, g, b = load(source + 3 * (within(v, size, 1) * size + within(u, size, 1)), kept)
+                red += weight * r
+                green += weight * g
+                blue += weight * b
+        store(target + 3 * pixel, red, green, blue, kept)
+
+
+@triton.jit
+def gaussian_blur(source, target, plane, given, size, block: tl.constexpr):
+    """Blur across, into a plane of floats, and down, channel by channel; given sigma."""
+    sigma = tl.load(given)
+    radius = tl.ceil(3 * sigma).to(tl.int32)
+    falloff = 0.5 / (sigma * sigma)
+    total = 1.0
+    for tap in range(1, radius + 1):
+        total += 2 * tl.exp(-falloff * (tap * tap))
+    for channel in range(3):
+        for start in range(0, size * size, block):
+            pixel = start + tl.arange(0, block)
+            blurred = _blurred(source + channel, 3, pixel, True, radius, falloff, total, size, block)
+            tl.store(plane + pixel, blurred, mask=pixel < size * size)
+        tl.debug_barrier()
+        for start in range(0, size * size, block):
+            pixel = start + tl.arange(0, block)
+            blurred = _blurred(plane, 1, pixel, False, radius, falloff, total, size, block)
+            tl.store(target + 3 * pixel + channel, byte(blurred), mask=pixel < size * size)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _blurred(source, step, pixel, across: tl.constexpr, radius, falloff, total, size, block: tl.constexpr):
+    """Return levels that are blurred across or down; from one pixel to the next it is `step`."""
+    x, y = pixel % size, pixel // size
+    level = tl.zeros([block], tl.float32)
+    for tap in range(2 * radius + 1):
+        offset = tap - radius
+        weight = tl.exp(-falloff * (offset * offset)) / total
+        there = y * size + within(x + offset, size, 1) if across else within(y + offset, size, 1) * size + x
+        level += weight * tl.load(source + step * there, mask=pixel < size * size, other=0).to(tl.float32)
+    return level
+
+
+# --- noise and holes ---
+
+
+@triton.jit
+def _seed(given):
+    """Return the seed of a sample, which is given as two numbers of 24 bits."""
+    return tl.load(given).to(tl.int64) + tl.load(given + 1).to(tl.int64) * 16777216
+
+
+@triton.jit
+def gaussian_noise(source, target, given, area, block: tl.constexpr):
+    """Add normal noise; given its standard deviation and a seed."""
+    std, seed = tl.load(given), _seed(given + 1)
+    for start in range(0, area, block):
+        pixel = start + tl.arange(0, block)
+        inside = pixel < area
+        red, green, blue = load(source + 3 * pixel, inside)
+        r, g, b, _ = tl.randn4x(seed, pixel)
+        store(target + 3 * pixel, red + std * r, green + std * g, blue + std * b, inside)
+
+
+@triton.jit
+def erase(source, target, given, size, block: tl.constexpr):
+    """Fill a rectangle; given its top, left, height and width, the number of a fill, a level and a seed."""
+    top, left = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
+    bottom, right = top + tl.load(given + 2).to(tl.int32), left + tl.load(given + 3).to(tl.int32)
+    fill, level, seed = tl.load(given + 4).to(tl.int32), tl.load(given + 5), _seed(given + 6)
+    red, green, blue = level, level, level
+    if fill == 1:
+        red, green, blue = mean_color(source, size * size, block)
+    for start in range(0, size * size, block):
+        pixel = start + tl.arange(0, block)
+        kept = pixel < size * size
+        x, y = pixel % size, pixel // size
+        hole = (x >= left) & (x < right) & (y >= top) & (y < bottom)
+        r, g, b = load(source + 3 * pixel, kept)
+        if fill == 2:
+            share_r, share_g, share_b, _ = tl.rand4x(seed, pixel)
+            r, g, b = (
+                tl.where(hole, 255 * share_r, r),
+                tl.where(hole, 255 * share_g, g),
+                tl.where(hole, 255 * share_b, b),
+            )
+        else:
+            r, g, b = tl.where(hole, red, r), tl.where(hole, green, g), tl.where(hole, blue, b)
+        store(target + 3 * pixel, r, g, b, kept)
+
+
+# --- resolution ---
+
+
+@triton.jit
+def downscale(source, target, plane, given, size, block: tl.constexpr):
+    """Resize a channel to a smaller plane and back; given its side, both ratios, and 1 for linear enlargement."""
+    side, shrink, stretch = tl.load(given).to(tl.int32), tl.load(given + 1), tl.load(given + 2)
+    linear = tl.load(given + 3).to(tl.int32)
+    for channel in range(3):
+        _shrink(source + channel, plane, side, shrink, size, block)
+        tl.debug_barrier()
+        for start in range(0, size * size, block):
+            pixel = start + tl.arange(0, block)
+            kept = pixel < size * size
+            x, y = pixel % size, pixel // size
+            if linear == 1:
+                level = _interpolated(plane, x, y, stretch, side, kept)
+            else:
+                u = tl.minimum(tl.floor(x * stretch + 0.5 * stretch).to(tl.int32), side - 1)
+                v = tl.minimum(tl.floor(y * stretch + 0.5 * stretch).to(tl.int32), side - 1)
+                level = tl.load(plane + v * side + u, mask=kept, other=0)
+            tl.store(target + 3 * pixel + channel, byte(level), mask=kept)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _shrink(source, plane, side, ratio, size, block: tl.constexpr):
+    """Resize one channel to (side, side) with a triangular filter, each pixel of which covers two of the result."""
+    taps = tl.ceil(2 * ratio).to(tl.int32)
+    for start in range(0, side * side, block):
+        pixel = start + tl.arange(0, block)
+        x, y = (pixel % side).to(tl.float32), (pixel // side).to(tl.float32)
+        # Where the filter begins, in pixels of the source.
+        from_x, from_y = x * ratio + (0.5 * ratio - 0.5 - ratio), y * ratio + (0.5 * ratio - 0.5 - ratio)
+        left, top = tl.ceil(from_x).to(tl.int32), tl.ceil(from_y).to(tl.int32)
+        level, total = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
+        for down in range(taps):
+            height = _triangle((top + down - from_y) / ratio)
+            row = within(top + down, size, 0) * size
+            for across in range(taps):
+                weight = height * _triangle((left + across - from_x) / ratio)
+                there = source + 3 * (row + within(left + across, size, 0))
+                level += weight * tl.load(there, mask=pixel < side * side, other=0).to(tl.float32)
+                total += weight
+        tl.store(plane + pixel, byte(level / total).to(tl.float32), mask=pixel < side * side)
+
+
+@triton.jit
+def _triangle(position):
+    """Return the height, at a position in 0..2, of a triangle of height 1."""
+    return tl.maximum(1 - tl.abs(position - 1), 0.0)
+
+
+@triton.jit
+def _interpolated(plane, x, y, stretch, side, kept):
+    from_x, from_y = x * stretch + (0.5 * stretch - 0.5), y * stretch + (0.5 * stretch - 0.5)
+    left, top = tl.floor(from_x), tl.floor(from_y)
+    right_share, lower_share = from_x - left, from_y - top
+    u, right = within(left.to(tl.int32), side, 0), within(left.to(tl.int32) + 1, side, 0)
+    v, below = within(top.to(tl.int32), side, 0), within(top.to(tl.int32) + 1, side, 0)
+    upper_left, upper_right = tl.load(plane + v * side + u, mask=kept), tl.load(plane + v * side + right, mask=kept)
+    lower_left = tl.load(plane + below * side + u, mask=kept)
+    lower_right = tl.load(plane + below * side + right, mask=kept)
+    upper = upper_left + right_share * (upper_right - upper_left)
+    lower = lower_left + right_share * (lower_right - lower_left)
+    return upper + lower_share * (lower - upper)
