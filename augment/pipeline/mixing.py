@@ -1,22 +1,26 @@
 """Mix samples and targets with PyTorch, after the DALI graph: the batch stages of a plan.
 
 On a GPU, all threads wait for each other where they launch work, so little is launched for a batch: what is drawn is
-copied for many batches at once, and samples that a stage skips get its op's neutral values, if it has some.
+copied for many batches at once, and one kernel runs mixup and cutmix, one after the other, and mixes the targets. With
+ops of your own, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
 """
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from augment.pipeline.feed import BLOCK, compact, stage_values
+from augment.pipeline.feed import BLOCK, Values, compact, stage_values
+from augment.pipeline.program import runs
 from augment.recipe.op import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.support.errors import UserError
 
 _Values = dict[str, Tensor]
+_KERNEL_OPS = {"mixup", "cutmix"}
 
 
 class Mixer:
@@ -36,8 +40,9 @@ class Mixer:
         self._sampler = Sampler(mixing, seed, rank)
         self._classes = classes
         self._together = together
-        # For each size of images: epoch, first and last sample, and the values of each batch stage.
-        self._drawn: dict[int, tuple[int, int, int, list[_Values]]] = {}
+        self._known = all(stage.steps[0].op.name in _KERNEL_OPS for stage in plan.batch_stages)
+        # For each size of images, by the kernel or not: epoch, first and last sample, and the values of batch stages.
+        self._drawn: dict[tuple[int, bool], tuple[int, int, int, list[_Values]]] = {}
 
     def mix(self, images: Tensor, targets: Tensor, *, epoch: int, start: int) -> tuple[Tensor, Tensor]:
         """Mix a batch, or one view of it.
@@ -53,11 +58,16 @@ class Mixer:
             float32; labels and numbers are mixed in the same shares, (N, K).
         """
         stages = self._sampler.plan.batch_stages
+        by_kernel = self._known and images.permute(0, 2, 3, 1).is_contiguous() and kernel_runs(images.device)
+        given = self._values((images.shape[-1], by_kernel), epoch, start, len(images), images.device)
+        if by_kernel:
+            from augment.pipeline.kernel_mix import mix
+
+            return mix(images, targets, given[0]["records"], self._classes)
         own = targets if targets.is_floating_point() else _one_hot(targets, self._classes)
         # Rolled in the order of memory: CUDA returns rolled images plane by plane.
         partners = images.permute(0, 2, 3, 1).roll(-1, 0).permute(0, 3, 1, 2)
         others = own.roll(-1, 0)
-        given = self._values(images.shape[-1], epoch, start, len(images), images.device)
         for stage, values in zip(stages, given, strict=True):
             applied, step = values.pop("applied", None), stage.steps[0]
             both = images, partners
@@ -74,17 +84,55 @@ class Mixer:
             images, own = mixed, others.lerp(own, share[:, None])
         return images.contiguous(memory_format=torch.channels_last), own
 
-    def _values(self, size: int, epoch: int, start: int, count: int, device: torch.device) -> list[_Values]:
-        """Return what each batch stage is fed, with a mask `applied` if its op has no neutral values."""
-        drawn, first, end, stages = self._drawn.get(size, (-1, 0, 0, []))
+    def _values(
+        self, kind: tuple[int, bool], epoch: int, start: int, count: int, device: torch.device
+    ) -> list[_Values]:
+        """Return what each batch stage is fed, with a mask `applied` if its op has no neutral values.
+
+        Of `kind`, the size of images, and whether a kernel mixes them: it takes `records` of all stages.
+        """
+        drawn, first, end, values = self._drawn.get(kind, (-1, 0, 0, []))
         if epoch != drawn or start < first or start + count > end:
             first, end = start, start + max(count, self._together)
-            draws = self._sampler.draw(epoch, first, end - first)
-            fed = [stage_values(stage, draws, size, neutral=True) for stage in self._sampler.plan.batch_stages]
-            stages = [{name: to_device(value, device) for name, value in values.items()} for values in fed]
-            self._drawn[size] = epoch, first, end, stages
+            draws, (size, by_kernel) = self._sampler.draw(epoch, first, end - first), kind
+            stages = self._sampler.plan.batch_stages
+            fed = [stage_values(stage, draws, size, neutral=True) for stage in stages]
+            if by_kernel:
+                fed = [{"records": np.stack([_records(values, size) for values in fed], axis=1)}]
+            values = [{name: to_device(value, device) for name, value in one.items()} for one in fed]
+            self._drawn[kind] = epoch, first, end, values
         rows = slice(start - first, start - first + count)
-        return [{name: value[rows] for name, value in stage.items()} for stage in stages]
+        return [{name: value[rows] for name, value in stage.items()} for stage in values]
+
+
+def _records(fed: dict[str, Values], size: int) -> Values:
+    """Return what the kernel takes of mixup or cutmix, (N, 6) float32, see `kernel_mix`."""
+    share = fed["share"]
+    records = np.zeros((len(share), 6), np.float32)
+    records[:, 5] = share
+    if "across" in fed:  # a rectangle of the partner
+        for column, mask in ((0, fed["across"]), (2, fed["down"])):
+            records[:, column] = mask.argmax(axis=1)
+            records[:, column + 1] = records[:, column] + mask.sum(axis=1)
+    else:
+        records[:, [1, 3]] = size
+        records[:, 4] = share
+    if "applied" in fed:
+        records[np.logical_not(fed["applied"])] = 0, 0, 0, 0, 0, 1
+    return records
+
+
+@cache
+def kernel_runs(device: torch.device) -> bool:
+    """Return whether a kernel can mix here."""
+
+    def trial() -> None:
+        from augment.pipeline.kernel_mix import mix
+
+        images = torch.zeros(2, 8, 8, 3, device=device).permute(0, 3, 1, 2)
+        mix(images, torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 1, 6, device=device), 2)
+
+    return device.type == "cuda" and runs(trial, "samples are mixed by PyTorch's operators")
 
 
 def _one_hot(targets: Tensor, classes: int) -> Tensor:

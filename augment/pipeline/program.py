@@ -8,6 +8,7 @@ comes with PyTorch for CUDA, and runs on PyTorch's stream, after DALI's graph.
 Noise is drawn in the kernel, by a counter-based generator (Philox) with a seed for each sample and stage.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from logging import getLogger
@@ -195,17 +196,26 @@ def _quantization() -> NDArray[np.float32]:
 
 @cache
 def kernels_run(gpu: int = 0, *, every_op: bool = False) -> bool:
-    """Return whether kernels can be compiled and run on the GPU of that number, by default those of policies."""
-    if not torch.cuda.is_available():
-        return False
-    try:
+    """Return whether programs can be compiled and run on the GPU of that number, by default those of policies."""
+
+    def trial() -> None:
         from augment.pipeline.kernel import launch
 
         image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device=torch.device("cuda", gpu))
         # As for most batches, so that this compiles the kernel that they need.
         programs = torch.zeros(1, 2, device=image.device)
         launch(image, programs, image.float(), [0.0] * 3, [1.0] * 3, stages=1, every_op=every_op, plane=every_op)
+
+    return runs(trial, "recipes run as DALI operators")
+
+
+def runs(trial: Callable[[], None], instead: str) -> bool:
+    """Return whether a trial of a kernel succeeds; log why not, and what is done instead."""
+    if not torch.cuda.is_available():
+        return False
+    try:
+        trial()
     except Exception as error:  # no Triton, no C compiler, an old version, ...
-        log.info("recipes run as DALI operators, as Triton's kernels do not run here: %s", error)
+        log.info("%s, as Triton's kernels do not run here: %s", instead, error)
         return False
     return True

@@ -1,24 +1,32 @@
-"""Compile the kernel for a GPU of compute capability 9.0, which needs none; with an argument, with every op."""
+"""Compile a kernel for a GPU of compute capability 9.0, which needs none: policies, every op, or mixing."""
 
 import sys
+from typing import Any
 
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from augment.pipeline import kernel
+from augment.pipeline import kernel, kernel_mix
 
-POINTERS = {"images": "*u8", "buffers": "*u8", "tables": "*u8", "planes": "*fp32", "programs": "*fp32", "out": "*fp32"}
-COUNTS = {"stages", "numbers", "room", "size"}
+POINTERS = {
+    "images": "*u8", "buffers": "*u8", "tables": "*u8", "planes": "*fp32", "programs": "*fp32", "out": "*fp32",
+    "mixed": "*fp32", "targets": "*i64", "shares": "*fp32", "records": "*fp32",
+}  # fmt: skip
+COUNTS = ("stages", "numbers", "room", "size", "columns")
 
 
-def main(*, every_op: bool) -> None:
-    constants = {"raw": False, "every_op": every_op, "block": kernel._BLOCK}
-    kinds = POINTERS | dict.fromkeys(COUNTS, "i32") | dict.fromkeys(constants, "constexpr")
-    signature = {name: kinds.get(name, "fp32") for name in kernel._run.arg_names}
-    source = ASTSource(fn=kernel._run, signature=signature, constexprs=constants)
+def build(function: Any, constants: dict[str, Any], **kinds: str) -> None:
+    """Compile a kernel; arguments of no other kind are floats."""
+    kinds = POINTERS | dict.fromkeys(COUNTS, "i32") | dict.fromkeys(constants, "constexpr") | kinds
+    signature = {name: kinds.get(name, "fp32") for name in function.arg_names}
+    source = ASTSource(fn=function, signature=signature, constexprs=constants)
     compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": kernel._WARPS})
 
 
 if __name__ == "__main__":
-    main(every_op="every op" in sys.argv)
+    if sys.argv[1] == "mixing":
+        build(kernel_mix._mix, {"labels": False, "block": kernel_mix._BLOCK}, images="*fp32")
+        build(kernel_mix._mix, {"labels": True, "block": kernel_mix._BLOCK}, images="*fp32", targets="*fp32")
+    else:
+        build(kernel._run, {"raw": False, "every_op": sys.argv[1] == "every op", "block": kernel._BLOCK})

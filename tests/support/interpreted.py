@@ -1,8 +1,11 @@
 """Run programs in Triton's interpreter, which must be switched on before Triton is imported: a process of its own.
 
-Prints JSON: how far the kernel is from DALI's operators, for each case, and whether a loader resumes; with the argument
-"local", how far each local op is from them; with "noise", statistics of noise; with "large", the levels of a large
-image after a change of contrast.
+Prints JSON: how far the kernel is from DALI's operators, for each case, and whether a loader resumes; with an argument:
+
+- local: how far each local op is from them.
+- noise: statistics of noise.
+- mixed: how far mixed batches are from those of PyTorch's operators.
+- large: the levels of a large image after a change of contrast.
 """
 
 import json
@@ -22,9 +25,10 @@ from pipelines import SEED, Pixels, plan_of, run
 
 from augment import load_recipe
 from augment.data.dataset import Split
-from augment.pipeline import build, transform
+from augment.pipeline import build, kernel_mix, mixing, transform
 from augment.pipeline import kernel as kernels
 from augment.pipeline.loader import Loader
+from augment.pipeline.mixing import Mixer
 from augment.pipeline.program import Program
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
@@ -171,6 +175,31 @@ def noise() -> dict[str, Any]:
     }
 
 
+def mixed() -> dict[str, float]:
+    """Return how far images and targets that the kernel mixes are from those that PyTorch's operators mix."""
+    kernel_mix._BLOCK = 1024  # several for an image
+    images = torch.rand(5, SIZE, SIZE, 3).permute(0, 3, 1, 2)
+    classes, labels = torch.tensor([2, 0, 1, 1, 2]), torch.rand(5, 4)
+    either = {"one_of": {"p": 0.8, "steps": {"mixup": {}, "cutmix": {}}}}
+    found = {}
+    for name, steps in {"either": either, "both": {"cutmix": {"p": 0.6}, "mixup": {"p": 0.6}}}.items():
+        for half in (False, True):
+            batch = images.half() if half else images
+            for targets in (classes, labels):
+                mixer = Mixer(plan_of(steps, "train", SIZE), seed=SEED, rank=0, classes=3)
+                results = []
+                for by_kernel in (False, True):
+                    mixing.kernel_runs = lambda device, by_kernel=by_kernel: by_kernel
+                    results.append([mixer.mix(batch, targets, epoch=2, start=start) for start in (0, 5)])
+                    assert results[-1][0][0].is_contiguous(memory_format=torch.channels_last)
+                    assert not torch.equal(results[-1][0][0], batch)
+                for number, result in enumerate(("images", "targets")):
+                    apart = [(one[number] - other[number]).abs().max() for one, other in zip(*results, strict=True)]
+                    key = f"{name}, {result}{', half' if half and not number else ''}"
+                    found[key] = max(found.get(key, 0.0), *map(float, apart))
+    return found
+
+
 def large() -> list[int]:
     """Return the levels of an image of one bright level, whose sum is beyond an int32, after its contrast is halved."""
     kernels._BLOCK = 2**20  # blocks as large as they can be take the least time here
@@ -194,5 +223,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    known = {"large": large, "local": local, "noise": noise}
+    known = {"large": large, "local": local, "noise": noise, "mixed": mixed}
     json.dump(known[sys.argv[1]](), sys.stdout) if sys.argv[1:] else main()

@@ -217,9 +217,10 @@ def test_mixing_never_waits_for_the_gpu() -> None:
     plan = plan_of({"one_of": {"p": 0.5, "steps": {"mixup": {}, "cutmix": {}}}})
     mixer = Mixer(plan, seed=SEED, rank=0, classes=3)
     images, targets = torch.rand(7, 3, SIZE, SIZE, device="cuda"), torch.zeros(7, dtype=torch.int64, device="cuda")
-    mixer.mix(images, targets, epoch=0, start=0)  # the first time memory is pinned
-    with refuse_waiting():
-        mixer.mix(images, targets, epoch=0, start=7)
+    for given in (images, images.contiguous(memory_format=torch.channels_last)):  # by operators, and by a kernel
+        mixer.mix(given, targets, epoch=0, start=0)  # the first time memory is pinned
+        with refuse_waiting():
+            mixer.mix(given, targets, epoch=0, start=7)
 
 
 def test_shares_do_not_depend_on_the_batch_size(varied: Split, device: torch.device) -> None:

@@ -116,6 +116,11 @@ def test_noise_of_the_kernel_in_an_interpreter() -> None:
     assert found["seeds"] == 4  # two samples of two epochs
 
 
+def test_the_kernel_mixes_as_operators_do_in_an_interpreter() -> None:
+    for name, off in interpreted("mixed").items():
+        assert off < (1e-3 if "half" in name else 1e-6), name
+
+
 def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None:
     plan = build_plan(load_recipe("strong", "aug.train.erase.p=1").aug, "train")
     program, sampler = Program.of(plan), Sampler(plan, 3, rank=1)
@@ -125,12 +130,11 @@ def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None
     assert len(np.unique(np.concatenate([first, second]), axis=0)) == 80
 
 
-@pytest.mark.parametrize("every_op", [False, True])
-def test_the_kernel_compiles_for_a_gpu(every_op: bool) -> None:
+@pytest.mark.parametrize("kernel", ["policies", "every op", "mixing"])
+def test_kernels_compile_for_a_gpu(kernel: str) -> None:
     pytest.importorskip("triton")
     script = Path(__file__).parents[2] / "support" / "compiled.py"
-    arguments = [sys.executable, str(script), *(["every op"] if every_op else [])]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, str(script), kernel], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
