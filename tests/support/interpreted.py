@@ -106,6 +106,7 @@ LOCAL: dict[str, tuple[int, dict[str, Any]]] = {
     "blur": (25, {"gaussian_blur": {"p": 0.8}}),
     "blur wider than the image": (25, {"gaussian_blur": {"sigma_range": [9, 12]}}),
     "motion": (25, {"motion_blur": {"p": 0.8}}),
+    "motion wider than the image": (13, {"motion_blur": {"length_range": [29, 31]}}),
     "nearest": (32, {"downscale": {"scale_range": [0.1, 1]}}),
     "linear": (25, {"downscale": {"interpolation": "linear", "p": 0.8}}),
     "hole": (25, {"erase": {"level": 99, "p": 0.8}}),
