@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import sleep
+from traceback import clear_frames
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -267,9 +268,15 @@ class CudaBackend:
 
 
 def _failure(error: BaseException) -> UncapturableError:
-    """Return what to raise for an error while recording: by the first one, as ending a failed recording fails, too."""
+    """Return what to raise for an error while recording: by the first one, as ending a failed recording fails, too.
+
+    What the failed work has left in its frames is dropped: where a part of its autograd graph is left, the gradients of
+    the next recording would be added on the stream of this one.
+    """
+    clear_frames(error.__traceback__)
     while error.__context__ is not None:
         error = error.__context__
+        clear_frames(error.__traceback__)
     reason = first_line(error)
     return (DisturbedError if any(text in reason for text in _DISTURBED) else UncapturableError)(reason)
 

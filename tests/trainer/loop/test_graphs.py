@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NoReturn, cast
+from weakref import ref
 
 import pytest
 import torch
@@ -195,6 +196,25 @@ def test_the_first_error_says_whether_the_work_or_another_thread_ended_a_recordi
         failure = _failure(error)
     assert str(failure) == first.splitlines()[0]
     assert isinstance(failure, DisturbedError) is disturbed
+
+
+def test_nothing_of_a_failed_recording_is_kept() -> None:
+    kept = []
+
+    def work() -> None:
+        result = torch.zeros(1)
+        kept.append(ref(result))
+        raise RuntimeError(INVALIDATED)
+
+    try:
+        try:
+            work()
+        finally:
+            raise RuntimeError(INVALIDATED)
+    except RuntimeError as error:
+        failure = _failure(error)
+        assert kept[0]() is None
+        assert isinstance(failure, DisturbedError)
 
 
 class FakeStream:
