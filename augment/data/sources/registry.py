@@ -245,7 +245,7 @@ def forget_changed(wanted: Source | None = None) -> None:
         (source != kept and ObjectName in map(type, vars(source).values()))
         or _state(source, folder) != state
         or list(map(id, source.own_code())) != list(map(id, code))
-        for (source, folder), (state, code) in _STATES.items()
+        for (source, folder), (state, code) in list(_STATES.items())  # other threads may load meanwhile
     ):
         for loaded in (_select, _load):
             loaded.cache_clear()
