@@ -161,7 +161,6 @@ def make_loader(
     """
     from augment.cli.compose import with_data
     from augment.data.sources import forget_changed, load_dataset
-    from augment.params import Count
     from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device, warn_of_ranks
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
@@ -170,8 +169,10 @@ def make_loader(
     from augment.support.errors import UserError
     from augment.support.timing import cores
 
-    check_arguments(recipe, batch_size=batch_size, rank=rank, seed=seed, threads=threads, world_size=world_size)
-    Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
+    numbers = {"batch_size": batch_size, "rank": rank, "seed": seed, "threads": threads, "world_size": world_size}
+    check_arguments(recipe, drop_last=drop_last, half=half, **numbers)
+    if rank >= world_size:
+        raise UserError(f"rank: {rank} of world_size={world_size} is not allowed. Allowed: 0 to {world_size - 1}.")
     named: object = data
     if not isinstance(named, str | None):
         own = "a Dataset of your own is data='own', train=DATASET"

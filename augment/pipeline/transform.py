@@ -82,7 +82,7 @@ class Transform:
         half: bool = False,
         threads: int | None = None,
     ) -> None:
-        check_arguments(recipe, classes=classes, rank=rank, seed=seed, threads=threads)
+        check_arguments(recipe, classes=classes, half=half, rank=rank, seed=seed, threads=threads)
         self.plan = build_plan(recipe.aug, split)
         self.position = 0
         self._device = torch_device(device)

@@ -213,7 +213,7 @@ def _advice(root: Path, found: dict[str, Path]) -> str:
         if split in splits and splits[split].name != split
     )
     if len(splits) == 2:
-        return f" Did you mean {meant}? Otherwise: {CUT}."
+        return f" Did you mean {meant}? Otherwise: {CUT}." if meant else " Allowed: one of these."
     if "train" in splits:
         return f" Allowed: {meant and f'{meant} with '}{CUT}."
     lists = sorted(file for file in root.iterdir() if file.suffix.lower() in (".csv", ".tsv"))

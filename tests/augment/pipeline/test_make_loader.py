@@ -13,21 +13,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from red_and_blue import CPU, SIZE, loader_of, write_folder
+from red_and_blue import CPU, SIZE, loader_of
 
 import augment
 from augment import Recipe, UserError
 from augment.data.sources import load_dataset, parse_data
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def recipe() -> Recipe:
-    return augment.load_recipe("imagenette", f"aug.size={SIZE}")
 
 
 def test_data_that_have_changed_are_loaded_again(
@@ -184,7 +174,7 @@ def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) ->
         ("folder", {"root": "x", "fraction": 2}, "data.fraction: 2 is not allowed."),
         ("folder", {"root": Path("/none/at/all")}, "data.root=/none/at/all: there is no such folder"),
         (None, {"split": "vall"}, "split=vall: unknown name. Did you mean 'val'? Allowed: train, val."),
-        (None, {"device": "tpu"}, "device=tpu: is not allowed. Allowed: cpu, cuda, cuda:N."),
+        (None, {"device": "tpu"}, "device: 'tpu' is not allowed. Allowed: cpu, cuda, cuda:N."),
     ],
 )
 def test_loaders_that_are_not_allowed(recipe: Recipe, data: str | None, options: dict[str, Any], message: str) -> None:
