@@ -179,15 +179,15 @@ def make_loader(
         raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     try:
-        source = with_data(recipe, data, settings).source()
+        source = with_data(recipe, data, settings).source(needs_train=split == "train")
     except UserError:
         refuse_misspelled(settings, make_loader.__annotations__.keys() - {"settings", "return"})
         raise
     forget_changed(source)
     dataset = load_dataset(source, needs_val=False)
-    if split == "val" and not len(dataset.val):
+    if split == "val" and not (source.only_val or len(dataset.val)):
         dataset = load_dataset(source)  # says what is missing
-    chosen = dataset.train if split == "train" else dataset.val
+    chosen = dataset.train if split == "train" or source.only_val else dataset.val
     if split == "train":
         warn_of_ranks(rank=rank, world_size=world_size)
     threads = threads or min(16, cores())

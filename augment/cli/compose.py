@@ -239,8 +239,8 @@ class Recipe:
     def __repr__(self) -> str:
         return f"Recipe({self.plain.get('aug')})"
 
-    def source(self) -> "Source":
-        """Check the section `data` and return the source of images.
+    def source(self, *, needs_train: bool = True) -> "Source":
+        """Check the section `data` and return the source of images; see `parse_data`.
 
         Raises:
             UserError: an unknown source or setting, a missing one, a value that is not allowed, a bad plugin.
@@ -249,7 +249,7 @@ class Recipe:
         from augment.data.sources import parse_data
 
         load_plugins(self.plugins, "plugins")
-        return parse_data(self.plain.get("data"))
+        return parse_data(self.plain.get("data"), needs_train=needs_train)
 
 
 def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> Recipe:

@@ -84,6 +84,11 @@ def scan_flat(root: Path) -> Dataset | None:
     return Dataset((root.absolute().name,), _split([_find(root)]), NO_VAL)
 
 
+def has_only(root: Path, name: str) -> bool:
+    """Whether the only visible folder in a folder has this name."""
+    return root.is_dir() and list(_folders(root)) == [name]
+
+
 def scan_split(root: Path, classes: Sequence[str]) -> Split:
     """List the images of one split, root/<class>/* or root/val/<class>/*, whose classes are known.
 

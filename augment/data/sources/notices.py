@@ -16,6 +16,7 @@ from augment.data.copies import group_copies
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
 from augment.data.faults import CONVERT
 from augment.data.formats.shards import find_shards
+from augment.params import Count, Flag
 from augment.support.errors import UserError
 from augment.support.files import digest
 from augment.support.text import amount, list_some, plural
@@ -23,6 +24,17 @@ from augment.support.text import amount, list_some, plural
 logger = logging.getLogger(__name__)
 
 _PACKAGE = __name__.partition(".")[0]
+
+# Settings of the sources whose images are checked.
+SKIP_BAD = Flag(default=False, doc="leave out images that cannot be decoded, instead of an error")
+MAX_BAD = Count(
+    default=100,
+    within=(0, 10**9),
+    doc=(
+        "with skip_bad: maximum number of images that may turn bad during training and are replaced by others of "
+        "their classes"
+    ),
+)
 
 
 def check_images(
