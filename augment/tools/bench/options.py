@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from augment.cli.compose import compose_recipe
-from augment.cli.parser import Parser, add_measuring_flags, whole_number
+from augment.cli.parser import Parser, add_measuring_flags, flags_in, whole_number
 from augment.data.dataset import ImageRef
 from augment.data.sources import Source, load_dataset
 from augment.recipe.steps import Aug
@@ -76,7 +76,7 @@ def parse_options(arguments: Sequence[str], description: str) -> BenchOptions:
         UserError: a flag or an override is wrong.
     """
     flags, overrides = _parser(description).split(arguments)
-    _refuse_unused([token.split("=")[0] for token in arguments])
+    _refuse_unused(flags_in(arguments))
     recipe = compose_recipe(overrides)
     names = [token.split("=", 1)[1] for token in overrides if token.lstrip("+").startswith("aug=")]
     # The settings of the recipe apply to the others, too; its steps do not.
@@ -88,7 +88,7 @@ def parse_options(arguments: Sequence[str], description: str) -> BenchOptions:
     return BenchOptions(recipe.aug, names[-1] if names else "no recipe", recipe.source(), also, flags)
 
 
-def _refuse_unused(given: Sequence[str]) -> None:
+def _refuse_unused(given: set[str]) -> None:
     """Refuse flags that the chosen comparison does not use."""
     if "--model" in given and "--peers" not in given:
         raise UserError("--model: no model is trained. Allowed: with --peers.")
