@@ -111,7 +111,7 @@ class Transform:
 
         Returns:
             Without targets (N, 3, size, size) float32 or float16, normalized, in channels_last memory; a tuple of them
-            if the recipe makes several views. With targets a `Batch`, whose indices are places in this batch.
+            if the recipe makes several views. With targets a `Batch`, whose indices are positions in this batch.
 
         Raises:
             UserError: images or targets that are not as above, or missing targets.
