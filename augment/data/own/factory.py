@@ -29,7 +29,7 @@ class ObjectName(str):
     found: object
 
 
-def name_of(found: object) -> str:
+def object_name(found: object) -> str:
     """Return a name from which `find_object` returns the object: "module.name", or an `ObjectName`."""
     name = f"{getattr(found, '__module__', None)}.{getattr(found, '__qualname__', None)}"
     if find_imported(name) is not found:

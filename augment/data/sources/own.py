@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.data.dataset import Dataset
-from augment.data.own.factory import ObjectName, SequenceFactory, find_imported, name_of
+from augment.data.own.factory import ObjectName, SequenceFactory, find_imported, object_name
 from augment.data.sources.notices import MAX_BAD, SKIP_BAD, check_images
 from augment.data.sources.registry import LabeledSource, source
 from augment.params import IMPORTS, Count, OptionMap, Text, setting
@@ -22,7 +22,7 @@ class Code(Text):
 
     def _convert(self, value: object) -> str | None:
         plain = isinstance(value, str | int | float | Mapping | None)
-        return super()._convert(value if plain else name_of(value))
+        return super()._convert(value if plain else object_name(value))
 
 
 @source("own")
