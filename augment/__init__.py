@@ -65,23 +65,21 @@ __all__ = [
 
 # Where each name is declared, for `__getattr__`.
 _MODULES = {
-    "augment.cli.compose": ("Recipe",),
-    "augment.data.dataset": ("Dataset", "Split"),
-    "augment.data.sources.registry": ("LabeledSource", "Source", "source"),
-    "augment.params": (
-        *("Channels", "Choice", "Count", "Flag", "Number", "OptionMap", "Param", "Range", "Text", "Texts", "setting"),
-    ),
-    "augment.pipeline.batch": ("Batch",),
-    "augment.pipeline.loader": ("Loader",),
-    "augment.pipeline.transform": ("Transform",),
-    "augment.recipe.op": ("batch", "color", "crop", "geometry", "local", "numpy_op", "policy", "torch_op"),
-    "augment.support.errors": ("UserError",),
+    "augment.cli.compose": "Recipe",
+    "augment.data.dataset": "Dataset Split",
+    "augment.data.sources.registry": "LabeledSource Source source",
+    "augment.params": "Channels Choice Count Flag Number OptionMap Param Range Text Texts setting",
+    "augment.pipeline.batch": "Batch",
+    "augment.pipeline.loader": "Loader",
+    "augment.pipeline.transform": "Transform",
+    "augment.recipe.op": "batch color crop geometry local numpy_op policy torch_op",
+    "augment.support.errors": "UserError",
 }
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'augment' has no attribute '{name}'")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
@@ -234,7 +234,7 @@ class Recipe:
     aug: Aug
     seed: int
     plugins: tuple[str, ...]
-    plain: Mapping[str, Any] = field(repr=False)
+    plain: Mapping[str, Any]
 
     def __repr__(self) -> str:
         return f"Recipe({self.plain.get('aug')})"
