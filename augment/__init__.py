@@ -172,9 +172,10 @@ def make_loader(
     if rank >= world_size:
         raise UserError(f"rank: {rank} of world_size={world_size} is not allowed. Allowed: 0 to {world_size - 1}.")
     named: object = data
-    if not isinstance(named, str | None):
-        own = "a Dataset of your own is data='own', train=DATASET"
-        raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
+    if not isinstance(named, str | None) or "/" in (named or ""):
+        shown = repr(named) if isinstance(named, str | Path) else type(named).__name__
+        others = "data='folder', root=DIR; a Dataset of your own is data='own', train=DATASET"
+        raise UserError(f"data: {shown} is not allowed. Allowed: the name of a source, as in {others}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     try:
         source = with_data(recipe, data, settings).source(needs_train=split == "train")

@@ -143,9 +143,10 @@ def test_threads_compose_recipes_of_their_own() -> None:
         ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what augment.load_recipe returns."),
         (
             {"data": [1]},
-            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own', "
-            "train=DATASET.",
+            "data: list is not allowed. Allowed: the name of a source, as in data='folder', root=DIR; a Dataset of "
+            "your own is data='own', train=DATASET.",
         ),
+        ({"data": "./photos"}, "data: './photos' is not allowed. Allowed: the name of a source, as in data='folder', "),
     ],
 )
 def test_arguments_of_a_loader_that_are_not_allowed(
