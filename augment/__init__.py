@@ -65,23 +65,21 @@ __all__ = [
 
 # Where each name is declared, for `__getattr__`.
 _MODULES = {
-    "augment.cli.compose": ("Recipe",),
-    "augment.data.dataset": ("Dataset", "Split"),
-    "augment.data.sources.registry": ("LabeledSource", "Source", "source"),
-    "augment.params": (
-        *("Channels", "Choice", "Count", "Flag", "Number", "OptionMap", "Param", "Range", "Text", "Texts", "setting"),
-    ),
-    "augment.pipeline.batch": ("Batch",),
-    "augment.pipeline.loader": ("Loader",),
-    "augment.pipeline.transform": ("Transform",),
-    "augment.recipe.op": ("batch", "color", "crop", "geometry", "local", "numpy_op", "policy", "torch_op"),
-    "augment.support.errors": ("UserError",),
+    "augment.cli.compose": "Recipe",
+    "augment.data.dataset": "Dataset Split",
+    "augment.data.sources.registry": "LabeledSource Source source",
+    "augment.params": "Channels Choice Count Flag Number OptionMap Param Range Text Texts setting",
+    "augment.pipeline.batch": "Batch",
+    "augment.pipeline.loader": "Loader",
+    "augment.pipeline.transform": "Transform",
+    "augment.recipe.op": "batch color crop geometry local numpy_op policy torch_op",
+    "augment.support.errors": "UserError",
 }
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'augment' has no attribute '{name}'")
 
@@ -161,7 +159,6 @@ def make_loader(
     """
     from augment.cli.compose import with_data
     from augment.data.sources import forget_changed, load_dataset
-    from augment.params import Count
     from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device, warn_of_ranks
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
@@ -170,23 +167,26 @@ def make_loader(
     from augment.support.errors import UserError
     from augment.support.timing import cores
 
-    check_arguments(recipe, batch_size=batch_size, rank=rank, seed=seed, threads=threads, world_size=world_size)
-    Count(within=(0, world_size - 1), doc="").parse(rank, "rank")
+    numbers = {"batch_size": batch_size, "rank": rank, "seed": seed, "threads": threads, "world_size": world_size}
+    check_arguments(recipe, drop_last=drop_last, half=half, **numbers)
+    if rank >= world_size:
+        raise UserError(f"rank: {rank} of world_size={world_size} is not allowed. Allowed: 0 to {world_size - 1}.")
     named: object = data
-    if not isinstance(named, str | None):
-        own = "a Dataset of your own is data='own', train=DATASET"
-        raise UserError(f"data: {type(named).__name__} is not allowed. Allowed: the name of a source; {own}.")
+    if not isinstance(named, str | None) or "/" in (named or ""):
+        shown = repr(named) if isinstance(named, str | Path) else type(named).__name__
+        others = "data='folder', root=DIR; a Dataset of your own is data='own', train=DATASET"
+        raise UserError(f"data: {shown} is not allowed. Allowed: the name of a source, as in {others}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     try:
-        source = with_data(recipe, data, settings).source()
+        source = with_data(recipe, data, settings).source(needs_train=split == "train")
     except UserError:
         refuse_misspelled(settings, make_loader.__annotations__.keys() - {"settings", "return"})
         raise
     forget_changed(source)
     dataset = load_dataset(source, needs_val=False)
-    if split == "val" and not len(dataset.val):
+    if split == "val" and not (source.only_val or len(dataset.val)):
         dataset = load_dataset(source)  # says what is missing
-    chosen = dataset.train if split == "train" else dataset.val
+    chosen = dataset.train if split == "train" or source.only_val else dataset.val
     if split == "train":
         warn_of_ranks(rank=rank, world_size=world_size)
     threads = threads or min(16, cores())

@@ -50,26 +50,22 @@ __all__ = [
 
 # Where each name is declared, for `__getattr__`.
 _MODULES = {
-    "trainer.callbacks.recorder": ("Recorder",),
-    "trainer.callbacks.registry": ("configurable",),
-    "trainer.cli.jobs": ("train",),
+    "trainer.callbacks.recorder": "Recorder",
+    "trainer.callbacks.registry": "configurable",
+    "trainer.cli.jobs": "train",
     "trainer.loop.callback": (
-        *("Callback", "CancelBatch", "CancelEpoch", "CancelFit", "CancelStep", "CancelTrain", "CancelValidate"),
-        "RunDescription",
+        "Callback CancelBatch CancelEpoch CancelFit CancelStep CancelTrain CancelValidate RunDescription"
     ),
-    "trainer.loop.learner": ("Learner",),
-    "trainer.loop.settings": ("LoopSettings",),
-    "trainer.models.registry": (
-        "Model",
-        "model",
-    ),
-    "trainer.run.summary": ("Summary",),
+    "trainer.loop.learner": "Learner",
+    "trainer.loop.settings": "LoopSettings",
+    "trainer.models.registry": "Model model",
+    "trainer.run.summary": "Summary",
 }
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'trainer' has no attribute '{name}'")
 

@@ -110,17 +110,17 @@ class BenchReport:
         save_figure(draw_bars(self.results, self.headline, self._note, self.beyond), folder / f"{self.name}.png", DPI)
 
     def finish(self, folder: Path | None) -> None:
-        """Write the files, to a new folder in outputs if none is given, and print the table.
+        """Print the table, and write the files, to a new folder in outputs if none is given.
 
         Raises:
             UserError: the files cannot be written.
         """
         folder = folder or Path("outputs") / f"bench-{datetime.now():%Y-%m-%d-%H-%M-%S}"
-        with writing(f"--out {folder}"):
-            self.write(folder)
         console = table_console()
         console.print(self.table())
         if warning := contention_warning(self.results):
             console.print(warning, style="red", highlight=False, soft_wrap=True)
+        with writing(f"--out {folder}"):  # the table is printed in any case
+            self.write(folder)
         for line in (*self.lines, f"{folder}/{self.name}.json, {self.name}.png"):
             console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 # Hydra's name for a recipe that is not in a file of conf/aug.
 _GIVEN = "given"
+
+# Hydra's state is global: threads that compose take turns.
+_COMPOSING = RLock()
 
 SECTIONS = ("data", "model", "aug", "fit", "callbacks", "run")
 
@@ -112,11 +116,12 @@ def _stored(aug: Mapping[str, Any] | None) -> Iterator[list[str]]:
         yield []
         return
     store = ConfigStore.instance()
-    store.store(_GIVEN, OmegaConf.create(dict(aug)), group="aug")
-    try:
-        yield [f"+aug={_GIVEN}"]
-    finally:
-        del store.repo["aug"][f"{_GIVEN}.yaml"]
+    with _COMPOSING:
+        store.store(_GIVEN, OmegaConf.create({"aug": dict(aug)}).aug, group="aug")
+        try:
+            yield [f"+aug={_GIVEN}"]
+        finally:
+            del store.repo["aug"][f"{_GIVEN}.yaml"]
 
 
 def read_aug(file: Path) -> dict[str, Any]:
@@ -153,14 +158,15 @@ def compose_hydra(tokens: Sequence[str], *, config_name: str = "config") -> Dict
 @contextmanager
 def _hydra() -> Iterator[None]:
     """Initialize Hydra with the files of conf/ and the user's own, then restore the Hydra that was running before."""
-    register_folders()
-    running = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
-            yield
-    finally:
-        GlobalHydra.instance().hydra = running
+    with _COMPOSING:
+        register_folders()
+        running = GlobalHydra.instance().hydra
+        GlobalHydra.instance().clear()
+        try:
+            with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
+                yield
+        finally:
+            GlobalHydra.instance().hydra = running
 
 
 def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
@@ -228,13 +234,13 @@ class Recipe:
     aug: Aug
     seed: int
     plugins: tuple[str, ...]
-    plain: Mapping[str, Any] = field(repr=False)
+    plain: Mapping[str, Any]
 
     def __repr__(self) -> str:
         return f"Recipe({self.plain.get('aug')})"
 
-    def source(self) -> "Source":
-        """Check the section `data` and return the source of images.
+    def source(self, *, needs_train: bool = True) -> "Source":
+        """Check the section `data` and return the source of images; see `parse_data`.
 
         Raises:
             UserError: an unknown source or setting, a missing one, a value that is not allowed, a bad plugin.
@@ -243,7 +249,7 @@ class Recipe:
         from augment.data.sources import parse_data
 
         load_plugins(self.plugins, "plugins")
-        return parse_data(self.plain.get("data"))
+        return parse_data(self.plain.get("data"), needs_train=needs_train)
 
 
 def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> Recipe:

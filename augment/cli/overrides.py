@@ -44,12 +44,10 @@ def normalize(tokens: Sequence[str]) -> list[str]:
         UserError: an override cannot be parsed.
     """
     groups, defaults = group_names(), default_groups()
-    return [token if token.startswith("-") else _normalize(token, groups, defaults) for token in tokens]
+    return [_normalize(token, groups, defaults) if is_override(token) else token for token in tokens]
 
 
 def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> str:
-    if not _is_override(token):
-        return token
     token = _readable(token)
     override = parse(token)
     key = key_of(override)
@@ -94,8 +92,9 @@ def _readable(token: str) -> str:
     return f'{key}="{value}"' if equals and _TO_QUOTE.fullmatch(value) else f"{key}{equals}{value}"
 
 
-def _is_override(token: str) -> bool:
-    return "=" in token or token.startswith("~")
+def is_override(token: str) -> bool:
+    """Whether an argument is an override, rather than a flag or a bare name."""
+    return not token.startswith("-") and ("=" in token or token.startswith("~"))
 
 
 def parse(token: str) -> Override:
@@ -144,7 +143,7 @@ def refuse_words(tokens: Iterable[str]) -> None:
     for token in tokens:
         if not isinstance(token, str):
             raise UserError(f'{token!r} is not an override. Allowed: text, such as "aug.size=160".')
-        if not _is_override(token) or token.startswith("-"):
+        if not is_override(token):
             raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
 
 
@@ -155,7 +154,7 @@ def refuse_sweeps(tokens: Sequence[str]) -> None:
         UserError: one does.
     """
     for token in tokens:
-        if _is_override(token) and parse(token).is_sweep_override():
+        if is_override(token) and parse(token).is_sweep_override():
             shown = token.removeprefix("++")
             raise UserError(
                 f"{shown}: several values make a sweep, which only `python -m trainer -m` runs.{_one_value(shown)}"

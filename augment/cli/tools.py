@@ -77,8 +77,8 @@ def run_tool(package: str, arguments: Sequence[str]) -> int:
         if name in ("-h", "--help"):
             sys.stdout.write(
                 f"usage: python -m {package} TOOL ...\n\ntools:\n{list_tools(package)}{list_own_files()}\n"
+                f"`python -m {package} TOOL --help` describes a tool.\n"
             )
-            sys.stdout.write(f"`python -m {package} TOOL --help` describes a tool.\n")
             return 0 if arguments else USAGE
         tools = find_tools(package)
         if name not in tools:

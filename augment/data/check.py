@@ -164,8 +164,8 @@ def leave_out(
     Args:
         split: the images.
         name: the split's name in messages, "train" or "val".
-        skip_bad: the value of the key data.skip_bad: drop bad files with a notice in the log, instead of raising.
         problems: those of its images that cannot be decoded.
+        skip_bad: the value of the key data.skip_bad: drop bad files with a notice in the log, instead of raising.
         cache: see `examine_files`.
 
     Raises:

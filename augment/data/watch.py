@@ -1,9 +1,11 @@
-"""Detect files that are replaced while a run reads them, by size and modification time."""
+"""Detect files and folders that change, by size and modification time."""
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISDIR
 from threading import Thread
 
 import numpy as np
@@ -12,6 +14,25 @@ from numpy.typing import NDArray
 from augment.data.dataset import ImageRef
 
 logger = logging.getLogger(__name__)
+
+_DEPTH = 2  # the folders of classes, in those of splits
+
+
+def state_of(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """Return name, size and time of change of files and folders, and of the folders down to `_DEPTH` below them."""
+    found: list[tuple[str, int, int]] = []
+    for below in range(_DEPTH + 1):
+        inside: list[Path] = []
+        for path in paths:
+            with suppress(OSError, ValueError):  # not a path, or one that is gone
+                stat = os.stat(path)
+                is_folder = S_ISDIR(stat.st_mode)
+                found.append((str(path), 0 if is_folder else stat.st_size, stat.st_mtime_ns))
+                if is_folder and below < _DEPTH:  # the lowest may hold a million images
+                    with os.scandir(path) as entries:
+                        inside += [Path(entry.path) for entry in entries if entry.is_dir()]
+        paths = sorted(inside)
+    return found
 
 
 class Watch:

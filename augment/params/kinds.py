@@ -75,7 +75,10 @@ class Text(Param[str]):
         """Validate text as `Param.parse` does; the error about a long one does not repeat it."""
         if isinstance(value, str) and len(value) > _MAX_TEXT:
             raise UserError(f"{key}: {len(value):,} characters. Allowed: at most {_MAX_TEXT:,}.")
-        return super().parse(value, key)
+        try:
+            return super().parse(value, key)
+        except UserError as error:  # "text" alone says little
+            raise UserError(f"{str(error)[:-1]} ({self.doc}).") from None
 
     def _allowed(self) -> str:
         return "text"

@@ -5,48 +5,60 @@ import os
 import re
 from collections.abc import Iterable
 from math import inf
+from typing import Any
 
 import torch
 from torch import distributed as dist
 
 from augment.data.sources import SOURCES
-from augment.params import Count, settings
+from augment.params import Count, Flag, Param, settings
 from augment.support.errors import UserError, nearest
 from augment.support.process import launched
 from augment.support.text import amount
 
 logger = logging.getLogger(__name__)
 
-_NUMBERS = {
+_ARGUMENTS: dict[str, Param[Any]] = {
     "batch_size": Count(within=(1, 10**6), doc=""),
     "classes": Count(optional=True, within=(1, 10**6), doc=""),
+    "drop_last": Flag(doc=""),
+    "half": Flag(doc=""),
     "rank": Count(doc=""),
     "seed": Count(optional=True, within=(-inf, inf), doc=""),
     "threads": Count(optional=True, within=(1, 1024), doc=""),
     "world_size": Count(within=(1, 10**6), doc=""),
 }
 
+# Arguments of PyTorch's DataLoader, and what there is in their place.
+_OF_DATALOADERS = {
+    "num_workers": "threads=N, threads of the CPU",
+    "pin_memory": "device='cuda', where batches are made",
+    "shuffle": "split='train', which is shuffled, or split='val', which is not",
+}
 
-def check_arguments(recipe: object, **numbers: int | None) -> None:
-    """Check a recipe, and numbers by their names.
+
+def check_arguments(recipe: object, **arguments: object) -> None:
+    """Check a recipe, and other arguments by their names.
 
     Raises:
         UserError: one is not allowed.
     """
     if not hasattr(recipe, "aug"):
         raise UserError(f"recipe: {recipe!r:.80} is not allowed. Allowed: what augment.load_recipe returns.")
-    for name, value in numbers.items():
-        _NUMBERS[name].parse(value, name)
+    for name, value in arguments.items():
+        _ARGUMENTS[name].parse(value, name)
 
 
 def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
-    """Refuse names that no source has as settings, and that are nearer to an argument of the function that takes both.
+    """Refuse names that no source has as settings, and that mean an argument of the function that takes both.
 
     Raises:
         UserError: names the argument.
     """
     known = {name for source in SOURCES.values() for name in settings(source)}
     for name in given:
+        if name in _OF_DATALOADERS:
+            raise UserError(f"{name}: unknown argument. Allowed: {_OF_DATALOADERS[name]}.")
         meant = nearest(name, arguments)
         if name not in known and meant and meant == nearest(name, [*known, *arguments]):
             raise UserError(f"{name}: unknown argument.{meant}")
@@ -77,7 +89,9 @@ def torch_device(name: torch.device | str) -> torch.device:
         UserError: neither a GPU nor the CPU, or a GPU that PyTorch does not see.
     """
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):
-        raise UserError(f"device={name}: is not allowed. Allowed: cpu, cuda, cuda:N.")
+        meant = f"cuda:{name}" if str(name).isdecimal() else {"gpu": "cuda"}.get(str(name).lower())
+        near = f" Did you mean '{meant}'?" if meant else ""
+        raise UserError(f"device: {str(name)!r} is not allowed.{near} Allowed: cpu, cuda, cuda:N.")
     device, seen = torch.device(name), torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= seen:
         count, gpus = (amount(seen, "GPU") if seen else "no GPU"), (f", cuda:{number}" for number in range(seen))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from nvidia.dali.pipeline import Pipeline
@@ -128,6 +128,12 @@ class Loader:
         """Number of samples of this rank in an epoch."""
         return self._shard.samples(len(self.split))
 
+    def __reduce__(self) -> NoReturn:
+        raise UserError("loader: cannot be copied or sent to another process. Allowed: one made in that process.")
+
+    def __repr__(self) -> str:
+        return f"Loader({self.plan.split}, {len(self.split):,} samples, {amount(len(self), 'batch')}, {self._device})"
+
     def __len__(self) -> int:
         """Batches in an epoch, the same number on all ranks."""
         full, rest = divmod(len(self.split), self.batch_size * self._shard.world_size)
@@ -245,13 +251,7 @@ class Loader:
         Raises:
             UserError: it does not; the message names the key that differs.
         """
-        identity = self.identity
-        if (
-            state.get("shard", identity["shard"])[1] != self._shard.world_size
-            and not state["consumed"] % self._per_epoch
-        ):
-            identity = identity | {"shard": state["shard"]}
-        check_state(state, identity)
+        check_state(state, self.identity, self._per_epoch)
 
     def close(self) -> None:
         """Free the pipeline's threads and memory; the next pass builds a new one."""

@@ -20,12 +20,24 @@ _KEYS = {
 }
 
 
-def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: int) -> None:
     """Check that a saved state is that of a loader of the same batches.
+
+    Between two epochs, it may be that of another number of ranks.
+
+    Args:
+        state: what `Loader.state_dict` returned.
+        identity: `Loader.identity` of the loader that is to resume.
+        batches: DALI batches in an epoch.
 
     Raises:
         UserError: it is not; the message names the key that differs.
     """
+    if not isinstance(state, Mapping) or "consumed" not in state:
+        raise UserError(f"state: {type(state).__name__} is not allowed. Allowed: what state_dict of a loader returned.")
+    shard = state.get("shard", identity["shard"])
+    if shard[1] != identity["shard"][1] and not state["consumed"] % batches:
+        identity = {**identity, "shard": shard}
     for name, key in _KEYS.items():
         if state.get(name) != identity[name]:
             was = f" ({state.get(name)}, not {identity[name]})" if name in ("batch_size", "seed") else ""

@@ -82,7 +82,7 @@ class Transform:
         half: bool = False,
         threads: int | None = None,
     ) -> None:
-        check_arguments(recipe, classes=classes, rank=rank, seed=seed, threads=threads)
+        check_arguments(recipe, classes=classes, half=half, rank=rank, seed=seed, threads=threads)
         self.plan = build_plan(recipe.aug, split)
         self.position = 0
         self._device = torch_device(device)
@@ -111,7 +111,7 @@ class Transform:
 
         Returns:
             Without targets (N, 3, size, size) float32 or float16, normalized, in channels_last memory; a tuple of them
-            if the recipe makes several views. With targets a `Batch`, whose indices are places in this batch.
+            if the recipe makes several views. With targets a `Batch`, whose indices are positions in this batch.
 
         Raises:
             UserError: images or targets that are not as above, or missing targets.

@@ -14,8 +14,8 @@ from augment.support.errors import UserError, first_line, nearest
 
 # Neither the lines of this project nor those of installed packages are the user's.
 _OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
-_DALI = tuple(f"{sysconfig.get_path(name)}/nvidia/dali/" for name in ("purelib", "platlib"))
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_STDLIB = sysconfig.get_path("stdlib")
+_PACKAGES = re.compile(r"/(site|dist)-packages/")  # a virtual environment may use others' packages
 
 # What DALI makes of an exception in a Python function: its message, and the lines that led to it, the last one first.
 _IN_DALI = re.compile(r"PythonFunction error: (?P<text>.+?)\n\s*At:\n(?P<lines>(?:\s+\S.*\(\d+\): .*\n?)+)", re.DOTALL)
@@ -65,7 +65,7 @@ def describe_raised(error: BaseException) -> str:
     text, lines = _text_and_lines(error)
     if isinstance(error, ValueError | TypeError) and _raised_here(error):  # a mistake in a declaration
         text = first_line(error)
-    found = [line for line in lines if not line[0].startswith(_INSTALLED)] or lines
+    found = [line for line in lines if not _is_installed(line[0])] or lines
     return f"{text.rstrip('.')}{f' ({_show(*found[-1])})' if found else ''}."
 
 
@@ -74,13 +74,17 @@ def describe_own(error: BaseException) -> str:
     if _IN_DALI.search(str(error)):
         return describe_raised(error)
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    last = next((file for file in reversed(files) if not file.startswith((*_INSTALLED, "<"))), "")
+    last = next((file for file in reversed(files) if not (file.startswith("<") or _is_installed(file))), "")
     return describe_raised(error) if last and not last.startswith(_OURS) else ""
 
 
 def describe_in_op(error: BaseException) -> str:
     """Describe an exception of DALI that the Python function of an op raised; empty if none did."""
     return describe_raised(error) if _IN_DALI.search(str(error)) else ""
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_STDLIB) or _PACKAGES.search(file) is not None
 
 
 def _raised_here(error: BaseException) -> bool:
@@ -95,7 +99,7 @@ def _text_and_lines(error: BaseException) -> tuple[str, list[tuple[str, int]]]:
     if inside := _IN_DALI.search(str(error)):
         text = inside["text"].partition("\n")[0]
         lines = [(line["file"], int(line["number"])) for line in _LINE.finditer(inside["lines"])][::-1]
-    return text, [line for line in lines if not line[0].startswith((*_OURS, *_DALI, "<"))]
+    return text, [line for line in lines if not (line[0].startswith((*_OURS, "<")) or "/nvidia/dali/" in line[0])]
 
 
 def _show(file: str, number: int) -> str:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +64,10 @@ POINTS = [
 SAMPLE = (POINTS[10], POINTS[13])
 
 
-@dataclass
-class Ended:
-    """A process that has ended."""
-
-    code: int
-    output: str
-
-
-def run(given: Sequence[str], folder: Path, number: int = -1) -> Ended:
+def run(given: Sequence[str], folder: Path, number: int = -1) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder whose outputs/ are on a disk that is full from an operation on."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "COLUMNS": "200"}
-    ended = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "full_disk", "outputs", str(number), "trace", "trainer", *given],
         cwd=folder,
         env=environment,
@@ -85,7 +76,6 @@ def run(given: Sequence[str], folder: Path, number: int = -1) -> Ended:
         text=True,
         timeout=300,
     )
-    return Ended(ended.returncode, ended.stdout)
 
 
 def run_here(given: Sequence[str], folder: Path, patch: pytest.MonkeyPatch) -> int:
@@ -116,7 +106,7 @@ def undisturbed(name: str, data: Path) -> Path:
     if not folder.exists():
         prepare(name, folder, data)
         ended = run(COMMANDS[name], folder)
-        assert ended.code == 0, ended.output
+        assert ended.returncode == 0, ended.stdout
     return folder
 
 
@@ -153,16 +143,16 @@ def test_a_full_disk_loses_nothing(
     number = [index for index, operation in enumerate(done) if operation == (kind, file)][which]
     prepare(name, folder, data)
     ended = run(COMMANDS[name], folder, number)
-    assert len((folder / "trace").read_text().splitlines()) > number, ended.output
-    assert "Traceback" not in ended.output, ended.output
-    assert "Exception ignored" not in ended.output, ended.output
+    assert len((folder / "trace").read_text().splitlines()) > number, ended.stdout
+    assert "Traceback" not in ended.stdout, ended.stdout
+    assert "Exception ignored" not in ended.stdout, ended.stdout
     fails = file != REPORT  # without its report a run is complete
-    assert "No space left on device" in ended.output
-    assert ended.output.count("error: ") == fails, ended.output
-    assert ended.code in ((1, 2) if fails else (0,)), ended
+    assert "No space left on device" in ended.stdout
+    assert ended.stdout.count("error: ") == fails, ended.stdout
+    assert ended.returncode in ((1, 2) if fails else (0,)), ended
     for job in {found.parent for found in folder.glob(f"outputs/**/{SUMMARY_FILE}")}:
         status = json.loads((job / SUMMARY_FILE).read_text())["status"]
-        assert status == ("failed" if fails and name in RUNS else "finished"), ended.output
+        assert status == ("failed" if fails and name in RUNS else "finished"), ended.stdout
         for checkpoint, of in ((LAST, FitState), (BEST, BestModel)):
             if (job / checkpoint).exists():
                 load(job / checkpoint, of)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,14 +73,6 @@ ON_A_GPU = [*FOLDER, *SMALL, "fit.device=cuda", "fit.deterministic=true", "callb
 SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGKILL", "twice"]
 
 
-@dataclass
-class Ended:
-    """A process that has ended."""
-
-    code: int
-    output: str
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """DATA with 24 + 8 images of two classes, LARGE_VAL with more to validate on, and the module of `own`."""
@@ -104,7 +95,9 @@ def command(name: str, data: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "trainer", *arguments, *more]
 
 
-def run(given: list[str], folder: Path, data: Path, *, send: str = "", after: float = 0.0) -> tuple[Ended, float]:
+def run(
+    given: list[str], folder: Path, data: Path, *, send: str = "", after: float = 0.0
+) -> tuple[subprocess.CompletedProcess[str], float]:
     """Run a command, send a signal after some seconds, and return how it ended and how long it took."""
     places = [str(ROOT), str(data), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(places), "COLUMNS": "200"}
@@ -119,7 +112,7 @@ def run(given: list[str], folder: Path, data: Path, *, send: str = "", after: fl
             for number in ["SIGTERM", "SIGTERM"] if send == "twice" else [send]:
                 process.send_signal(getattr(signal, number))
     output = process.communicate(timeout=300)[0]
-    return Ended(process.returncode, output), time.monotonic() - begun
+    return subprocess.CompletedProcess(given, process.returncode, output), time.monotonic() - begun
 
 
 def results(folder: Path) -> dict[float, tuple[list[dict[str, Any]], dict[str, torch.Tensor]]]:
@@ -139,7 +132,7 @@ def reference(name: str, data: Path) -> tuple[dict[str, Any], float]:
     folder = data / f"reference-{name}"
     folder.mkdir()
     ended, seconds = run(command(name, data), folder, data)
-    assert ended.code == 0, ended.output
+    assert ended.returncode == 0, ended.stdout
     return results(folder), seconds
 
 
@@ -167,14 +160,14 @@ def check_kill(number: int, name: str, data: Path, tmp_path: Path) -> None:
     send = SIGNALS[(number + position) % len(SIGNALS)]
     after = float(np.random.default_rng([number, position]).uniform(0.02, seconds))
     ended, _ = run(command(name, data), tmp_path, data, send=send, after=after)
-    assert "Traceback" not in ended.output, ended.output
+    assert "Traceback" not in ended.stdout, ended.stdout
     begun = [file for file in tmp_path.glob(f"outputs/**/{CONFIG_FILE}") if file.parent.name != ".hydra"]
     allowed = {0, INTERRUPTED}
     if send == "SIGKILL":
         allowed = {0, -signal.SIGKILL}
     elif not begun:  # Python itself may still be starting
         allowed |= {-signal.SIGTERM, -signal.SIGHUP, -signal.SIGUSR1, -signal.SIGINT}
-    assert ended.code in allowed, (send, after, ended)
+    assert ended.returncode in allowed, (send, after, ended)
     for folder in {file.parent for file in begun}:
         summary = folder / SUMMARY_FILE
         status = json.loads(summary.read_text())["status"] if summary.is_file() else "killed"
@@ -185,7 +178,7 @@ def check_kill(number: int, name: str, data: Path, tmp_path: Path) -> None:
     else:
         resumed = command(name, data, *(["fit.resume=auto"] if name not in ("sweep", "workers") else []))
     again, _ = run(resumed, tmp_path, data)
-    assert again.code == 0, (send, after, again.output)
+    assert again.returncode == 0, (send, after, again.stdout)
     found = results(tmp_path)
     assert set(found) == set(expected)
     for lr, (rows, weights) in found.items():

@@ -1,6 +1,7 @@
 """Small runs, and what is compared of those that have ended."""
 
 from pathlib import Path
+from typing import Any
 
 from photos import draw_photo
 from PIL import Image
@@ -24,6 +25,15 @@ def draw_classes(root: Path) -> Path:
             for seed in range(3):
                 Image.fromarray(draw_photo(24, 24, seed)).save(root / split / name / f"{seed}.png")
     return root
+
+
+# The least that a configuration has to say.
+LEAST: dict[str, Any] = {"data": {"source": "sample"}, "model": {"kind": "cnn"}}
+
+
+def config_of(**sections: Any) -> Config:
+    """Return the least configuration with some sections."""
+    return parse_config(LEAST | sections)
 
 
 def small_config(photos: Path, *overrides: str) -> Config:

@@ -105,7 +105,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion
     if only_shows:
         ranks.send(None)
-    if not only_shows:
+    else:
         if not args.multirun:
             refuse_sweeps(args.overrides)
         if is_auto(args.overrides):

@@ -327,5 +327,5 @@ def _pairs(value: Any) -> Any:
 
 def _plain(section: Any) -> dict[str, Any]:
     """Return a section as plain values that parse to the same section."""
-    values = {f.name: getattr(section, f.name) for f in fields(section)}
+    values = {f.name: getattr(section, f.name) for f in fields(section) if f.name != "only_val"}  # no setting
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -9,7 +9,7 @@ from typing import NoReturn
 from hydra._internal.utils import get_args_parser
 
 from augment.cli.compose import compose_jobs, split_sweep
-from augment.cli.overrides import key_of, normalize, parse
+from augment.cli.overrides import is_override, key_of, normalize, parse
 from augment.cli.trust import TRUST_FLAG, check_named
 from augment.support.errors import UserError
 from augment.support.files import no_link
@@ -39,7 +39,7 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
                 f"{token}: is not UTF-8, so config.yaml could not hold it. Allowed: names in UTF-8, also for a "
                 "symbolic link; only images and class folders may have other names."
             )
-    given = {key_of(parse(t)): t for t in tokens if _is_override(t)}
+    given = {key_of(parse(t)): t for t in tokens if is_override(t)}
     resume = parse(given["fit.resume"]).value() if "=" in given.get("fit.resume", "") else None
     if resume in (None, AUTO):
         return list(tokens)
@@ -65,7 +65,7 @@ def _saved(file: Path) -> list[str]:
     """Return the overrides of a run, without Hydra's own: where and how a resumed run runs is decided again."""
     saved = []
     for token in map(str, read_list(file)):
-        if not _is_override(token):
+        if not is_override(token):
             raise UserError(f"{file}: {token!r} is not an override. Allowed: key=value, ~key.")
         parsed = parse(token)
         if not any(re.match(r"hydra\b", name or "") for name in (key_of(parsed), parsed.package)):
@@ -91,7 +91,7 @@ def check_saved(saved: Sequence[str], tokens: Sequence[str], given: Collection[s
             check_named({key: value}, given, file)
     config_name = parse_flags(tokens)[0].config_name or "config"
     # What the command line deletes, it names.
-    named = [token for token in tokens if _is_override(token) and not token.startswith("~")]
+    named = [token for token in tokens if is_override(token) and not token.startswith("~")]
     for composed in compose_jobs(split_sweep(normalize([*saved, *named])), config_name=config_name):
         check_named(composed, given, file, callbacks=known_callbacks())
 
@@ -113,8 +113,4 @@ def parse_flags(tokens: Sequence[str]) -> tuple[Namespace, list[str]]:
 
 def flags_first(tokens: Sequence[str]) -> list[str]:
     """Put flags and their values before all overrides, as Hydra requires: `fit.lr=1 -m seed=0,1` works too."""
-    return sorted(tokens, key=_is_override)
-
-
-def _is_override(token: str) -> bool:
-    return not token.startswith("-") and ("=" in token or token.startswith("~"))
+    return sorted(tokens, key=is_override)

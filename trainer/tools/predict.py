@@ -97,6 +97,10 @@ def predict(
     trained, images = load_trained(run, overrides, tta=tta, trust=trust, data=False), list_images(files)
     if threshold is not None and trained.task.threshold is None:
         raise UserError("--threshold: this model does not predict labels. Allowed: models of data.multilabel=true.")
+    if top is not None and not trained.task.ranked:
+        raise UserError(
+            "--top: this model predicts numbers, all of which are named. Allowed: models of classes or labels."
+        )
     problems = {problem.file: problem.reason for problem in check_files(images)}
     while True:
         good = tuple(image for image in images if image not in problems)

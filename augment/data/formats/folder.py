@@ -84,6 +84,11 @@ def scan_flat(root: Path) -> Dataset | None:
     return Dataset((root.absolute().name,), _split([_find(root)]), NO_VAL)
 
 
+def has_only(root: Path, name: str) -> bool:
+    """Whether the only visible folder in a folder has this name."""
+    return root.is_dir() and list(_folders(root)) == [name]
+
+
 def scan_split(root: Path, classes: Sequence[str]) -> Split:
     """List the images of one split, root/<class>/* or root/val/<class>/*, whose classes are known.
 
@@ -213,7 +218,7 @@ def _advice(root: Path, found: dict[str, Path]) -> str:
         if split in splits and splits[split].name != split
     )
     if len(splits) == 2:
-        return f" Did you mean {meant}? Otherwise: {CUT}."
+        return f" Did you mean {meant}? Otherwise: {CUT}." if meant else " Allowed: one of these."
     if "train" in splits:
         return f" Allowed: {meant and f'{meant} with '}{CUT}."
     lists = sorted(file for file in root.iterdir() if file.suffix.lower() in (".csv", ".tsv"))

@@ -29,7 +29,7 @@ class ObjectName(str):
     found: object
 
 
-def name_of(found: object) -> str:
+def object_name(found: object) -> str:
     """Return a name from which `find_object` returns the object: "module.name", or an `ObjectName`."""
     name = f"{getattr(found, '__module__', None)}.{getattr(found, '__qualname__', None)}"
     if find_imported(name) is not found:
@@ -139,6 +139,9 @@ def find_object(name: str, key: str) -> Any:
     found = _import(path, what)
     for part in rest:
         if not hasattr(found, part):
+            if path == "__main__":  # which a process that reads has without these
+                where = "what a notebook, or a script below `if __name__ == ...`, defines cannot be imported"
+                raise UserError(f"{what}: {where}. Allowed: data.workers=0, or a name in a module.")
             if not hasattr(found, "__path__") or importlib.util.find_spec(f"{path}.{part}") is None:
                 raise UserError(f"{what}: {path} has no '{part}'.{_suggest(part, found)}")
             _import(f"{path}.{part}", what)

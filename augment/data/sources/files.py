@@ -10,9 +10,9 @@ from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.drawn.sample import make_sample
 from augment.data.drawn.scenes import make_scenes
 from augment.data.formats.filelist import SEPARATORS, Line, Lines, read_list
-from augment.data.formats.folder import EXTENSIONS, scan_flat, scan_folder
-from augment.data.sources.notices import check_images
-from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, Source, source
+from augment.data.formats.folder import EXTENSIONS, has_only, scan_flat, scan_folder
+from augment.data.sources.notices import MAX_BAD, SKIP_BAD, check_images
+from augment.data.sources.registry import LabeledSource, Source, source
 from augment.data.targets.classes import check_classes
 from augment.data.targets.lists import make_list_dataset
 from augment.params import WRITES, Text, Texts, setting
@@ -71,9 +71,16 @@ class Folder(Source):
         check_classes(dataset.classes, np.array(dataset.train.targets), val_targets)
         return self._checked(dataset)
 
+    @property
+    def lacks_train(self) -> bool:
+        """Whether the only folder is that of val."""
+        return not self.train_dir and has_only(Path(self.root).expanduser(), self.val_dir or "val")
+
     def load_train(self) -> Dataset:
         """Load the folder, and val if there is one; images need no classes, as self-supervised training has none."""
         root = Path(self.root).expanduser()
+        if self.only_val:
+            return replace(self, train_dir=self.val_dir or "val", val_fraction=0.5).load()
         if not self.cuts_val and (flat := scan_flat(root)):
             return self._checked(flat)
         has_val = self.val_dir or (root / "val").is_dir()

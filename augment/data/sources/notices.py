@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from augment.data.copies import group_copies
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
 from augment.data.faults import CONVERT
 from augment.data.formats.shards import find_shards
+from augment.params import Count, Flag
 from augment.support.errors import UserError
 from augment.support.files import digest
 from augment.support.text import amount, list_some, plural
@@ -23,6 +25,19 @@ from augment.support.text import amount, list_some, plural
 logger = logging.getLogger(__name__)
 
 _PACKAGE = __name__.partition(".")[0]
+
+_RECORDING = RLock()  # the package has one level and one `propagate` for all threads
+
+# Settings of the sources whose images are checked.
+SKIP_BAD = Flag(default=False, doc="leave out images that cannot be decoded, instead of an error")
+MAX_BAD = Count(
+    default=100,
+    within=(0, 10**9),
+    doc=(
+        "with skip_bad: maximum number of images that may turn bad during training and are replaced by others of "
+        "their classes"
+    ),
+)
 
 
 def check_images(
@@ -149,27 +164,28 @@ def warn_of_unused_names(source: object, dataset: Dataset) -> None:
 @contextmanager
 def recorded_notices() -> Iterator[list[logging.LogRecord]]:
     """Record the package's log entries from INFO on, even those that the log level hides."""
-    package = logging.getLogger(_PACKAGE)
-    level, shown, propagate = package.level, package.getEffectiveLevel(), package.propagate
-    notices: list[logging.LogRecord] = []
+    with _RECORDING:
+        package = logging.getLogger(_PACKAGE)
+        level, shown, propagate = package.level, package.getEffectiveLevel(), package.propagate
+        notices: list[logging.LogRecord] = []
 
-    def record(notice: logging.LogRecord) -> bool:
-        notices.append(notice)
-        if notice.levelno >= shown:
-            logging.getLogger().handle(notice)
-        return False
+        def record(notice: logging.LogRecord) -> bool:
+            notices.append(notice)
+            if notice.levelno >= shown:
+                logging.getLogger().handle(notice)
+            return False
 
-    recorder = logging.Handler()
-    recorder.addFilter(record)
-    package.addHandler(recorder)
-    package.setLevel(min(shown, logging.INFO))
-    package.propagate = False  # the recorder forwards entries that are shown
-    try:
-        yield notices
-    finally:
-        package.removeHandler(recorder)
-        package.setLevel(level)
-        package.propagate = propagate
+        recorder = logging.Handler()
+        recorder.addFilter(record)
+        package.addHandler(recorder)
+        package.setLevel(min(shown, logging.INFO))
+        package.propagate = False  # the recorder forwards entries that are shown
+        try:
+            yield notices
+        finally:
+            package.removeHandler(recorder)
+            package.setLevel(level)
+            package.propagate = propagate
 
 
 def replay_notices(notices: Iterable[logging.LogRecord], before: float) -> None:

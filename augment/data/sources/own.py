@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from augment.data.dataset import Dataset
-from augment.data.own.factory import ObjectName, SequenceFactory, find_imported, name_of
-from augment.data.sources.notices import check_images
-from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
+from augment.data.own.factory import ObjectName, SequenceFactory, find_imported, object_name
+from augment.data.sources.notices import MAX_BAD, SKIP_BAD, check_images
+from augment.data.sources.registry import LabeledSource, source
 from augment.params import IMPORTS, Count, OptionMap, Text, setting
 from augment.support.errors import UserError
 
@@ -22,7 +22,7 @@ class Code(Text):
 
     def _convert(self, value: object) -> str | None:
         plain = isinstance(value, str | int | float | Mapping | None)
-        return super()._convert(value if plain else name_of(value))
+        return super()._convert(value if plain else object_name(value))
 
 
 @source("own")
@@ -99,7 +99,7 @@ class Own(LabeledSource):
         factories = [self._factory(key.removeprefix("data."), name) for key, name in self.given().items()]
         dataset = read_own(factories, self.target_options())
         same = self.train == self.val and len(set(self.objects())) == 1
-        if "data.val" in self.given() and same and self._arguments("train") == self._arguments("val"):
+        if len(self.given()) == 2 and same and self._arguments("train") == self._arguments("val"):
             logger.warning(
                 "data.val: is made as data.train is, by %s with the same arguments: the model is validated "
                 "on what it learns, unless these are drawn at random", self.train,

@@ -17,8 +17,8 @@ from augment.data.formats.shards import find_shards, is_pattern
 from augment.data.formats.spans import RecordFile, Span
 from augment.data.formats.tfrecord import IMAGE, LABEL, index_examples
 from augment.data.formats.webdataset import image_names, index_shard
-from augment.data.sources.notices import check_images
-from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
+from augment.data.sources.notices import MAX_BAD, SKIP_BAD, check_images
+from augment.data.sources.registry import LabeledSource, source
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import Label, LabeledSplit, pack
 from augment.params import WRITES, Text, Texts, setting

@@ -3,12 +3,10 @@
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from logging import LogRecord
 from pathlib import Path
-from stat import S_ISDIR
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -21,6 +19,7 @@ from augment.data.selection import as_left_out, take_fold, take_fraction, take_v
 from augment.data.sources.notices import recorded_notices, warn_of_foreign, warn_of_missing, warn_of_unused_names
 from augment.data.targets.classes import read_names
 from augment.data.targets.interpretation import TargetOptions
+from augment.data.watch import state_of
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
 
@@ -74,6 +73,9 @@ class Source:
         )
     )
 
+    # Whether val is read alone and as train, for a loader of val where there is no train. No setting.
+    only_val: bool = False
+
     def load(self) -> Dataset:
         """Prepare missing files and list all images of both splits; with `cuts_val`, only those of train are used.
 
@@ -113,6 +115,11 @@ class Source:
         return ()
 
     @property
+    def lacks_train(self) -> bool:
+        """Whether there is val, but no train."""
+        return False
+
+    @property
     def cuts_val(self) -> bool:
         """Whether val is cut from train."""
         return self.folds is not None or self.val_fraction is not None
@@ -131,17 +138,6 @@ _SOURCES: dict[str, type[Source]] = {}
 SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
 
 VAL_MISSING = f"data.val: missing. Allowed: validation data; or {CUT}."
-
-# Settings of several sources.
-SKIP_BAD = Flag(default=False, doc="leave out images that cannot be decoded, instead of an error")
-MAX_BAD = Count(
-    default=100,
-    within=(0, 10**9),
-    doc=(
-        "with skip_bad: maximum number of images that may turn bad during training and are replaced by others of "
-        "their classes"
-    ),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +164,8 @@ class LabeledSource(Source):
 
     def given(self) -> dict[str, str]:
         """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
+        if self.only_val:
+            return {"data.val": self.train}
         val = {} if self.cuts_val or self.val is None else {"data.val": self.val}
         return {"data.train": self.train} | val
 
@@ -185,6 +183,9 @@ class LabeledSource(Source):
 
 S = TypeVar("S", bound=type[Source])
 
+# The settings that say what is read for train and for val.
+_SPLITS = {"train", "val", "val_fraction", "folds"}
+
 
 def source(name: str) -> Callable[[S], S]:
     """Register a source under its name in the configuration."""
@@ -196,13 +197,23 @@ def source(name: str) -> Callable[[S], S]:
     return decorate
 
 
-def parse_data(given: object) -> Source:
+def parse_data(given: object, *, needs_train: bool = True) -> Source:
     """Check the `data` section, `{source: name, ...settings}`.
+
+    Args:
+        given: the section.
+        needs_train: whether train may not be missing; if it is, the source has `only_val`.
 
     Raises:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
+    alone = False
+    if not needs_train and isinstance(given, Mapping):
+        alone = [key for key in _SPLITS if given.get(key) is not None] == ["val"]
+        given = {**given, **{f"train{key[3:]}": given[key] for key in ("val", "val_targets") if alone and key in given}}
     source = parse_named(_SOURCES, given, "data", "source")
+    if alone or (not needs_train and source.lacks_train and not source.cuts_val):
+        return replace(_whole(source), only_val=True)
     if source.folds is None and source.fold is not None:
         raise UserError(f"data.fold={source.fold}: of how many? Allowed: null, or with data.folds=K.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):
@@ -245,7 +256,7 @@ def forget_changed(wanted: Source | None = None) -> None:
         (source != kept and ObjectName in map(type, vars(source).values()))
         or _state(source, folder) != state
         or list(map(id, source.own_code())) != list(map(id, code))
-        for (source, folder), (state, code) in _STATES.items()
+        for (source, folder), (state, code) in list(_STATES.items())  # other threads may load meanwhile
     ):
         for loaded in (_select, _load):
             loaded.cache_clear()
@@ -307,28 +318,13 @@ def _select(
     return dataset, tuple(notices)
 
 
-_DEPTH = 2  # the folders of classes, in those of splits
-
 # The files and folders of the sources that were loaded, and the user's code, as they were then.
 _STATES: dict[tuple[Source, Path], tuple[list[tuple[str, int, int]], tuple[object, ...]]] = {}
 
 
 def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
-    """Return size and time of change of what a source's settings name, and of the folders down to `_DEPTH` below."""
-    named = [folder / os.path.expanduser(value) for value in vars(source).values() if isinstance(value, str)]
-    found: list[tuple[str, int, int]] = []
-    for below in range(_DEPTH + 1):
-        inside: list[Path] = []
-        for path in named:
-            with suppress(OSError, ValueError):  # not a path, or one that is gone
-                stat = os.stat(path)
-                is_folder = S_ISDIR(stat.st_mode)
-                found.append((str(path), 0 if is_folder else stat.st_size, stat.st_mtime_ns))
-                if is_folder and below < _DEPTH:  # the lowest may hold a million images
-                    with os.scandir(path) as entries:
-                        inside += [Path(entry.path) for entry in entries if entry.is_dir()]
-        named = sorted(inside)
-    return found
+    """Return the state of what a source's settings name, as far as these are paths."""
+    return state_of(folder / os.path.expanduser(value) for value in vars(source).values() if isinstance(value, str))
 
 
 @cache

@@ -7,15 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from augment.cli.compose import compose_recipe
-from augment.cli.parser import Parser, add_measuring_flags, whole_number
+from augment.cli.parser import Parser, add_measuring_flags, flags_in, whole_number
 from augment.data.dataset import ImageRef
 from augment.data.sources import Source, load_dataset
 from augment.recipe.steps import Aug
+from augment.support.errors import UserError
 from augment.support.timing import cores
 from augment.tools._photos import find_photos
 
 # More would exceed the page cache of a small machine and change no row's speed.
 _MOST_IMAGES = 20_000
+
+# What each comparison does without.
+_UNUSED = {
+    "--sources": ("--transform", "--peers", "--also", "--ops", "--photos", "--workers"),
+    "--transform": ("--peers", "--also", "--ops", "--workers"),
+    "--peers": ("--also", "--ops"),
+}
 
 _EXAMPLES = """\
   python -m augment bench +aug=imagenette                                 on the built-in sample
@@ -68,12 +76,26 @@ def parse_options(arguments: Sequence[str], description: str) -> BenchOptions:
         UserError: a flag or an override is wrong.
     """
     flags, overrides = _parser(description).split(arguments)
+    _refuse_unused(flags_in(arguments))
     recipe = compose_recipe(overrides)
     names = [token.split("=", 1)[1] for token in overrides if token.lstrip("+").startswith("aug=")]
     # The settings of the recipe apply to the others, too; its steps do not.
     shared = [token for token in overrides if not re.match(r"[+~]*aug(\.(train|val)(\.|=|$)|=|$)", token)]
-    also = tuple((name, compose_recipe([f"+aug={name}", *shared]).aug) for name in flags.also)
+    try:
+        also = tuple((name, compose_recipe([f"+aug={name}", *shared]).aug) for name in flags.also)
+    except UserError as error:
+        raise UserError(f"--also: {error}") from error
     return BenchOptions(recipe.aug, names[-1] if names else "no recipe", recipe.source(), also, flags)
+
+
+def _refuse_unused(given: set[str]) -> None:
+    """Refuse flags that the chosen comparison does not use."""
+    if "--model" in given and "--peers" not in given:
+        raise UserError("--model: no model is trained. Allowed: with --peers.")
+    for comparison, unused in _UNUSED.items():
+        for flag in unused:
+            if comparison in given and flag in given:
+                raise UserError(f"{flag}: not used with {comparison}. Allowed: one of the two.")
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ FACTOR = Number(within=(0, 10), above=0, doc="factor")
 COUNT = Count(doc="any count")
 SIDE = Count(within=(8, 16), unit="px", doc="side")
 FLAG = Flag(doc="flag")
-TEXT = Text(doc="text")
+TEXT = Text(doc="a name")
 CHOICE = Choice(options=("horizontal", "vertical"), doc="direction")
 VARIANT = Choice(options=("1", "320", "full"), doc="names that unquoted YAML turns into numbers")
 TEXTS = Texts(doc="names")
@@ -96,7 +96,7 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
     (COUNT, "a whole number of at least 0", [-1, 1.0, 1.5, True, "3", None, nan, inf, [3]]),
     (SIDE, "a whole number from 8 to 16", [7, 17, 8.0, True]),
     (FLAG, "true or false", [0, 1, "true", "no", None, [], 1.0]),
-    (TEXT, "text", ["", True, None, 1.5, ["a"], {}]),
+    (TEXT, "text (a name)", ["", True, None, 1.5, ["a"], {}]),
     (CHOICE, "horizontal, vertical", [True, None, 1.5, ["horizontal"]]),
     (VARIANT, "1, 320, full", [True, 1.0]),
     (TEXTS, f"a list of names, such as {KEY}=[ab]", ["ab"]),
@@ -255,7 +255,7 @@ def test_null_only_where_optional(param: Param[Any]) -> None:
         param.parse(None, KEY)
     optional = replace(param, optional=True)
     assert optional.parse(None, KEY) is None
-    with pytest.raises(UserError, match=r" or null\.$"):
+    with pytest.raises(UserError, match=r" or null( \(a name\))?\.$"):
         optional.parse(object(), KEY)
 
 
@@ -310,9 +310,9 @@ def test_invalid_default_is_refused_at_declaration() -> None:
 
 def test_a_long_value_is_cut_in_the_message() -> None:
     with pytest.raises(UserError) as info:
-        Text(doc="").parse(np.zeros((20, 20)), KEY)
+        Text(doc="a name").parse(np.zeros((20, 20)), KEY)
     message = str(info.value)
     assert message.startswith(f"{KEY}: array([[0., 0., 0.,")
-    assert message.endswith(" ... is not allowed. Allowed: text.")
+    assert message.endswith(" ... is not allowed. Allowed: text (a name).")
     assert len(message) < 300
     assert "\n" not in message

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from photos import draw_photo
 from PIL import Image
-from red_and_blue import COUNTS, CPU, SIZE, loader_of, write_folder
+from red_and_blue import COUNTS, CPU, SIZE, loader_of
 from timm.utils import AverageMeter
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -24,16 +25,6 @@ from augment.data.sources.registry import _SOURCES
 from augment.params import settings
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def recipe() -> Recipe:
-    return augment.load_recipe("imagenette", f"aug.size={SIZE}")
 
 
 class Model(nn.Module):
@@ -58,8 +49,6 @@ def test_importing_it_imports_neither_torch_nor_dali() -> None:
 
 def test_every_public_name_is_there() -> None:
     assert dir(augment) == augment.__all__ == sorted(set(augment.__all__), key=lambda name: (name[0].islower(), name))
-    named = {name for names in augment._MODULES.values() for name in names}
-    assert named | {"load_recipe", "make_loader"} == set(augment.__all__)
     for name in augment.__all__:
         assert getattr(augment, name).__name__ == name
     with pytest.raises(AttributeError, match=r"^module 'augment' has no attribute 'rotate'"):
@@ -110,7 +99,7 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
         ((3,), "recipe: 3 is not allowed. Allowed: the name of a file of conf/aug, the path to a YAML file, or a "),
         (
             ({"train": {"flip": {"p": np.float32(1)}}},),
-            "train.flip.p: float32 is not allowed. Allowed: ",
+            "aug.train.flip.p: float32 is not allowed. Allowed: ",
         ),
         (({"defaults": ["nune"]},), "aug/given: defaults: unknown name 'nune'. Did you mean 'none'?"),
     ],
@@ -126,6 +115,13 @@ def test_recipes_that_are_not_allowed(
     assert augment.load_recipe("none").aug.train == ()  # nothing of it is left
 
 
+def test_threads_compose_recipes_of_their_own() -> None:
+    sizes = range(32, 64)
+    with ThreadPoolExecutor(8) as pool:
+        recipes = list(pool.map(lambda size: augment.load_recipe({"size": size}, f"seed={size}"), sizes))
+    assert [(recipe.aug.size, recipe.seed) for recipe in recipes] == [(size, size) for size in sizes]
+
+
 # --- loaders ---
 
 
@@ -136,15 +132,21 @@ def test_recipes_that_are_not_allowed(
         ({"batch_size": 0}, "batch_size: 0 is not allowed. Allowed: a whole number from 1 to 1000000."),
         ({"threads": -1}, "threads: -1 is not allowed. Allowed: a whole number from 1 to 1024 or null."),
         ({"world_size": 0}, "world_size: 0 is not allowed."),
-        ({"rank": 2, "world_size": 2}, "rank: 2 is not allowed. Allowed: a whole number from 0 to 1."),
+        ({"rank": 2, "world_size": 2}, "rank: 2 of world_size=2 is not allowed. Allowed: 0 to 1."),
         ({"rank": 0.5, "world_size": 2}, "rank: 0.5 is not allowed."),
         ({"seed": "0"}, "seed: '0' is not allowed. Did you mean 0? Allowed: a whole number or null."),
+        ({"drop_last": "no"}, "drop_last: 'no' is not allowed. Did you mean false? Allowed: true or false."),
+        ({"half": 1}, "half: 1 is not allowed. Allowed: true or false."),
+        ({"num_workers": 4}, "num_workers: unknown argument. Allowed: threads=N, threads of the CPU."),
+        ({"device": 1}, "device: '1' is not allowed. Did you mean 'cuda:1'? Allowed: cpu, cuda, cuda:N."),
+        ({"device": "GPU"}, "device: 'GPU' is not allowed. Did you mean 'cuda'? Allowed: cpu, cuda, cuda:N."),
         ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what augment.load_recipe returns."),
         (
             {"data": [1]},
-            "data: list is not allowed. Allowed: the name of a source; a Dataset of your own is data='own', "
-            "train=DATASET.",
+            "data: list is not allowed. Allowed: the name of a source, as in data='folder', root=DIR; a Dataset of "
+            "your own is data='own', train=DATASET.",
         ),
+        ({"data": "./photos"}, "data: './photos' is not allowed. Allowed: the name of a source, as in data='folder', "),
     ],
 )
 def test_arguments_of_a_loader_that_are_not_allowed(
@@ -158,6 +160,11 @@ def test_arguments_of_a_loader_that_are_not_allowed(
 def test_numbers_of_a_transform_are_whole(name: str, recipe: Recipe) -> None:
     with pytest.raises(UserError, match=rf"^{name}: 1\.5 is not allowed\. Allowed: a whole number"):
         Transform(recipe, **CPU | {name: 1.5})
+
+
+def test_half_of_a_transform_is_true_or_false(recipe: Recipe) -> None:
+    with pytest.raises(UserError, match=r"^half: 'no' is not allowed\. Did you mean false\?"):
+        Transform(recipe, half="no", **CPU)  # type: ignore[arg-type]
 
 
 def test_a_transform_takes_a_recipe_not_its_name() -> None:

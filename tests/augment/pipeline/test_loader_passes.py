@@ -1,9 +1,11 @@
 """Passes that are cut short or prepared, and passes of any epoch: what the next one is."""
 
+import copy
 import multiprocessing
+import pickle
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,14 @@ def test_a_fork_refuses_a_loader_that_was_used_before(grays: Split) -> None:
     finally:
         process.kill()
         process.join()
+
+
+@pytest.mark.parametrize("copy_it", [copy.deepcopy, pickle.dumps])
+def test_a_loader_cannot_be_copied(copy_it: Callable[[Loader], object], grays: Split) -> None:
+    loader = make(first(grays, 9), torch.device("cpu"))
+    assert repr(loader) == "Loader(train, 9 samples, 3 batches, cpu)"
+    with pytest.raises(UserError, match=r"^loader: cannot be copied or sent to another process"):
+        copy_it(loader)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

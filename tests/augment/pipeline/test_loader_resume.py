@@ -265,6 +265,12 @@ def test_state_of_other_batches_is_refused(
     assert "Allowed: " in str(caught.value)
 
 
+@pytest.mark.parametrize("state", [None, {}, {"model": 1}])
+def test_what_is_no_state_is_refused(state: Any, grays: Split) -> None:
+    with pytest.raises(UserError, match=r"^state: (NoneType|dict) is not allowed\. Allowed: what state_dict"):
+        make(first(grays, 9), torch.device("cpu")).load_state_dict(state)
+
+
 def test_state_of_another_rank_is_refused(grays: Split, device: torch.device) -> None:
     state = make(grays, device, shard=Shard(0, 2)).state_dict()
     with pytest.raises(UserError, match="gpus: not that of the saved run"):

@@ -13,21 +13,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from red_and_blue import CPU, SIZE, loader_of, write_folder
+from red_and_blue import CPU, SIZE, loader_of
 
 import augment
 from augment import Recipe, UserError
 from augment.data.sources import load_dataset, parse_data
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def recipe() -> Recipe:
-    return augment.load_recipe("imagenette", f"aug.size={SIZE}")
 
 
 def test_data_that_have_changed_are_loaded_again(
@@ -149,6 +139,43 @@ def test_train_alone_needs_no_val(
         load_dataset(source)
 
 
+PAIRS = [(np.full((8, 8, 3), number, np.uint8), "ab"[number % 2]) for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("make", "images"),
+    [
+        (lambda root: {"data": "folder", "root": root}, 10),
+        (lambda _: {"data": "own", "train": PAIRS}, 8),
+        (list_file, 10),
+        (array_files, 20),
+    ],
+    ids=["folder", "own", "filelist", "numpy"],
+)
+def test_val_alone_needs_no_train(
+    make: Callable[[Path], dict[str, Any]],
+    images: int,
+    recipe: Recipe,
+    folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    root = tmp_path / "d"
+    shutil.copytree(folder / "val", root / "val")
+    given = {name.replace("train", "val"): value for name, value in make(root).items()}
+    loader = augment.make_loader(recipe, split="val", fraction=0.5, **CPU | given)
+    assert (loader.plan.split, len(loader.classes), len(loader.split)) == ("val", 2, images)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    for further in ({"split": "train"}, {"split": "val", "val_fraction": 0.2}):
+        with pytest.raises(UserError, match=r"data\.train: missing|there is no folder train in it, only val"):
+            augment.make_loader(recipe, **CPU | given | further)
+
+
+def test_a_mistake_in_val_alone_names_val(recipe: Recipe) -> None:
+    with pytest.raises(UserError, match=r"^data\.val: item 0 of list is a str"):
+        augment.make_loader(recipe, "own", val=["a.jpg"], split="val", **CPU)
+
+
 def test_images_need_no_classes(recipe: Recipe, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = folder / "train" / "blue"
     loader = loader_of(recipe, root)
@@ -184,7 +211,7 @@ def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) ->
         ("folder", {"root": "x", "fraction": 2}, "data.fraction: 2 is not allowed."),
         ("folder", {"root": Path("/none/at/all")}, "data.root=/none/at/all: there is no such folder"),
         (None, {"split": "vall"}, "split=vall: unknown name. Did you mean 'val'? Allowed: train, val."),
-        (None, {"device": "tpu"}, "device=tpu: is not allowed. Allowed: cpu, cuda, cuda:N."),
+        (None, {"device": "tpu"}, "device: 'tpu' is not allowed. Allowed: cpu, cuda, cuda:N."),
     ],
 )
 def test_loaders_that_are_not_allowed(recipe: Recipe, data: str | None, options: dict[str, Any], message: str) -> None:

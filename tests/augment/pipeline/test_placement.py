@@ -12,7 +12,6 @@ from augment.data.dataset import Split
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import _decoding_speed, cache_size, decoded_bytes, place
-from augment.pipeline.state import check_state
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError
@@ -163,10 +162,10 @@ def test_pipelines_run_on_the_gpu_of_the_loader(image_files: Split, monkeypatch:
 )
 def test_a_state_of_other_pixels_is_refused(other: Placement, key: str, image_files: Split) -> None:
     with pytest.raises(UserError, match=key):
-        check_state(loader(MIXED, image_files).identity, loader(other, image_files).identity)
+        loader(other, image_files).check_state(loader(MIXED, image_files).state_dict())
 
 
 def test_a_state_of_the_same_pixels_is_taken(image_files: Split) -> None:
     tried = replace(MIXED, auto=True, cache=100)
     for one, other in ((MIXED, replace(MIXED, prefetch=9)), (tried, replace(tried, decode="cpu", cache=0))):
-        check_state(loader(one, image_files).identity, loader(other, image_files).identity)
+        loader(other, image_files).check_state(loader(one, image_files).state_dict())

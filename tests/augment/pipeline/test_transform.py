@@ -7,6 +7,7 @@ import pickle
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,12 +83,16 @@ def test_half(device: torch.device) -> None:
         (ALIKE[0], "images: uint8 (30, 40, 3) is not allowed. A single image comes in a list."),
         (ALIKE[..., 0], "images: uint8 (6, 30, 40) is not allowed. Gray images need three channels: np.stack([gray] *"),
         (np.zeros((2, 8, 8, 4), np.uint8), "images: uint8 (2, 8, 8, 4) is not allowed. Leave out the alpha channel: "),
-        (ALIKE[:0], "images: uint8 (0, 30, 40, 3) is not allowed."),
+        (ALIKE[:0], "images: uint8 (0, 30, 40, 3) is not allowed. Allowed: "),
         ([], "images: none are given."),
-        (b"...", "images: bytes is not allowed."),
+        (b"...", "images: bytes is not allowed. A single image comes in a list."),
+        (Image.new("L", (8, 8)), "images: Image is not allowed. A single image comes in a list."),
+        ("a.jpg", "images: str is not allowed. The content of a file is read_bytes() of its Path."),
+        ([Path("a.jpg")], "images[0]: PosixPath is not allowed. The content of a file is read_bytes() of its Path."),
+        ([ALIKE[0].astype(int)], "images[0]: int64 (30, 40, 3) is not allowed. Allowed: "),
         (iter(ALIKE), "images: iterator is not allowed."),
         ([ALIKE[0], ALIKE[0][..., 0]], "images[1]: uint8 (30, 40) is not allowed. Gray images"),
-        ([ALIKE[0], b"..."], "images[1]: bytes is not allowed."),
+        ([ALIKE[0], b"..."], "images[1]: bytes is not allowed. All images are encoded, or none is."),
         ([Image.new("F", (8, 8))], "images[0]: a PIL image of mode F is not allowed."),
         ([Image.new("I", (8, 8))], "images[0]: a PIL image of mode I is not allowed."),
         ([Image.open(io.BytesIO(encoded(ALIKE[0])[:900]))], "images[0]: cannot be decoded: image file is truncated"),

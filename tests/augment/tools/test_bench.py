@@ -31,11 +31,15 @@ def test_unknown_row_is_an_error_with_a_suggestion(capsys, photos):
         (["--photos", "/nowhere/at/all"], "no such folder"),
         (["+aug.trian.flip.p=1"], "aug.trian"),
         (["+aug=imagenett"], "imagenett"),
-        (["+aug=imagenette", "--also", "rand_augmet"], "rand_augment"),
+        (["+aug=imagenette", "--also", "rand_augmet"], "--also: aug: unknown name 'rand_augmet'"),
         (["--ops", "rotat"], "Did you mean 'rotate'"),
         (["--ops", "one_of"], "one_of"),
         (["--sources"], "--rows: unknown row 'read'"),
         (["--peers", "--model", "resnet-1"], "no model 'resnet-1'"),
+        (["--model", "resnet18"], "--model: no model is trained. Allowed: with --peers."),
+        (["--ops=flip", "--sources"], "--ops: not used with --sources. Allowed: one of the two."),
+        (["--transform", "--peers"], "--peers: not used with --transform. Allowed: one of the two."),
+        (["--transform", "--workers", "2"], "--workers: not used with --transform."),
     ],
 )
 def test_mistakes_are_named(arguments, message, capsys):

@@ -8,12 +8,14 @@ from pathlib import Path
 from time import monotonic, process_time
 from typing import Any
 
+import pytest
 import torch
 from fakes import needs_gpu
 from PIL import Image
 from rich.console import Console
 
 from augment.data.selection import whole_batches
+from augment.support.errors import UserError
 from augment.support.timing import Result, Timing, contention_warning, own_seconds, ratio, stopwatch
 from augment.tools.bench.measure import make_report, time_stream
 from augment.tools.bench.setup import Stream
@@ -55,6 +57,13 @@ def test_report_in_plain_values():
     assert fused["of_crop"] is None
     assert fused["cpu_cores"] == 1
     assert len(fused["rounds"]) == 3
+
+
+def test_the_table_is_printed_even_if_no_file_can_be_written(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^--out .*file/out: cannot be written: Not a directory"):
+        make_report("mine", (result("decode", 400),), SETTINGS).finish(tmp_path / "file" / "out")
+    assert "row decode" in capsys.readouterr().out
 
 
 def test_table_and_chart_of_measured_and_left_out_rows(tmp_path):

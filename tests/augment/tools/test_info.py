@@ -14,13 +14,6 @@ from stores import write_shards
 from augment.tools.info.command import main
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to be in, as programs write below outputs/."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def write_folder(root: Path, train: int = 12, val: int = 3) -> Path:
     for number, name in enumerate(("cat", "dog")):
         for split, count in (("train", train), ("val", val)):
@@ -42,8 +35,8 @@ def kinds(content: dict[str, Any]) -> list[str]:
     return [finding["kind"] for finding in content["findings"]]
 
 
-def test_a_folder_without_problems(here: Path, capsys: pytest.CaptureFixture[str]):
-    content = report("data=folder", f"data.root={write_folder(here / 'd')}")
+def test_a_folder_without_problems(own_folder: Path, capsys: pytest.CaptureFixture[str]):
+    content = report("data=folder", f"data.root={write_folder(own_folder / 'd')}")
     assert content["images"] == {"train": 24, "val": 6}
     assert content["classes"] == {"cat": {"train": 12, "val": 3}, "dog": {"train": 12, "val": 3}}
     assert content["width"]["train"]["median"] == 150
@@ -55,8 +48,8 @@ def test_a_folder_without_problems(here: Path, capsys: pytest.CaptureFixture[str
         assert drawing.width == 1320
 
 
-def test_bad_files_and_duplicates_are_reported(here: Path, capsys: pytest.CaptureFixture[str]):
-    root = write_folder(here / "d")
+def test_bad_files_and_duplicates_are_reported(own_folder: Path, capsys: pytest.CaptureFixture[str]):
+    root = write_folder(own_folder / "d")
     (root / "train/cat/0.jpg").write_bytes(b"")
     data = (root / "train/cat/1.jpg").read_bytes()
     (root / "val/dog/cut.jpg").write_bytes(data[: len(data) // 2])
@@ -74,8 +67,8 @@ def test_bad_files_and_duplicates_are_reported(here: Path, capsys: pytest.Captur
     assert "train/dog/3.jpg (train) = val/dog/3.jpg (val)" in out
 
 
-def test_a_list_with_missing_files(here: Path):
-    root = write_folder(here / "d")
+def test_a_list_with_missing_files(own_folder: Path):
+    root = write_folder(own_folder / "d")
     for split in ("train", "val"):
         files = sorted((root / split).rglob("*.jpg"))
         lines = [f"{file} {file.parent.name}" for file in [*files, root / split / "cat" / "gone.jpg"]]
@@ -85,14 +78,14 @@ def test_a_list_with_missing_files(here: Path):
     assert kinds(content) == ["unreadable"]
 
 
-def test_scanning_shards_does_not_mark_them_as_validated(here: Path, caplog: pytest.LogCaptureFixture):
-    root = write_folder(here / "d")
+def test_scanning_shards_does_not_mark_them_as_validated(own_folder: Path, caplog: pytest.LogCaptureFixture):
+    root = write_folder(own_folder / "d")
     for split in ("train", "val"):
         files = sorted((root / split).rglob("*.jpg"))
         targets = [int(file.parent.name == "dog") for file in files]
         if split == "val":
             files[0].write_bytes(b"no image")
-        write_shards(here, files, targets, 2, split)
+        write_shards(own_folder, files, targets, 2, split)
     content = report("data=webdataset", "data.train=train-*.tar", "data.val=val-*.tar")
     assert [bad["file"] for bad in content["unreadable"]] == ["val-000.tar/photos/0000.jpg"]
     assert not caplog.records
@@ -100,10 +93,10 @@ def test_scanning_shards_does_not_mark_them_as_validated(here: Path, caplog: pyt
     report("data=webdataset", "data.train=train-*.tar", "data.val=val-*.tar")
     assert "data.classes=classes.txt reads them" in caplog.text
     # It was noted nowhere that all images of these shards are good.
-    assert not list((here / "outputs").rglob("*.good"))
+    assert not list((own_folder / "outputs").rglob("*.good"))
 
 
-def test_arrays(here: Path):
+def test_arrays(own_folder: Path):
     image_files = np.stack([draw_photo(140, 140, seed) for seed in range(30)])
     image_files[25] = image_files[3]
     np.save("x.npy", image_files[:24])
@@ -117,8 +110,8 @@ def test_arrays(here: Path):
     assert kinds(content) == ["leak"]
 
 
-def test_several_labels_and_numbers(here: Path):
-    root = write_folder(here / "d")
+def test_several_labels_and_numbers(own_folder: Path):
+    root = write_folder(own_folder / "d")
     for split in ("train", "val"):
         files = sorted((root / split).rglob("*.jpg"))
         lines = [f"{file},{'a;b' if i % 2 else 'b'},{i / len(files)}" for i, file in enumerate(files)]
@@ -142,15 +135,19 @@ def test_several_labels_and_numbers(here: Path):
         (["--jsn"], "--json"),
     ],
 )
-def test_mistakes_end_with_code_2(arguments: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]):
+def test_mistakes_end_with_code_2(
+    arguments: list[str], message: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
+):
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_it_goes_on_after_structural_problems_and_names_other_formats(here: Path, capsys: pytest.CaptureFixture[str]):
-    root = write_folder(here / "d", train=4)
+def test_it_goes_on_after_structural_problems_and_names_other_formats(
+    own_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    root = write_folder(own_folder / "d", train=4)
     shutil.rmtree(root / "val")
     (root / "train" / "emu").mkdir()
     for number in range(3):
@@ -165,8 +162,8 @@ def test_it_goes_on_after_structural_problems_and_names_other_formats(here: Path
     assert len(content["other_formats"]["train"]) == 3
 
 
-def test_with_folds_copies_are_on_one_side(here: Path):
-    root = write_folder(here / "d", train=4)
+def test_with_folds_copies_are_on_one_side(own_folder: Path):
+    root = write_folder(own_folder / "d", train=4)
     for seed in range(3):
         shutil.copy(root / "train/cat/0.jpg", root / f"train/cat/copy {seed}.jpg")
     shutil.copytree(root / "train", root / "val", dirs_exist_ok=True)  # is not used
@@ -177,8 +174,8 @@ def test_with_folds_copies_are_on_one_side(here: Path):
         assert not {"leak", "structure"} & set(kinds(content))
 
 
-def test_numbers_without_a_val(here: Path):
-    write_folder(here / "d", val=0)
+def test_numbers_without_a_val(own_folder: Path):
+    write_folder(own_folder / "d", val=0)
     Path("t.csv").write_text("path,age\n" + "".join(f"d/train/cat/{n}.jpg,{n}.5\n" for n in range(12)))
     content = report("data=filelist", "data.train=t.csv")
     assert (kinds(content)[0], content["numbers"]["target"].keys()) == ("structure", {"train"})

@@ -90,7 +90,7 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
         ),
         (
             {"kind": "timm", "name": ["resnet18"]},
-            "model.name: ['resnet18'] is not allowed. Did you mean 'resnet18'? Allowed: text.",
+            "model.name: ['resnet18'] is not allowed. Did you mean 'resnet18'? Allowed: text (a model of timm,",
         ),
         ({"kind": "timm", "name": "resnet18", "pretrained": "yes"}, "model.pretrained: 'yes' is not allowed."),
     ],

@@ -5,17 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import config_of
 
 from augment.cli.compose import compose
 from augment.cli.conf import CONF
 from augment.data.dataset import Dataset, Split
 from augment.support.errors import UserError
 from trainer.run.check import check_config
-from trainer.run.config import Config, parse_config
-
-
-def config(**sections: Any) -> Config:
-    return parse_config({"data": {"source": "sample"}, "model": {"kind": "cnn"}} | sections)
+from trainer.run.config import parse_config
 
 
 @pytest.fixture
@@ -26,7 +23,7 @@ def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("three_classes")
 def test_a_configuration_that_works() -> None:
-    check_config(config(fit={"device": "cpu"}))
+    check_config(config_of(fit={"device": "cpu"}))
 
 
 @pytest.mark.usefixtures("three_classes")
@@ -35,7 +32,7 @@ def test_a_configuration_that_works() -> None:
     [("resnet81", 64, "model.name: unknown model 'resnet81'"), ("vit_tiny_patch16_224", 8, "aug.size=8: the model")],
 )
 def test_a_model_that_cannot_be_built_is_found_before_the_run(name: str, size: int, message: str) -> None:
-    parsed = config(model={"kind": "timm", "name": name}, aug={"size": size}, fit={"device": "cpu"})
+    parsed = config_of(model={"kind": "timm", "name": name}, aug={"size": size}, fit={"device": "cpu"})
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         check_config(parsed)
 
@@ -76,7 +73,7 @@ SINGLE = {"fit": {"batch_size": 1, "epochs": 30}, "aug": {"size": 32}}
 )
 def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, Any], message: str | None) -> None:
     fit = {"device": "cpu"} | sections.pop("fit", {})
-    parsed = config(fit=fit, **sections)
+    parsed = config_of(fit=fit, **sections)
     if message is None:
         check_config(parsed)
     else:
@@ -89,10 +86,10 @@ def test_each_process_needs_an_image(train: int, val: int, lacking: str, monkeyp
     data = Dataset(("ant",), *(Split(("a.png",) * count, (0,) * count) for count in (train, val)))
     monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: data)
     with pytest.raises(UserError, match=rf"^fit\.gpus: 2, but {lacking} has 1 image\. Allowed: "):
-        check_config(config(fit={"device": "cpu", "gpus": 2}))
+        check_config(config_of(fit={"device": "cpu", "gpus": 2}))
 
 
 def test_data_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:
-    parsed = config(data={"source": "folder", "root": str(tmp_path / "missing")}, fit={"device": "cpu"})
+    parsed = config_of(data={"source": "folder", "root": str(tmp_path / "missing")}, fit={"device": "cpu"})
     with pytest.raises(UserError, match=r"^data\.root=.*missing: there is no such folder"):
         check_config(parsed)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import timm
 from omegaconf import OmegaConf
+from runs import LEAST, config_of
 
 from augment.cli.conf import CONF
 from augment.data.sources import SOURCES, Folder, Sample
@@ -19,11 +20,10 @@ from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.grad_clip import GradClip
 from trainer.loop.callback import Callback
 from trainer.models.registry import Cnn, Timm
-from trainer.run.config import Config, identity, parse_config
+from trainer.run.config import identity, parse_config
 from trainer.run.fit import Fit
 from trainer.run.labels import RunLabels
 
-LEAST: dict[str, Any] = {"data": {"source": "sample"}, "model": {"kind": "cnn"}}
 FULL: dict[str, Any] = {
     "data": {"source": "folder", "root": "/photos", "skip_bad": True},
     "model": {"kind": "timm", "name": "resnet18", "pretrained": False},
@@ -41,10 +41,6 @@ FULL: dict[str, Any] = {
 }
 
 
-def config(**sections: Any) -> Config:
-    return parse_config(LEAST | sections)
-
-
 def test_plugins_are_loaded_before_names_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plugin_of_the_config_test.py").write_text(
         "from dataclasses import dataclass\n"
@@ -57,7 +53,7 @@ def test_plugins_are_loaded_before_names_are_checked(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     name = "plugin_of_the_config_test"
     monkeypatch.setitem(callbacks._CALLBACKS, name, Callback)  # is taken out again after the test
-    parsed = config(plugins=[name], callbacks={name: {}})
+    parsed = config_of(plugins=[name], callbacks={name: {}})
     assert type(parsed.callbacks[0]()).__name__ == "PluginOfTheConfigTest"
     assert parsed.resolved["plugins"] == [name]
 
@@ -66,7 +62,7 @@ def test_plugins_are_loaded_before_names_are_checked(tmp_path: Path, monkeypatch
 
 
 def test_the_defaults() -> None:
-    parsed = config()
+    parsed = config_of()
     assert (parsed.data, parsed.model, parsed.aug, parsed.fit) == (Sample(), Cnn(), Aug(), Fit())
     assert (parsed.seed, parsed.callbacks) == (0, ())
 
@@ -85,7 +81,7 @@ def test_the_sections() -> None:
 
 @pytest.mark.parametrize("fit", [None, {}])
 def test_an_empty_section_has_its_defaults(fit: object) -> None:
-    assert config(fit=fit, aug=None, callbacks=None).fit == Fit()
+    assert config_of(fit=fit, aug=None, callbacks=None).fit == Fit()
 
 
 def test_callbacks_are_made_again_for_each_run() -> None:
@@ -99,7 +95,7 @@ def test_callbacks_are_made_again_for_each_run() -> None:
 
 @pytest.mark.parametrize("callbacks", [None, {}, {"plots": None}, {"plots": None, "checkpoint": None}])
 def test_null_switches_callbacks_off(callbacks: object) -> None:
-    parsed = config(callbacks=callbacks)
+    parsed = config_of(callbacks=callbacks)
     assert parsed.callbacks == ()
     assert parsed.resolved["callbacks"] == {}
 
@@ -167,13 +163,13 @@ STEPS: dict[str, Any] = {"rotate": {}, "flip": {}}
 )
 def test_what_makes_a_configuration_another_one(changed: dict[str, Any], same: bool) -> None:
     kept = {"callbacks": {"ema": {}}, "aug": {"train": STEPS}}
-    one, other = (json.dumps(identity(config(**given)), sort_keys=True) for given in (kept, kept | changed))
+    one, other = (json.dumps(identity(config_of(**given)), sort_keys=True) for given in (kept, kept | changed))
     assert (one == other) is same
 
 
 def test_defaults_are_written_down_too() -> None:
     """Another version may have others, and the run must be the same."""
-    resolved = config(
+    resolved = config_of(
         callbacks={"checkpoint": {}, "grad_clip": {}, "progress_bar": None}, aug={"train": {"rotate": {}}}
     ).resolved
     whole = {"fraction": 1.0, "val_fraction": None, "folds": None, "fold": None, "split_seed": 0, "balance": "none"}
@@ -194,7 +190,7 @@ def test_defaults_are_written_down_too() -> None:
 
 def test_the_order_of_steps_is_written_down() -> None:
     steps = {"hue": {}, "rotate": {}, "brightness": {}, "rotate_2": {"op": "rotate"}}
-    assert list(config(aug={"train": steps}).resolved["aug"]["train"]) == list(steps)
+    assert list(config_of(aug={"train": steps}).resolved["aug"]["train"]) == list(steps)
 
 
 # --- normalization ---
@@ -221,7 +217,7 @@ def pretrained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_a_pretrained_model_brings_its_normalization(
     given: dict[str, Any], mean: tuple[float, ...], std: tuple[float, ...], pretrained: dict[str, Any]
 ) -> None:
-    parsed = config(model=pretrained, aug=given)
+    parsed = config_of(model=pretrained, aug=given)
     assert (parsed.aug.mean, parsed.aug.std) == (mean, std)
     assert parsed.resolved["aug"]["mean"] == list(mean)
     assert parsed.resolved["aug"]["std"] == list(std)
@@ -229,12 +225,12 @@ def test_a_pretrained_model_brings_its_normalization(
 
 def test_any_other_model_leaves_it_open(pretrained: dict[str, Any]) -> None:
     for model in ({"kind": "cnn"}, pretrained | {"pretrained": False}):
-        parsed = config(model=model)
+        parsed = config_of(model=model)
         assert (parsed.aug.mean, parsed.aug.std) == (None, None)
 
 
 def test_every_source_is_one_of_these() -> None:
     """The table above knows them all."""
-    known = {type(config(data=given["data"]).data) for given in CONFIGURATIONS.values()}
+    known = {type(config_of(data=given["data"]).data) for given in CONFIGURATIONS.values()}
     others = ("lmdb", "own", "parquet", "recordio", "tfrecord")
     assert known == {kind for name, kind in SOURCES.items() if name not in others}

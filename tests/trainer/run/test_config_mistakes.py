@@ -4,15 +4,10 @@ import re
 from typing import Any
 
 import pytest
+from runs import LEAST, config_of
 
 from augment.support.errors import UserError
-from trainer.run.config import Config, parse_config
-
-LEAST: dict[str, Any] = {"data": {"source": "sample"}, "model": {"kind": "cnn"}}
-
-
-def config(**sections: Any) -> Config:
-    return parse_config(LEAST | sections)
+from trainer.run.config import parse_config
 
 
 def at(path: str, value: object) -> dict[str, Any]:
@@ -126,7 +121,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(key: str, given: object, me
 )
 def test_what_must_be_given(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        config(**sections)
+        config_of(**sections)
 
 
 def test_an_empty_configuration_says_what_is_missing() -> None:
@@ -136,10 +131,10 @@ def test_an_empty_configuration_says_what_is_missing() -> None:
 
 def test_a_plugin_that_is_not_there() -> None:
     with pytest.raises(UserError, match=r"^plugins: no module named 'no_such_plugin'"):
-        config(plugins=["no_such_plugin"])
+        config_of(plugins=["no_such_plugin"])
 
 
 def test_of_settings_in_the_wrong_section_the_first_is_named() -> None:
     wrong = dict.fromkeys(["warmup", "lr", "epochs", "momentum", "batch_size", "stages", "optimizer", "accumulate"], 1)
     with pytest.raises(UserError, match=r"^data\.warmup: unknown key\. Did you mean 'fit\.warmup'\?$"):
-        config(data={"source": "sample"} | wrong)
+        config_of(data={"source": "sample"} | wrong)

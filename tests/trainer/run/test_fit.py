@@ -4,15 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from runs import config_of
 
 from augment.support.errors import UserError
 from trainer.optim.schedule import constant, flat_cos, one_cycle
 from trainer.run.check import check_config
-from trainer.run.config import Config, parse_config
-
-
-def config(**sections: Any) -> Config:
-    return parse_config({"data": {"source": "sample"}, "model": {"kind": "cnn"}} | sections)
 
 
 @pytest.mark.parametrize(
@@ -29,14 +25,14 @@ def config(**sections: Any) -> Config:
     ],
 )
 def test_the_schedule(fit: dict[str, Any], expected: object) -> None:
-    assert config(fit=fit).fit.lr_schedule() == expected
+    assert config_of(fit=fit).fit.lr_schedule() == expected
 
 
 def test_momentum_runs_against_the_learning_rate() -> None:
-    schedules = config(fit={"lr": 1, "momentum": 0.95, "momentum_low": 0.85, "warmup": 0.3}).fit.schedules()
+    schedules = config_of(fit={"lr": 1, "momentum": 0.95, "momentum_low": 0.85, "warmup": 0.3}).fit.schedules()
     assert [schedules["momentum"](x) for x in (0, 0.15, 0.3, 1)] == pytest.approx([0.95, 0.9, 0.85, 0.95])
     assert schedules["lr"](0.3) == 1
-    assert set(config().fit.schedules()) == {"lr"}
+    assert set(config_of().fit.schedules()) == {"lr"}
 
 
 @pytest.mark.parametrize(
@@ -51,12 +47,12 @@ def test_momentum_runs_against_the_learning_rate() -> None:
 )
 def test_the_device(device: str, gpu: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    assert config(fit={"device": device}).fit.torch_device() == torch.device(expected)
+    assert config_of(fit={"device": device}).fit.torch_device() == torch.device(expected)
 
 
 def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    parsed = config(fit={"device": "cuda"})
+    parsed = config_of(fit={"device": "cuda"})
     for call in (parsed.fit.torch_device, lambda: check_config(parsed)):
         with pytest.raises(UserError, match=r"^fit\.device: cuda, but .* no GPU here\. Allowed: auto, cpu\.$"):
             call()
@@ -65,27 +61,27 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert config(fit={"device": "cuda:1"}).fit.torch_device() == torch.device("cuda:1")
+    assert config_of(fit={"device": "cuda:1"}).fit.torch_device() == torch.device("cuda:1")
     message = r"^fit\.device: cuda:2, but PyTorch sees 2 GPUs here\. Allowed: auto, cpu, cuda:0, cuda:1\.$"
     with pytest.raises(UserError, match=message):
-        config(fit={"device": "cuda:2"}).fit.torch_device()
+        config_of(fit={"device": "cuda:2"}).fit.torch_device()
 
 
 def test_threads() -> None:
-    assert config(fit={"threads": 7}).fit.cpu_threads() == 7
-    assert 1 <= config().fit.cpu_threads() <= 16
+    assert config_of(fit={"threads": 7}).fit.cpu_threads() == 7
+    assert 1 <= config_of().fit.cpu_threads() <= 16
 
 
 @pytest.mark.parametrize("given", [{"batch_size": 9}, {"stages": {"small": {"batch_size": 9}}, "batch_size": 8}])
 def test_processes_share_batches_evenly(given: dict[str, Any]) -> None:
-    assert config(fit={"gpus": 2, "batch_size": 8}).fit.gpus == 2
+    assert config_of(fit={"gpus": 2, "batch_size": 8}).fit.gpus == 2
     with pytest.raises(UserError, match=r"batch_size: 9 images .* by 2 processes .* multiples of 2, such as 8\.$"):
-        config(fit=given | {"gpus": 2})
+        config_of(fit=given | {"gpus": 2})
 
 
 def test_what_torchrun_started_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
-    assert config().fit.gpus == 4
+    assert config_of().fit.gpus == 4
     with pytest.raises(UserError, match=r"^fit\.gpus: 2, but torchrun started 4 processes\. Allowed: 4, or null\.$"):
-        config(fit={"gpus": 2})
+        config_of(fit={"gpus": 2})

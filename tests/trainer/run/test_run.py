@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes import needs_gpu, on, raises
 from rich.console import Console
-from runs import BARE, QUIET, draw_classes, small_config
+from runs import BARE, QUIET, small_config
 
 from augment.cli.compose import compose
 from augment.pipeline.loader import Loader
@@ -30,11 +30,6 @@ from trainer.tasks.losses import CrossEntropy
 from trainer.tools.evaluate import evaluate
 
 pytestmark = pytest.mark.usefixtures("own_folder")
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_classes(tmp_path_factory.mktemp("photos"))
 
 
 def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:

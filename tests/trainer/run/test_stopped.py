@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes import on
-from runs import BARE, QUIET, draw_classes, read_metrics, small_config
+from runs import BARE, QUIET, read_metrics, small_config
 
 from augment.support.signals import STOP_SIGNALS
 from trainer.callbacks.grad_clip import GradClip
@@ -19,11 +19,6 @@ from trainer.run.folder import LOCK_FILE
 from trainer.run.summary import read_summary
 
 pytestmark = pytest.mark.usefixtures("own_folder")
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_classes(tmp_path_factory.mktemp("photos"))
 
 
 def stop(*_: object, **__: object) -> None:

@@ -204,6 +204,8 @@ def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFix
     assert predict.main([str(numbers), str(lists / "5.png")]) == 0
     with pytest.raises(UserError, match="--threshold: this model does not predict labels"):
         predict.predict(numbers, [lists / "5.png"], threshold=0.5)
+    with pytest.raises(UserError, match="--top: this model predicts numbers"):
+        predict.predict(numbers, [lists / "5.png"], top=1)
 
 
 def test_the_report_of_labels(labels: Path, lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -301,6 +301,9 @@ def test_labels_of_strangers_are_lines() -> None:
         (["--to", "torch", "aug.val.flip.p=0.5"], "aug.val.flip: is random"),
         (["--to", "torch", "--out", "out/there"], "out/there/model.pt2: cannot be written: it is a link"),
         (["--to", "torch", "--unchecked", "--limit", "0"], "--limit"),
+        (["--to", "torch", "--limit", "9"], "--limit: not used with --unchecked. Allowed: one of the two."),
+        (["--to", "torch", "--device", "cpu"], "--device: not used with --to torch. Allowed: with --to triton."),
+        (["--to=triton", "--preprocessing=inside"], "not used with --to triton. Allowed: with --to onnx or torch."),
         (["--to", "torch", "data.root=nowhere"], "nowhere"),
     ],
 )

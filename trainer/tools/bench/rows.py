@@ -126,10 +126,8 @@ class Rows:
 
     @cached_property
     def _fixed(self) -> Batch:
-        """One batch, which stays on the device; cloned, as the loader reuses its memory."""
-        batch = next(self._stream)
-        images, targets, indices = batch.images.clone(), batch.targets.clone(), batch.indices.clone()
-        return Batch(images, targets, indices, (images, *(view.clone() for view in batch.views[1:])))
+        """One batch, which stays on the device."""
+        return next(self._stream)
 
     def _synthetic(self) -> Iterator[Batch]:
         while True:

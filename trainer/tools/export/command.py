@@ -4,13 +4,15 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
-from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number
+from augment.cli.parser import Parser, flags_in, one_of, output, readable_errors, whole_number
 from augment.cli.trust import add_trust_flag
 from augment.support.errors import UserError
 from trainer.tools.evaluate import run_and_images
 
 FORMS = ("onnx", "torch", "triton")
 PLACES = ("inside", "beside")
+# The forms that a flag is for.
+_USED = {"--preprocessing": ("onnx", "torch"), "--device": ("triton",), "--name": ("triton",)}
 _EXAMPLES = """\
   RUN --to onnx                           model.onnx, which takes images of any size, uint8 RGB
   RUN --to onnx --preprocessing beside    model.onnx, which takes preprocessed images, and transform.py
@@ -53,6 +55,12 @@ def main(arguments: Sequence[str]) -> int:
         options, run, images, overrides = run_and_images(_parser(), arguments)
         if options.to is None:
             raise UserError(f"--to: missing. Allowed: {', '.join(FORMS)}.")
+        given = flags_in(arguments)
+        for flag, forms in _USED.items():
+            if flag in given and options.to not in forms:
+                raise UserError(f"{flag}: not used with --to {options.to}. Allowed: with --to {' or '.join(forms)}.")
+        if options.unchecked and (images or options.limit):
+            raise UserError(f"{images or '--limit'}: not used with --unchecked. Allowed: one of the two.")
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import
 
         export_run(options, run, images, overrides)

@@ -165,6 +165,12 @@ def test_a_misspelled_train_dir_suggests_the_nearest_folder(tmp_path: Path) -> N
         scan_folder(tmp_path, train_dir="trian")
 
 
+def test_a_train_dir_that_is_like_no_folder_lists_those_that_are_there(tmp_path: Path) -> None:
+    make(tmp_path, "train/a/b.jpg", "val/a/c.jpg")
+    with pytest.raises(UserError, match=r"no folder photos in it, only train, val\. Allowed: one of these\.$"):
+        scan_folder(tmp_path, train_dir="photos")
+
+
 @pytest.mark.parametrize(
     ("split", "counted"),
     [("val", "val"), ("validation", "validation"), ("test", "test"), ("training", ""), ("val/val", "val")],

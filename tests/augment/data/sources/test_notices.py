@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from threading import Event, Thread
 
 import pytest
 
@@ -74,3 +75,21 @@ def test_every_job_of_a_sweep_has_them_once_in_its_log_and_its_report(
         assert missing in (job / "report.html").read_text()
     assert "Traceback" not in capsys.readouterr().err
     assert missing in render(read_record(jobs[1].parent, trust=True))
+
+
+def test_threads_record_one_after_the_other() -> None:
+    package = logging.getLogger("augment")
+    before, entered, leave = package.propagate, Event(), Event()
+
+    def record() -> None:
+        with recorded_notices():
+            entered.set()
+            leave.wait(10)
+
+    other = Thread(target=record)
+    with recorded_notices():
+        other.start()
+        assert not entered.wait(0.1)
+    leave.set()
+    other.join()
+    assert package.propagate == before

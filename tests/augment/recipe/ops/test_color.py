@@ -34,11 +34,6 @@ from augment.recipe.stage import step_matrix
 PARTS = ("brightness", "contrast", "saturation", "hue")
 
 
-@pytest.fixture(scope="module")
-def soft(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return save(tmp_path_factory.mktemp("soft"), [draw_photo(SIZE, SIZE, seed) for seed in range(COUNT)])
-
-
 FACTORS = one_of_values(0, 0.3, 1, 1.7)
 
 

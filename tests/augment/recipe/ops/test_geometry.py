@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from photos import draw_photo
-from rendering import SIZE, Pixels, draws_of, one_of_values, plan_of, read, render, save
+from rendering import SIZE, Pixels, draws_of, one_of_values, plan_of, read, render
 
 from augment.recipe.op import OPS
 from augment.recipe.sampler import Sampler
 
 COUNT = 12
 Floats = NDArray[Any]
-
-
-@pytest.fixture(scope="module")
-def soft(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return save(tmp_path_factory.mktemp("soft"), [draw_photo(SIZE, SIZE, seed) for seed in range(COUNT)])
 
 
 def land(op: str, points: list[tuple[float, float]], size: int = SIZE, **values: Any) -> Floats:

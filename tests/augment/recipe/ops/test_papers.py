@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from photos import draw_photo
 from PIL import Image
-from rendering import SIZE, Pixels, chi_square, draws_of, plan_of, read, render, rounding, save
+from rendering import SIZE, Pixels, chi_square, draws_of, plan_of, read, render, rounding
 
 from augment.recipe.op import BORDERS
 from augment.recipe.ops.papers import _FOUND, _RAND, _WIDE, _op, auto_augment, rand_augment, trivial_augment
@@ -35,11 +34,6 @@ NAMES = {
 }
 BORDER = {"border": "constant", "fill": 128}
 COUNT = 36
-
-
-@pytest.fixture(scope="module")
-def soft(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return save(tmp_path_factory.mktemp("soft"), [draw_photo(SIZE, SIZE, seed) for seed in range(COUNT)])
 
 
 def magnitude(name: str, value: float, size: int = SIZE) -> float:

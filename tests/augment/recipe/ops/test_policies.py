@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from photos import draw_photo
 from rendering import SEED, SIZE, Pixels, chi_square, draws_of, plan_of, read, render, save
 
 from augment.recipe.plan import Plan
@@ -23,11 +22,6 @@ ROTATE = {"angle_range": [-40, 40]}
 HUE = {"angle_range": [-90, 90]}
 GAMMA = {"gamma_range": [0.4, 2.5]}
 STEPS: dict[str, Any] = {"rotate": ROTATE, "hue": HUE, "gamma": GAMMA}
-
-
-@pytest.fixture(scope="module")
-def soft(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return save(tmp_path_factory.mktemp("soft"), [draw_photo(SIZE, SIZE, seed) for seed in range(COUNT)])
 
 
 def applied(plan: Plan, count: int = N) -> dict[str, Mask]:
