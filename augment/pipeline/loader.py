@@ -16,7 +16,7 @@ from augment.pipeline.failures import BadImages, UnreadableError
 from augment.pipeline.graph import Placement
 from augment.pipeline.mixing import Mixer
 from augment.pipeline.placement import gpu_number
-from augment.pipeline.state import check_state, digest_of
+from augment.pipeline.state import check_state, digest_of, restored
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
@@ -221,7 +221,7 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at the position that `state_dict` returned: the next pass yields exactly the rest of that epoch.
 
-        Between two epochs, the state of another number of ranks is accepted, too; the samples are then in a new order.
+        Between two epochs, the state of other ranks or operators is accepted, too; the samples are then in a new order.
 
         Raises:
             UserError: the state comes from a loader with other batches.
@@ -241,9 +241,9 @@ class Loader:
         self._consumed = state["consumed"]
         if state["pipeline"] is not None:
             self._saved = self._consumed, state["pipeline"]
-        if self._consumed:
-            self._recover(self._running)
-        self._resuming = True
+        self._resuming = not self._consumed or restored(lambda: self._recover(self._running), inside=self._is_inside)
+        if not self._resuming:
+            self._restart(state["built_at"] + state["consumed"] // self._per_epoch)
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Check that a saved state comes from a loader of the same batches.

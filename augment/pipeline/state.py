@@ -1,12 +1,18 @@
 """Check the saved state of a loader: only a loader of the same batches can resume from it."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any
 
 from augment.data.dataset import Split
 from augment.data.images import portable_name
 from augment.support.errors import UserError
+
+log = logging.getLogger(__name__)
+
+# What DALI says of a state whose operators are not those of the pipeline.
+_OTHER_OPERATORS = "might come from another pipeline"
 
 # What determines the batches, and the key that sets it.
 _KEYS = {
@@ -44,6 +50,32 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: 
             if name == "shard":
                 was = f" ({state.get(name, [0, 1])[1]}, not {identity[name][1]})"
             raise UserError(f"{key}: not that of the saved run{was}. Allowed: the same, in a run that is resumed.")
+
+
+def restored(restore: Callable[[], object], *, inside: bool) -> bool:
+    """Restore a pipeline and return True; return False if the state is that of other operators, between two epochs.
+
+    Another version may have run the same plan as other operators, or a machine on which Triton's kernels do not run.
+
+    Args:
+        restore: restores the pipeline.
+        inside: whether the state is from the middle of an epoch.
+
+    Raises:
+        UserError: it is from the middle of an epoch, and of other operators.
+    """
+    try:
+        restore()
+    except RuntimeError as error:
+        if _OTHER_OPERATORS not in str(error):
+            raise
+        what = "the saved run made its batches with other operators, in another version or on another kind of machine"
+        if inside:
+            allowed = "that version and kind of machine, or a state from the end of an epoch"
+            raise UserError(f"data: {what}, and stopped in the middle of an epoch. Allowed: {allowed}.") from error
+        log.warning("data: %s: from here on, the samples are in another order", what)
+        return False
+    return True
 
 
 def digest_of(split: Split) -> str:

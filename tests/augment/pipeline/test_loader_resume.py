@@ -291,6 +291,21 @@ def test_between_epochs_another_number_of_ranks_resumes(limit: int | None, grays
     assert sorted(torch.cat(seen).tolist()) == list(range(13))
 
 
+def test_state_of_other_operators_resumes_between_epochs_only(
+    grays: Split, device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, plan = first(grays, 13), plan_of(RECIPE)
+    (_, states), (_, others) = states_of(make(data, device)), states_of(make(data, device, plan=plan))
+    mixed = [state | {"pipeline": other["pipeline"]} for state, other in zip(states, others, strict=True)]
+    resumed = make(data, device)
+    with pytest.raises(UserError, match=r"^data: .* other operators, .* in the middle of an epoch\. Allowed: "):
+        resumed.load_state_dict(mixed[0])
+    assert not caplog.records
+    resumed.load_state_dict(mixed[-1])
+    assert "in another order" in caplog.text
+    assert_complete(take(resumed), 13, epoch=1)
+
+
 def test_state_of_other_targets_is_refused(grays: Split, device: torch.device) -> None:
     turned = Split(grays.files, grays.targets[::-1])
     assert turned.targets != grays.targets
