@@ -24,7 +24,7 @@ from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
 from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.runs import FAILED, FINISHED, PRUNED
+from trainer.sweeps.runs import FAILED
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 
@@ -224,16 +224,18 @@ def _resume(folder: Path) -> str:
 
 
 def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:
-    """Say what can be done about failed jobs; return the exit code."""
-    statuses = [job.status() for job in jobs]
-    if failed := statuses.count(FAILED):
+    """Say what can be done about failed jobs; return the exit code.
+
+    A search that was interrupted and continued may have left jobs that it no longer needs.
+    """
+    if failed := [job.status() for job in jobs].count(FAILED):
         again = f"python -m trainer sweep retry {shown(folder)}"
         console.print(
             f"{amount(failed, 'job')} failed; {again} runs {plural(failed, 'it', 'them')} again",
             highlight=False,
             soft_wrap=True,
         )
-    return 0 if {*statuses} <= {FINISHED, PRUNED} else 1
+    return 1 if failed else 0
 
 
 def write_request(folder: Path, request: Request) -> None:

@@ -151,6 +151,18 @@ def test_failed_trials_of_a_search_are_retried(call: Call, runs: FakeRuns) -> No
     assert [job.trial for job in ledger()] in ([0, 4, 5], [0, 5, 4])
 
 
+def test_a_continued_search_may_leave_jobs_that_it_no_longer_needs(call: Call, runs: FakeRuns) -> None:
+    """The finalists of before are still to be run, but better trials came."""
+    settings = ("n_trials=3", "finalists=2", "seeds=2", "confirm=2")
+    search = ("hydra/sweeper=optuna", *(f"hydra.sweeper.{setting}" for setting in settings), "hydra.sweep.dir=S")
+    runs.score = lambda config: 0.5 + len(runs.runs) / 100
+    runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 4 else None
+    assert call("-m", *search, "fit.lr=interval(0.01,0.1)")[0] == 130
+    code, text = call("sweep", "resume", "S", "hydra.sweeper.n_trials=6")
+    assert (code, "6 trials, 6 finished" in text) == (0, True), text
+    assert {"finished", "planned"} <= {job.status() for job in ledger()}
+
+
 def test_a_search_of_an_experiment_is_resumed_as_one(call: Call, runs: FakeRuns) -> None:
     Path("conf/experiment").mkdir(parents=True)
     Path("conf/experiment/mine.yaml").write_text(
