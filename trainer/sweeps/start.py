@@ -108,6 +108,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
     if searches:
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
+    (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
     worker = Worker(Console(), signals, request.config_name)
     if len(overrides) >= _MANY:
         worker.console.print(f"checking {amount(len(overrides), 'job')}", highlight=False)
@@ -117,7 +118,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
         signals.check()
         signals.hold()  # from here on there are folders, whose runs handle them
         with _writing(folder):
-            jobs = plan_jobs(folder, zip(configs, overrides, strict=True), request.fixed)
+            jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
             write_request(folder, request)
         if len(jobs) < len(overrides):
             what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"

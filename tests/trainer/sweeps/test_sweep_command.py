@@ -65,6 +65,13 @@ def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: 
     assert len(json.loads(Path("S/sweep.json").read_text())["jobs"]) == 7
 
 
+def test_jobs_are_named_by_what_the_sweep_varies(call: Call, runs: FakeRuns) -> None:
+    """However the other settings are written."""
+    fixed = ("fit.lr=1e-3", "aug.train.rotate.angle_range=[-9, 9]", "run.tags=['a b']", "+aug=imagenette")
+    call("-m", *fixed, "seed=0,1", "hydra.sweep.dir=S")
+    assert [job.title for job in ledger()] == ["seed=0", "seed=1"]
+
+
 @pytest.mark.parametrize("kind", ["basic", "optuna"])
 def test_a_configuration_can_say_what_varies(call: Call, runs: FakeRuns, kind: str) -> None:
     params = {"model": "cnn,xresnet18", "fit.lr": "0.1,0.2"}
