@@ -134,6 +134,8 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
     key = next(i for i, metric in enumerate(data["metrics"]) if metric["key"] == "val_accuracy")
     data["epochs"].append([1, 4, 10])  # as of a run with too many points
     data["runs"][0]["curves"][key] = [len(data["epochs"]) - 1, [0.1, 0.13, 0.19]]
+    for run, seconds in zip(data["runs"], (59.7, 150, 7190), strict=True):
+        run["seconds"] = seconds
     script = """
       document.body.style.width = "400px";
       await wait(100);
@@ -143,10 +145,12 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
       return [
         scores.map((cell) => right(cell) <= right(document.querySelector(".window"))), texts("#legend li"),
         echarts.getInstanceByDom(document.getElementById("curves")).getOption().series.at(-1).data,
+        texts("#rows tr[data-path] td:last-child").sort(),
       ];
     """
-    seen, legend, line = run_script(render(data), script, tmp_path, size="500,1000")
+    seen, legend, line, times = run_script(render(data), script, tmp_path, size="500,1000")
     assert seen == [True] * 3
+    assert times == ["1 h 59 min", "1 min 0 s", "2 min 30 s"]
     assert [text.rpartition(" n = ")[2] for text in legend] == ["2 to 3"]
     assert line == [[epoch, pytest.approx(0.09 + 0.01 * epoch)] for epoch in range(1, 11)]
 

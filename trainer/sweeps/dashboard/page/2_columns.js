@@ -21,7 +21,7 @@ function makeColumns() {
     })));
   const ends = [
     { key: "epochs", label: "epochs", title: "finished epochs", number: true, get: (run) => run.epochs },
-    { key: "seconds", label: "time", title: "duration", number: true, format: duration, get: (run) => run.seconds ?? undefined },
+    { key: "seconds", label: "time", title: "duration; of a resumed run, since it was resumed", number: true, format: duration, get: (run) => run.seconds ?? undefined },
     { key: "started", label: "started", title: "when it began", get: (run) => run.started },
   ];
   const labels = shortNames(data.params.map((param) => param.key), [...names, ...groups, ...ends].map((column) => column.label));
@@ -137,7 +137,7 @@ function prepare() {
     run.curves = run.curves.map((curve) => curve && [data.epochs[curve[0]], curve[1]]);
   });
   columns = makeColumns();
-  const searched = columns.filter((column) => !column.metric && column.key !== "seconds");
+  const searched = columns.filter((column) => column.metric === undefined && column.key !== "seconds");
   for (const run of data.runs) {
     run.haystack = [run.path, run.error, ...searched.map((column) => show(column.get(run)))].join("\n").toLowerCase();
   }
