@@ -62,7 +62,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
         console: where to print.
         write: whether to write.
     """
-    runs = find_runs([folder])
+    runs = [run for run in find_runs([folder]) if run.folder.parent == folder]  # not those of a sweep in it
     jobs, varied = _best_first(runs), _varied(runs)
     groups, left = _over_seeds(runs, varied)
     means = sorted(
