@@ -34,7 +34,10 @@ from trainer.sweeps.study import (
     repeat,
     set_job,
 )  # fmt: skip
+from trainer.sweeps.verdict import Metric
+from trainer.sweeps.words import score
 from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, time_left
+from trainer.tasks.registry import range_of
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 
@@ -276,8 +279,9 @@ def _front(plan: Plan, study: Study) -> list[str]:
 def _best(plan: Plan, study: Study, best: FrozenTrial) -> list[str]:
     """Describe the best trial of a search for a single score, and which settings mattered."""
     top = _joined(overrides_of(best.params, plan.space))
+    metric = Metric(plan.search.metrics[0], within=range_of(plan.search.metrics[0]))
     lines = [
-        f"Best of the search: {plan.search.metrics[0]} {best.value:.4f} with {top}.",
+        f"Best of the search: {metric.key} {score(metric, best.value or 0.0)} with {top}.",
         "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.",
     ]
     if shares := importances(study):
