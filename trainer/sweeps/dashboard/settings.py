@@ -42,7 +42,11 @@ class Settings:
                 columns[key][i] = value
         for key, column in columns.items():
             column |= _as_numbers(column, [given.get(key) for given in self._overrides])
-        differing = [key for key, column in columns.items() if len({*column.values()}) + (len(column) < len(runs)) > 1]
+        # What a job that has not begun lacks is no difference.
+        begun = [i for i, config in enumerate(self._configs) if config] or range(len(runs))
+        differing = [
+            key for key, column in columns.items() if len({*column.values()}) + any(i not in column for i in begun) > 1
+        ]
         differing.sort(key=lambda key: (key not in self.given, -len(columns[key])))
         self.columns = {key: columns[key] for key in differing[:MOST_SETTINGS]}
 
