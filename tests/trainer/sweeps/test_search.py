@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -23,7 +24,7 @@ from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.plan import Plan, begin
 from trainer.sweeps.prune import Prune
 from trainer.sweeps.search import search, watch_trials
-from trainer.sweeps.study import job_of
+from trainer.sweeps.study import ask, counted, job_of
 from trainer.sweeps.work import Worker
 
 __all__ = ["runs"]
@@ -187,6 +188,21 @@ def test_an_interrupted_search_goes_on_with_the_same_trials(runs: FakeRuns, tmp_
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 4
     assert [name for name, _ in runs.runs].count(cut) == 2
     assert len({*runs.runs}) == 4
+
+
+@pytest.mark.parametrize("later", [70, -3600])
+def test_a_trial_that_never_got_a_job_does_not_count(
+    later: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process was killed; the clock may have been set back since."""
+    search = make(tmp_path).search
+    with search.locked() as study:
+        ask(search, study)
+    assert len(counted(search.study())) == 1
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + later)
+    assert counted(search.study()) == []
+    assert [trial.state for trial in search.study().trials] == [TrialState.FAIL]
 
 
 def test_failed_and_impossible_trials_count(runs: FakeRuns, tmp_path: Path) -> None:
