@@ -112,6 +112,24 @@ def test_what_a_signal_ended_is_resumed(call: Call, runs: FakeRuns) -> None:
     assert ran(runs) == ["seed=0", "seed=1", "seed=1", "seed=2"]
 
 
+@pytest.mark.parametrize("action", ["resume", "work", "retry"])
+def test_where_no_job_can_run_none_is_begun(
+    call: Call, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """Such as in another folder, where the path of the data leads nowhere: all of them would fail."""
+    runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 2 else ValueError("no luck")
+    call("-m", "seed=0,1,2", "hydra.sweep.dir=S")
+    before = [job.status() for job in ledger()]
+
+    def check(config: object) -> None:
+        raise UserError("data.root=photos: there is no such folder.")
+
+    monkeypatch.setattr("trainer.run.check.check_config", check)
+    failed = ("--job", ledger()[0].id) if action == "retry" else ()
+    assert call("sweep", action, "S", *failed) == (2, "error: data.root=photos: there is no such folder.\n")
+    assert ([job.status() for job in ledger()], len(runs.runs)) == (before, 2)
+
+
 def test_one_job_can_be_named(call: Call, runs: FakeRuns) -> None:
     runs.fail = lambda config: ValueError("no luck")
     call("-m", "seed=0,1", "hydra.sweep.dir=S")
