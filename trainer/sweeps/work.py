@@ -80,6 +80,8 @@ class Worker:
         """
         errors = []
         for job in jobs:
+            if job.worker() is not None:
+                continue
             resumed = (job.folder / LAST).is_file()
             try:
                 config = self._config(job, resumed)

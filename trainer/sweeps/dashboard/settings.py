@@ -40,8 +40,8 @@ class Settings:
             chosen = {key: value for key, value in overrides.items() if not config or key not in known}
             for key, value in (chosen | config).items():
                 columns[key][i] = value
-        for key, column in columns.items():
-            column |= _as_numbers(column, [given.get(key) for given in self._overrides])
+        for key in self.given & columns.keys():
+            columns[key] |= _as_numbers(columns[key], [given.get(key) for given in self._overrides])
         # What a job that has not begun lacks is no difference.
         begun = [i for i, config in enumerate(self._configs) if config] or range(len(runs))
         differing = [
