@@ -83,7 +83,8 @@ def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
         raise UserError(
             f"{empty}: no values. Allowed: range(STOP) or range(START, STOP, STEP), which ends before STOP."
         )
-    return jobs
+    # Hydra adds a value to what is removed.
+    return [[token.removesuffix("=null") if token[0] == "~" else token for token in job] for job in jobs]
 
 
 def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class ProgressBar(Callback):
 
     def _print(self, row: MetricsRow, learner: Learner) -> None:
         columns = [(column, row.get(column.key)) for column in _columns(learner)]
-        cells = (f"{'-' if v is None else column.line.format(v):>{_width(column)}}" for column, v in columns)
+        # A space is left before numbers that are wider than their column, too.
+        cells = (f" {'-' if v is None else column.line.format(v):>{_width(column) - 1}}" for column, v in columns)
         epoch = f"{int(row['epoch']) + 1}/{learner.epochs}"
         self.console.print(f"{epoch:>8}{''.join(cells)}", highlight=False)
 

@@ -72,12 +72,14 @@ class Summary:
         """Write summary.json; if the disk is full, overwrite the one that `reserve_summary` wrote.
 
         Raises:
-            OSError: not even that is possible, because the folder is gone.
+            OSError: not even that is possible, because the folder is gone or nothing was reserved.
         """
         file, values = self.folder / SUMMARY_FILE, {**vars(self), "folder": str(self.folder)}
         try:
             write_json(file, values)
         except OSError:
+            if not file.is_file():
+                raise
             with file.open("r+b") as stream:
                 room = os.fstat(stream.fileno()).st_size
                 text = json_line(values)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from augment.support.errors import UserError, nearest
@@ -21,7 +22,7 @@ from trainer.sweeps.groups import (
 from trainer.sweeps.runs import FINISHED, Run
 from trainer.sweeps.show import Table
 from trainer.sweeps.verdict import Difference, compare
-from trainer.sweeps.words import left_out, p_value, signed, verdict
+from trainer.sweeps.words import left_out, p_value, score, signed, verdict
 from trainer.tasks.registry import smaller_is_better
 
 # The smallest difference worth detecting, by default: half a point; of other scores, a share of the baseline's mean.
@@ -211,13 +212,13 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
 
 def mean_cells(group: Group, *, named: bool) -> list[str]:
     """Return the cells of a group in a table: name and `MEANS`; with the name of the score if it is not the title's."""
-    replicates = group.replicates
+    replicates, text = group.replicates, partial(score, group.metric, like=group.mean)
     bounds, n = replicates.interval(group.metric), str(len(replicates.scores))
     if len(replicates.samples) < len(replicates.scores):
         n += f" in {len(replicates.samples)} folds"
-    about = "" if bounds is None else f"{bounds[0]:.4f}..{bounds[1]:.4f}"
-    std = "" if replicates.std is None else f"{replicates.std:.4f}"
-    return [group.called, n, f"{group.metric.key} " * named + f"{group.mean:.4f}", std, about]
+    about = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
+    std = "" if replicates.std is None else text(replicates.std)
+    return [group.called, n, f"{group.metric.key} " * named + text(group.mean), std, about]
 
 
 def plain_group(group: Group) -> dict[str, Any]:

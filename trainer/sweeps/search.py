@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
@@ -34,7 +34,10 @@ from trainer.sweeps.study import (
     repeat,
     set_job,
 )  # fmt: skip
+from trainer.sweeps.verdict import Metric
+from trainer.sweeps.words import score
 from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, time_left
+from trainer.tasks.registry import range_of
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 
@@ -56,7 +59,7 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     _run_trials(plan, launcher, worker)
     study = plan.search.study()
     trials, finalists = counted(study), plan.search.settings.finalists
-    lines, compared = [f"{amount(len(trials), 'trial')}, {_count(trials)}."], None
+    lines, compared = [f"{amount(len(trials), 'trial')}, {_count(trials)}.{_not_tried(plan)}"], None
     known = {job.id: job for job in read_ledger(plan.search.folder)}
     if len(study.directions) > 1:
         lines += _front(plan, study)
@@ -226,7 +229,7 @@ def _finals(
     chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]
     if chosen is not None:
-        sign = -1 if chosen.baseline.metric.smaller else 1
+        sign = -1 if plan.search.study().direction == StudyDirection.MINIMIZE else 1
         best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
@@ -264,6 +267,14 @@ def _count(trials: Sequence[FrozenTrial]) -> str:
     return ", ".join(f"{states.count(state)} {word}" for state, word in words.items())
 
 
+def _not_tried(plan: Plan) -> str:
+    """Return how many combinations a grid has if there are more than trials; empty otherwise."""
+    settings = plan.search.settings
+    count = len(list(grid(plan.space))) if settings.sampler == "grid" else 0
+    some = f" The grid has {amount(count, 'combination')}; hydra.sweeper.n_trials={count} tries all."
+    return some if count > settings.n_trials else ""
+
+
 def _front(plan: Plan, study: Study) -> list[str]:
     """Describe the trials that no other one beats in every score."""
     lines = ["Trials that no other one beats in every score:"]
@@ -276,8 +287,9 @@ def _front(plan: Plan, study: Study) -> list[str]:
 def _best(plan: Plan, study: Study, best: FrozenTrial) -> list[str]:
     """Describe the best trial of a search for a single score, and which settings mattered."""
     top = _joined(overrides_of(best.params, plan.space))
+    metric = Metric(plan.search.metrics[0], within=range_of(plan.search.metrics[0]))
     lines = [
-        f"Best of the search: {plan.search.metrics[0]} {best.value:.4f} with {top}.",
+        f"Best of the search: {metric.key} {score(metric, best.value or 0.0)} with {top}.",
         "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.",
     ]
     if shares := importances(study):

@@ -43,8 +43,8 @@ class Dimension:
         """Return the override that sets a value."""
         if isinstance(value, bool):
             text = str(value).lower()
-        elif isinstance(value, float):
-            text = f"{value:.6g}"
+        elif isinstance(value, float):  # a choice as it was written, but for the rounding errors of a range
+            text = f"{value:.{6 if isinstance(self.distribution, FloatDistribution) else 12}g}"
         else:
             text = "null" if value is None else str(value)
         return f"{self.plus}{self.key}={text}"

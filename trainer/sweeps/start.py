@@ -24,7 +24,7 @@ from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
 from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.runs import FAILED, FINISHED, PRUNED
+from trainer.sweeps.runs import FAILED
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 
@@ -108,6 +108,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
     if searches:
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
+    (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
     worker = Worker(Console(), signals, request.config_name)
     if len(overrides) >= _MANY:
         worker.console.print(f"checking {amount(len(overrides), 'job')}", highlight=False)
@@ -117,7 +118,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
         signals.check()
         signals.hold()  # from here on there are folders, whose runs handle them
         with _writing(folder):
-            jobs = plan_jobs(folder, zip(configs, overrides, strict=True), request.fixed)
+            jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
             write_request(folder, request)
         if len(jobs) < len(overrides):
             what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"
@@ -224,16 +225,18 @@ def _resume(folder: Path) -> str:
 
 
 def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:
-    """Say what can be done about failed jobs; return the exit code."""
-    statuses = [job.status() for job in jobs]
-    if failed := statuses.count(FAILED):
+    """Say what can be done about failed jobs; return the exit code.
+
+    A search that was interrupted and continued may have left jobs that it no longer needs.
+    """
+    if failed := [job.status() for job in jobs].count(FAILED):
         again = f"python -m trainer sweep retry {shown(folder)}"
         console.print(
             f"{amount(failed, 'job')} failed; {again} runs {plural(failed, 'it', 'them')} again",
             highlight=False,
             soft_wrap=True,
         )
-    return 0 if {*statuses} <= {FINISHED, PRUNED} else 1
+    return 1 if failed else 0
 
 
 def write_request(folder: Path, request: Request) -> None:

@@ -30,7 +30,7 @@ STUDY = "search"
 _LOCK_FILE = ".study.lock"
 _JOB, _REPEATS, _METRICS = "job", "repeats", "metrics"
 
-# Seconds after which a trial without a job is one of a process that was killed in between.
+# Seconds after which a trial without a job is one of a process that was killed in between. The clock may be set back.
 _STALE = 60.0
 
 
@@ -190,7 +190,7 @@ def counted(study: Study) -> list[FrozenTrial]:
         if trial.number in repeated:
             continue
         state, begun, bare = trial.state, trial.datetime_start, job_of(trial) is None
-        stale = begun is not None and time.time() - begun.timestamp() > _STALE
+        stale = begun is not None and abs(time.time() - begun.timestamp()) > _STALE
         if state == TrialState.RUNNING and bare and stale:
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         elif state != TrialState.WAITING and not (state == TrialState.FAIL and bare):

@@ -16,8 +16,9 @@ from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of,
 from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys, without_chosen
 from trainer.sweeps.runs import FINISHED, PRUNED, Run, find_runs
 from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
-from trainer.sweeps.words import left_out
-from trainer.tasks.registry import DEFAULT, task_named
+from trainer.sweeps.verdict import Metric
+from trainer.sweeps.words import left_out, score
+from trainer.tasks.registry import DEFAULT, range_of, task_named
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
 
@@ -62,7 +63,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
         console: where to print.
         write: whether to write.
     """
-    runs = find_runs([folder])
+    runs = [run for run in find_runs([folder]) if run.folder.parent == folder]  # not those of a sweep in it
     jobs, varied = _best_first(runs), _varied(runs)
     groups, left = _over_seeds(runs, varied)
     means = sorted(
@@ -92,8 +93,8 @@ def _job_table(jobs: Sequence[tuple[Run, str]], varied: set[str]) -> Table:
     rows = [["job", "what it varies", "last", "best", "seconds", "status"]]
     for run, key in jobs:
         which = f"{key} " if shown == "score" else ""
-        values = (_value(row, key) for row in (run.last, run.best))
-        scores = ("" if value is None else f"{which}{value:.4f}" for value in values)
+        values, metric = (_value(row, key) for row in (run.last, run.best)), Metric(key, within=range_of(key))
+        scores = ("" if value is None else which + score(metric, value) for value in values)
         rows.append([run.folder.name, " ".join(_kept(run, varied)), *scores, f"{run.seconds:.0f}", run.status])
     return f"{amount(len(jobs), 'job')} by {shown} of the last epoch, the best first", rows
 

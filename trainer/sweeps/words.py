@@ -81,6 +81,19 @@ def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool 
     return text + (f" point{'' if text in ('1', '1.0') else 's'}" if metric.share else "")
 
 
+def score(metric: Metric, value: float, like: float | None = None) -> str:
+    """Return a score with four decimals, or with so many that a small one has four digits.
+
+    Args:
+        metric: what the score is.
+        value: the score, or its spread.
+        like: the score that a spread or an end of an interval is about, which decides about the decimals.
+    """
+    size = abs(value if like is None else like)
+    small = not metric.share and 0 < size < 0.01
+    return f"{value:.{3 - math.floor(math.log10(size)) if small else 4}f}"
+
+
 def signed(found: Difference, metric: Metric) -> str:
     """Return a difference to a baseline with its sign, as precisely as it is known."""
     return size(metric, found.mean, _digits(metric, found), sign=True)

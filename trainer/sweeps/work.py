@@ -72,6 +72,28 @@ class Worker:
     left: Callable[[Sequence[Job], int], str] = time_left
     planned: bool = False
 
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Check that some of the jobs can be run: in another folder, or on a host without the data, all would fail.
+
+        Raises:
+            UserError: none can; nothing has been changed.
+        """
+        errors = []
+        for job in jobs:
+            if job.worker() is not None:
+                continue
+            resumed = (job.folder / LAST).is_file()
+            try:
+                config = self._config(job, resumed)
+            except UserError as error:
+                errors.append(error)
+                continue
+            if not resumed:
+                self.configs[job.id] = config
+            return
+        if errors:
+            raise errors[0]
+
     def work(self, jobs: Sequence[Job]) -> None:
         """Work until all jobs have ended, waiting for those of other processes.
 

@@ -110,6 +110,11 @@ def test_jobs_of_a_sweep() -> None:
     ]
 
 
+def test_a_step_that_all_jobs_lack_is_written_as_it_was_given() -> None:
+    jobs = split_sweep(normalize(["+aug=imagenette", "~aug.train.rotate", "seed=0,1"]))
+    assert jobs == [["aug=imagenette", "~aug.train.rotate", f"++seed={seed}"] for seed in (0, 1)]
+
+
 def test_a_glob_stands_for_the_files_of_a_group() -> None:
     jobs = split_sweep(normalize(["+experiment=glob(*)", "seed=1"]))
     assert jobs == [[f"experiment={name}", "++seed=1"] for name in EXPERIMENTS]

@@ -25,7 +25,8 @@ from trainer.report.page import render, write_record
 from trainer.report.record import REPORT_FILE, read_record
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.summary import SUMMARY_FILE
+from trainer.run.folder import owned
+from trainer.run.summary import SUMMARY_FILE, reserve_summary
 from trainer.tasks.metrics import wilson_interval
 
 
@@ -130,6 +131,19 @@ def test_every_file_may_be_missing(run: Path, missing: str) -> None:
 def test_every_file_may_be_broken(run: Path, broken: str) -> None:
     (run / broken).write_bytes(b"[what is this")
     assert "Run it again" in Page(render(read_record(run))).text
+
+
+def test_a_run_in_progress_is_told_from_a_killed_one(run: Path) -> None:
+    (run / SUMMARY_FILE).unlink()
+    reserve_summary(run)
+    killed = Page(render(read_record(run))).text
+    with owned(run, resumed=str(run)):
+        page = Page(render(read_record(run)))
+    running = page.text
+    assert page.sections == ["curves", "classes", "mistakes", "fed", "again"]  # those of the best epoch so far
+    assert ("The run has not ended, or was killed" in killed, "running" in killed.split()) == (True, False)
+    assert ("The run has not ended, or was killed" in running, "running" in running.split()) == (False, True)
+    assert not np.isfinite(read_record(run).ending.seconds)  # of which the summary says nothing yet
 
 
 def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:

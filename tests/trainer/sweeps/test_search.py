@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -23,7 +24,7 @@ from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.plan import Plan, begin
 from trainer.sweeps.prune import Prune
 from trainer.sweeps.search import search, watch_trials
-from trainer.sweeps.study import job_of
+from trainer.sweeps.study import ask, counted, job_of
 from trainer.sweeps.work import Worker
 
 __all__ = ["runs"]
@@ -124,6 +125,23 @@ def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(runs: FakeRuns, tm
     assert sorted(set(seeds)) == [1, 2, 1001, 1002, 1003, 1004]
 
 
+def test_a_grid_that_is_not_tried_in_full_says_so(runs: FakeRuns, tmp_path: Path) -> None:
+    swept = ["++fit.lr=0.1,0.2", SWEPT[1]]
+    for trials, more in ((3, " The grid has 4 combinations; hydra.sweeper.n_trials=4 tries all."), (4, "")):
+        search(make(tmp_path, swept, sampler="grid", n_trials=trials), Local(), runs.worker())
+        first = json.loads((tmp_path / "search.json").read_text())["lines"][0]
+        assert first == f"{trials} trials, {trials} finished, 0 pruned, 0 failed.{more}"
+
+
+def test_the_winner_is_the_best_in_the_direction_that_was_asked_for(runs: FakeRuns, tmp_path: Path) -> None:
+    """Such as the recipe that harms most."""
+    runs.score = scored(0.1)
+    finals = {"finalists": 2, "seeds": 2, "confirm": 2, "metrics": ["val_accuracy"], "directions": ["minimize"]}
+    search(make(tmp_path, [SWEPT[1]], sampler="grid", **finals), Local(), runs.worker())
+    lines = json.loads((tmp_path / "search.json").read_text())["lines"]
+    assert "Winner of 2 finalists: aug.train.rotate.p=0.5" in lines
+
+
 def test_the_time_left_of_a_search_counts_all_its_parts(runs: FakeRuns, tmp_path: Path) -> None:
     """Trials that are pruned are shorter than the jobs that follow."""
     runs.stopped = lambda config: "pruned after 1 of 9 epochs" if len(runs.runs) == 2 else ""
@@ -170,6 +188,21 @@ def test_an_interrupted_search_goes_on_with_the_same_trials(runs: FakeRuns, tmp_
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 4
     assert [name for name, _ in runs.runs].count(cut) == 2
     assert len({*runs.runs}) == 4
+
+
+@pytest.mark.parametrize("later", [70, -3600])
+def test_a_trial_that_never_got_a_job_does_not_count(
+    later: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process was killed; the clock may have been set back since."""
+    search = make(tmp_path).search
+    with search.locked() as study:
+        ask(search, study)
+    assert len(counted(search.study())) == 1
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + later)
+    assert counted(search.study()) == []
+    assert [trial.state for trial in search.study().trials] == [TrialState.FAIL]
 
 
 def test_failed_and_impossible_trials_count(runs: FakeRuns, tmp_path: Path) -> None:

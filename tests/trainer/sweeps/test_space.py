@@ -27,6 +27,15 @@ def test_values(token: str, expected: optuna.distributions.BaseDistribution) -> 
     assert one.distribution == expected
 
 
+def test_choices_are_kept_as_they_were_written() -> None:
+    """Without the rounding errors of a range; what was drawn from an interval has six digits."""
+    tokens = ("0.01234567,1e-7", "range(1.3,2,0.3)", "interval(0.01234567,0.5)")
+    texts = [[one.override(end) for end in one.ends] for text in tokens for one in parse_space([f"++fit.lr={text}"])]
+    assert texts == [[f"++fit.lr={value}" for value in values] for values in (
+        ("0.01234567", "1e-07"), ("1.3", "1.6", "1.9"), ("0.0123457", "0.5"),
+    )]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("token", "message"),
     [

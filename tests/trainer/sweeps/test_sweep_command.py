@@ -65,6 +65,13 @@ def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: 
     assert len(json.loads(Path("S/sweep.json").read_text())["jobs"]) == 7
 
 
+def test_jobs_are_named_by_what_the_sweep_varies(call: Call, runs: FakeRuns) -> None:
+    """However the other settings are written."""
+    fixed = ("fit.lr=1e-3", "aug.train.rotate.angle_range=[-9, 9]", "run.tags=['a b']", "+aug=imagenette")
+    call("-m", *fixed, "seed=0,1", "hydra.sweep.dir=S")
+    assert [job.title for job in ledger()] == ["seed=0", "seed=1"]
+
+
 @pytest.mark.parametrize("kind", ["basic", "optuna"])
 def test_a_configuration_can_say_what_varies(call: Call, runs: FakeRuns, kind: str) -> None:
     params = {"model": "cnn,xresnet18", "fit.lr": "0.1,0.2"}
@@ -103,6 +110,24 @@ def test_what_a_signal_ended_is_resumed(call: Call, runs: FakeRuns) -> None:
     runs.fail = lambda config: None
     assert call("sweep", "resume", "S")[0] == 0
     assert ran(runs) == ["seed=0", "seed=1", "seed=1", "seed=2"]
+
+
+@pytest.mark.parametrize("action", ["resume", "work", "retry"])
+def test_where_no_job_can_run_none_is_begun(
+    call: Call, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """Such as in another folder, where the path of the data leads nowhere: all of them would fail."""
+    runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 2 else ValueError("no luck")
+    call("-m", "seed=0,1,2", "hydra.sweep.dir=S")
+    before = [job.status() for job in ledger()]
+
+    def check(config: object) -> None:
+        raise UserError("data.root=photos: there is no such folder.")
+
+    monkeypatch.setattr("trainer.run.check.check_config", check)
+    failed = ("--job", ledger()[0].id) if action == "retry" else ()
+    assert call("sweep", action, "S", *failed) == (2, "error: data.root=photos: there is no such folder.\n")
+    assert ([job.status() for job in ledger()], len(runs.runs)) == (before, 2)
 
 
 def test_one_job_can_be_named(call: Call, runs: FakeRuns) -> None:
@@ -149,6 +174,18 @@ def test_failed_trials_of_a_search_are_retried(call: Call, runs: FakeRuns) -> No
     assert "3 trials, 3 finished, 0 pruned, 0 failed." in text
     assert sorted(runs.runs[4:]) == sorted([(one.id, False), (two.id, False)])
     assert [job.trial for job in ledger()] in ([0, 4, 5], [0, 5, 4])
+
+
+def test_a_continued_search_may_leave_jobs_that_it_no_longer_needs(call: Call, runs: FakeRuns) -> None:
+    """The finalists of before are still to be run, but better trials came."""
+    settings = ("n_trials=3", "finalists=2", "seeds=2", "confirm=2")
+    search = ("hydra/sweeper=optuna", *(f"hydra.sweeper.{setting}" for setting in settings), "hydra.sweep.dir=S")
+    runs.score = lambda config: 0.5 + len(runs.runs) / 100
+    runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 4 else None
+    assert call("-m", *search, "fit.lr=interval(0.01,0.1)")[0] == 130
+    code, text = call("sweep", "resume", "S", "hydra.sweeper.n_trials=6")
+    assert (code, "6 trials, 6 finished" in text) == (0, True), text
+    assert {"finished", "planned"} <= {job.status() for job in ledger()}
 
 
 def test_a_search_of_an_experiment_is_resumed_as_one(call: Call, runs: FakeRuns) -> None:

@@ -54,6 +54,13 @@ def test_jobs_are_written_down(tmp_path: Path) -> None:
     assert jobs_in(tmp_path) == [job | {"last": 0.5, "best": 0.5625, "seconds": 12.5, "error": ""}]
 
 
+def test_a_sweep_in_the_folder_of_another_has_a_table_of_its_own(tmp_path: Path) -> None:
+    write_job(tmp_path, "0", ["++seed=0"], 0.5)
+    write_job(tmp_path / "inner", "1", ["++seed=1"], 0.5)
+    assert [job["name"] for job in jobs_in(tmp_path)] == ["0"]
+    assert [job["name"] for job in jobs_in(tmp_path / "inner")] == ["1"]
+
+
 def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> None:
     for name, accuracy in [("0", 0.25), ("1", 0.75), ("2", 0.5), ("4", 0.75), ("6", 0.0)]:
         write_job(tmp_path, name, [f"++fit.lr={name}"], accuracy)

@@ -40,7 +40,13 @@ class Settings:
             chosen = {key: value for key, value in overrides.items() if not config or key not in known}
             for key, value in (chosen | config).items():
                 columns[key][i] = value
-        differing = [key for key, column in columns.items() if len({*column.values()}) + (len(column) < len(runs)) > 1]
+        for key in self.given & columns.keys():
+            columns[key] |= _as_numbers(columns[key], [given.get(key) for given in self._overrides])
+        # What a job that has not begun lacks is no difference.
+        begun = [i for i, config in enumerate(self._configs) if config] or range(len(runs))
+        differing = [
+            key for key, column in columns.items() if len({*column.values()}) + any(i not in column for i in begun) > 1
+        ]
         differing.sort(key=lambda key: (key not in self.given, -len(columns[key])))
         self.columns = {key: columns[key] for key in differing[:MOST_SETTINGS]}
 
@@ -94,6 +100,27 @@ def _values(config: Mapping[str, Any]) -> dict[str, Value]:
         for key, value in leaves(config)
         if not key.startswith(_OF_FOLDERS) and not key.endswith(f".{value}.op")
     }
+
+
+def _as_numbers(column: Mapping[int, Value], given: Sequence[Value]) -> dict[int, Value]:
+    """Return intervals around a neutral value as one number if some run was given it so: x for [-x, x], [1 - x, 1 + x].
+
+    Args:
+        column: the values of a key by position of the run.
+        given: what each run was given for it; None: nothing.
+    """
+    intervals = {i: ends for i, value in column.items() if (ends := _ends(value)) is not None}
+    center = {round(sum(ends) / 2, 9) for i, ends in intervals.items() if isinstance(given[i], int | float)}
+    return {i: float(f"{(b - a) / 2:.6g}") for i, (a, b) in intervals.items() if center == {round((a + b) / 2, 9)}}
+
+
+def _ends(value: Value) -> tuple[float, float] | None:
+    """Return the ends of an interval, as `_plain` writes it; None if it is none."""
+    try:
+        low, high = map(float, str(value).removeprefix("[").removesuffix("]").split(", "))
+    except ValueError:
+        return None
+    return low, high
 
 
 def _plain(value: object) -> Value:

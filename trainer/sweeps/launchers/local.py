@@ -18,14 +18,14 @@ from augment.support.text import amount, list_some
 from trainer.run.config import Config
 from trainer.run.sweeping import LocalSettings
 from trainer.sweeps.launchers.base import Launcher
-from trainer.sweeps.ledger import Job
+from trainer.sweeps.ledger import ENDED, Job
 from trainer.sweeps.processes import Command, watch
 from trainer.sweeps.work import Worker
 
 # Seconds between two looks at processes that are about to end.
 _LOOK = 0.02
 
-# Worker processes that may die before the sweep gives up, in addition to one for each.
+# Times that each worker process may die while no job ends; after as many, a job that kills them has failed.
 _RESTARTS = 5
 
 
@@ -134,14 +134,16 @@ class WorkerPool(Launcher):
         self._given |= new
         for process in self._processes:
             _give(process, new)
-        died = 0
+        died = ended = 0
         try:
             for _ in watch(jobs, worker, self._seen, at_a_time=self.at_a_time, until_one_ends=until_one_ends):
+                before, ended = ended, sum(self._seen[job.id] in ENDED for job in jobs)
+                died = died if ended == before else 0
                 for index, process in enumerate(self._processes):
                     if process.poll() is None:
                         continue
                     died += process.returncode != 0  # after a failed job it ends well
-                    if died > _RESTARTS + len(self._processes):
+                    if died > _RESTARTS * len(self._processes):
                         log = shown(Path(self._commands[index].log))
                         raise UserError(f"{log}: the worker processes keep dying; see this log.")
                     _close(process)

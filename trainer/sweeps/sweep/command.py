@@ -21,9 +21,9 @@ from trainer.run.folder import SWEEP_FILE
 from trainer.run.overrides import check_saved
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.ledger import Job, read_ledger
+from trainer.sweeps.ledger import Job, read_ledger, unfinished
 from trainer.sweeps.processes import LED, WITH_PARENT, Orders
-from trainer.sweeps.runs import JOB_FILE
+from trainer.sweeps.runs import FAILED, JOB_FILE
 from trainer.sweeps.start import Request, continued, is_search, read_request, run, search
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import Worker
@@ -86,14 +86,17 @@ def main(arguments: Sequence[str]) -> int:
                     if options.led:
                         worker.follow(folder, ids, orders.next)
                     else:
+                        worker.check(unfinished(jobs))
                         worker.work(jobs)
                 return 0
             retried = jobs if action == "retry" else []
             if is_search(sweeper):
                 return search(request, sweeper, folder, launcher, signals, retried)
+            worker = Worker(Console(), signals, request.config_name)
+            worker.check([*unfinished(jobs), *(job for job in retried if job.status() == FAILED)])
             for job in retried:
                 job.retry()
-            return run(folder, jobs, launcher, Worker(Console(), signals, request.config_name))
+            return run(folder, jobs, launcher, worker)
         except KeyboardInterrupt as error:
             sys.stdout.write(f"{error}\n")
             return INTERRUPTED

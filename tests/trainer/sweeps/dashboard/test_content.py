@@ -66,6 +66,37 @@ def test_runs_settings_curves_and_groups(outputs: Path) -> None:
     assert [data["epochs"][at] for at, _ in [single["curves"][score]]] == [(1, 3)]
 
 
+def test_a_job_that_has_not_begun_differs_in_what_it_was_given_alone(tmp_path: Path) -> None:
+    for i in range(3):
+        status = "planned" if i == 2 else "finished"
+        given = [f"fit.lr={i}", "aug.size=32"]
+        write_run(
+            tmp_path / "s" / str(i),
+            config_of(i, 0.1, 0, aug={"size": 32}),
+            given,
+            [0.1],
+            planned=1,
+            order=i,
+            status=status,
+        )
+    assert [column["key"] for column in content(tmp_path)["params"]] == ["fit.lr"]
+
+
+def test_a_range_that_was_given_as_one_number_is_one(tmp_path: Path) -> None:
+    """So that searches over ranges have axes, and comparisons in the filter."""
+
+    def write(name: str, factor: list[float], angle: list[float], *given: str) -> None:
+        steps = {"contrast": {"factor_range": factor}, "rotate": {"angle_range": angle}}
+        write_run(tmp_path / name, {"aug": {"train": steps}}, [*given], [0.1], planned=1)
+
+    write("a", [0.9, 1.1], [-7, 7], "++aug.train.rotate.angle_range=[-7,7]")
+    write("b", [0.8, 1.2], [0, 9], "++aug.train.contrast.factor_range=0.2")
+    write("c", [0.7, 1.4], [-9, 9])
+    data = content(tmp_path)
+    assert values_of(data, "aug.train.contrast.factor_range") == {"a": 0.1, "b": 0.2, "c": "[0.7, 1.4]"}
+    assert values_of(data, "aug.train.rotate.angle_range") == {"a": "[-7, 7]", "b": "[0, 9]", "c": "[-9, 9]"}
+
+
 def test_groups_of_several_sweeps_have_names_of_their_own(tmp_path: Path) -> None:
     for sweep, lr in (("a", 0.1), ("b", 0.2)):  # which is the same within a sweep, and so in no name
         for order, p in enumerate((0.0, 0.5)):

@@ -51,7 +51,7 @@ SCRIPT = """
   seen.runs = texts("#legend li");
   await click(document.getElementById("clear"));
   // Along the first axis, lr, which ends at 0.08, from above 0.06 to below 0.04.
-  await drag(all("#parallel canvas").at(-1), [56, 60], [56, 230]);
+  await drag(all("#parallel canvas").at(-1), [72, 60], [72, 230]);
   seen.brushed = [texts("#chips button").length, cells("lr"), location.hash.includes("brushes")];
   await click(all("#chips button")[0]);
   seen.unbrushed = [texts("#chips button").length, cells("lr").length];
@@ -134,6 +134,8 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
     key = next(i for i, metric in enumerate(data["metrics"]) if metric["key"] == "val_accuracy")
     data["epochs"].append([1, 4, 10])  # as of a run with too many points
     data["runs"][0]["curves"][key] = [len(data["epochs"]) - 1, [0.1, 0.13, 0.19]]
+    for run, seconds in zip(data["runs"], (59.7, 150, 7190), strict=True):
+        run["seconds"] = seconds
     script = """
       document.body.style.width = "400px";
       await wait(100);
@@ -143,10 +145,12 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
       return [
         scores.map((cell) => right(cell) <= right(document.querySelector(".window"))), texts("#legend li"),
         echarts.getInstanceByDom(document.getElementById("curves")).getOption().series.at(-1).data,
+        texts("#rows tr[data-path] td:last-child").sort(),
       ];
     """
-    seen, legend, line = run_script(render(data), script, tmp_path, size="500,1000")
+    seen, legend, line, times = run_script(render(data), script, tmp_path, size="500,1000")
     assert seen == [True] * 3
+    assert times == ["1 h 59 min", "1 min 0 s", "2 min 30 s"]
     assert [text.rpartition(" n = ")[2] for text in legend] == ["2 to 3"]
     assert line == [[epoch, pytest.approx(0.09 + 0.01 * epoch)] for epoch in range(1, 11)]
 
@@ -171,3 +175,22 @@ def test_axes_name_what_differs_and_end_where_it_does(tmp_path: Path) -> None:
     labels = ["imagene…19_warps_1", "imagene…9_warps_11"]
     seen = run_script(render(data), script, tmp_path, size="500,1000")
     assert seen == [labels, 1, "fit.epochs", 1e-6, 1000, 79]  # on a phone each has room for its name
+
+
+def test_texts_are_sorted_by_the_numbers_in_them_and_shares_end_at_1(tmp_path: Path) -> None:
+    for i, (area, p) in enumerate((("0.2", 0.25), ("0.08", 1), ("1e-05", 0), ("0.35", 0.5))):
+        given = [f"aug.train.crop.area_range=[{area},1]", f"aug.train.rotate.p={p}"]
+        config = {"aug": {"train": {"crop": {"area_range": f"[{area}, 1]"}, "rotate": {"p": p}}}}
+        write_run(tmp_path / "runs" / str(i), config, given, [0.5 + p / 10], planned=1)
+    script = """
+      await click(all("#head button").find((button) => button.textContent.startsWith("area_range")));
+      const column = texts("#head th").findIndex((text) => text.startsWith("area"));
+      const sorted = all("#rows tr[data-path]").map((row) => row.children[column].textContent);
+      const chart = echarts.getInstanceByDom(document.getElementById("parallel"));
+      const axes = chart.getModel().queryComponents({ mainType: "parallelAxis" });
+      const share = axes.find((axis) => axis.option.name.endsWith("rotate.p"));
+      return [sorted, axes.find((axis) => axis.option.type === "category").option.data, share.axis.scale.getExtent()];
+    """
+    order = ["[1e-05, 1]", "[0.08, 1]", "[0.2, 1]", "[0.35, 1]"]
+    data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
+    assert run_script(render(data), script, tmp_path) == [order, order, [0, 1]]

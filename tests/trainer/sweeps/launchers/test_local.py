@@ -97,12 +97,20 @@ def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) ->
 
 def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is no reason to give up."""
-    monkeypatch.setattr("trainer.sweeps.launchers.local._RESTARTS", -2)
+    monkeypatch.setattr("trainer.sweeps.launchers.local._RESTARTS", 0)
     for job in jobs[:2]:
         (job.folder / "fail").touch()
     Local(n_jobs=2).run(jobs[:3], FakeRuns().worker())
     assert [job.status() for job in jobs[:3]] == ["failed", "failed", "finished"]
     assert len({process for process, _ in where(jobs[:3])}) == 3
+
+
+def test_jobs_that_kill_their_workers_do_not_end_the_sweep(jobs: list[Job]) -> None:
+    """Such as those that need more memory than there is."""
+    for job in jobs[:2]:
+        (job.folder / "die always").touch()
+    Local(n_jobs=2).run(jobs, FakeRuns().worker())
+    assert [job.status() for job in jobs] == ["failed", "failed", "finished", "finished"]
 
 
 def test_workers_that_always_die_end_the_sweep(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:

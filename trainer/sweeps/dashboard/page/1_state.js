@@ -77,12 +77,11 @@ function showScore(value) {
   return Math.abs(value) < 1000 && Math.abs(value) >= 1e-3 || value === 0 ? value.toFixed(4) : value.toExponential(3);
 }
 
+/** Write a time as "2 h 5 min", "5 min 3 s" or "3 s". */
 function duration(seconds) {
   if (seconds == null) return "";
-  const whole = Math.round(seconds);
-  if (whole < 100) return `${whole} s`;
-  if (whole < 6000) return `${Math.round(whole / 60)} min`;
-  return `${Math.floor(whole / 3600)} h ${Math.round((whole % 3600) / 60)} min`;
+  const whole = Math.round(seconds), hours = Math.floor(whole / 3600), minutes = Math.floor((whole % 3600) / 60);
+  return hours ? `${hours} h ${minutes} min` : minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
 }
 
 const LIGHT = ["#1f5a96", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6572"];

@@ -21,7 +21,7 @@ function makeColumns() {
     })));
   const ends = [
     { key: "epochs", label: "epochs", title: "finished epochs", number: true, get: (run) => run.epochs },
-    { key: "seconds", label: "time", title: "duration", number: true, format: duration, get: (run) => run.seconds ?? undefined },
+    { key: "seconds", label: "time", title: "duration; of a resumed run, since it was resumed", number: true, format: duration, get: (run) => run.seconds ?? undefined },
     { key: "started", label: "started", title: "when it began", get: (run) => run.started },
   ];
   const labels = shortNames(data.params.map((param) => param.key), [...names, ...groups, ...ends].map((column) => column.label));
@@ -108,12 +108,22 @@ function filterRuns(scope) {
   return scope.filter((run) => (!state.status || run.status === state.status) && tests.every((test) => test(run)));
 }
 
-/** Compare values of a column: numbers by size, texts by their characters, and nothing last, in both directions. */
+/** Compare values of a column: numbers by size, texts as `compareTexts` does, and nothing last, in both directions. */
 function compare(a, b, down) {
   const empty = (value) => value === undefined || value === "" || value === null;
   if (empty(a) || empty(b)) return empty(a) - empty(b);
-  const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+  const order = typeof a === "number" && typeof b === "number" ? a - b : compareTexts(String(a), String(b));
   return down ? -order : order;
+}
+
+/** Compare texts by their characters, but numbers in them by size: lr=0.02 is before lr=0.1. */
+function compareTexts(a, b) {
+  const [one, two] = [a, b].map((text) => text.split(/(\d+(?:\.\d+)?(?:e-\d+)?)/));
+  for (let i = 0; i < Math.min(one.length, two.length); i++) {
+    const order = i % 2 ? one[i] - two[i] : one[i].localeCompare(two[i], "en");
+    if (order) return order;
+  }
+  return one.length - two.length;
 }
 
 /** Return runs in the order of the table: by the chosen column, or the best monitored score first. */
@@ -137,7 +147,7 @@ function prepare() {
     run.curves = run.curves.map((curve) => curve && [data.epochs[curve[0]], curve[1]]);
   });
   columns = makeColumns();
-  const searched = columns.filter((column) => !column.metric && column.key !== "seconds");
+  const searched = columns.filter((column) => column.metric === undefined && column.key !== "seconds");
   for (const run of data.runs) {
     run.haystack = [run.path, run.error, ...searched.map((column) => show(column.get(run)))].join("\n").toLowerCase();
   }

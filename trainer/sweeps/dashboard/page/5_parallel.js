@@ -40,11 +40,11 @@ function showParallel(runs, colors) {
   current.axes = axes;
   charts.parallel.setOption({
     animation: false, textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
-    parallel: upright ? { left: 56, right: 64, top: 40, bottom: 22, layout: "horizontal" } : { left: 20, right: 24, top: 34, bottom: 30, layout: "vertical" },
+    parallel: upright ? { left: 72, right: 72, top: 40, bottom: 22, layout: "horizontal" } : { left: 20, right: 24, top: 34, bottom: 30, layout: "vertical" },
     parallelAxis: axes.map((column, dim) => ({
       id: column.key, dim, name: column.label, nameLocation: upright ? "end" : "start", nameGap: upright ? 14 : 8, ...axisScale(column, current.scope),
       nameTextStyle: { color: ink, fontSize: 12, align: upright ? "center" : "left", verticalAlign: upright ? "bottom" : "bottom", padding: upright ? 0 : [0, 0, 10, 8] },
-      nameTruncate: { maxWidth: upright ? Math.max(60, $("parallel").clientWidth / axes.length - 14) : 260 }, realtime: false,
+      nameTruncate: { maxWidth: upright ? Math.min(140, Math.max(60, $("parallel").clientWidth / axes.length - 14)) : 260 }, realtime: false,
       axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, backgroundColor: color("--card"), padding: [1, 3], borderRadius: 3, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { formatter: (text) => shorten(text) || "unset" }) },
       areaSelectStyle: { width: 18, borderWidth: 1, borderColor: color("--brush"), color: color("--brush"), opacity: 0.3 },
     })),
@@ -82,7 +82,8 @@ function axisScale(column, runs) {
     // On its own, ECharts rounds a range of many decades to ten decades at a time.
     return { type: "log", min: 10 ** Math.floor(Math.log10(low)), max: 10 ** Math.ceil(Math.log10(high)), splitNumber: 4 };
   }
-  return { type: "value", scale: true, splitNumber: 4, minInterval: values.every(Number.isInteger) ? 1 : 0 };
+  // Up to 1, steps of a quarter become 0.3, which would end at 1.2.
+  return { type: "value", scale: true, splitNumber: high === 1 ? 5 : 4, minInterval: values.every(Number.isInteger) ? 1 : 0 };
 }
 
 /** Give brushes that were restored the color of those that were dragged, which ECharts forgets. */
