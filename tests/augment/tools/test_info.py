@@ -178,4 +178,4 @@ def test_numbers_without_a_val(own_folder: Path):
     write_folder(own_folder / "d", val=0)
     Path("t.csv").write_text("path,age\n" + "".join(f"d/train/cat/{n}.jpg,{n}.5\n" for n in range(12)))
     content = report("data=filelist", "data.train=t.csv")
-    assert (kinds(content)[0], content["numbers"]["target"].keys()) == ("structure", {"train"})
+    assert (kinds(content)[0], content["numbers"]["age"].keys()) == ("structure", {"train"})

@@ -7,5 +7,5 @@ from runs import draw_classes
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photo_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_classes(tmp_path_factory.mktemp("photos"))

@@ -32,9 +32,9 @@ from trainer.tools.evaluate import evaluate
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:
+def prepared(photo_root: Path, folder: Path, *overrides: str) -> Learner:
     """The learner of a run that has not begun."""
-    config = small_config(photos, *overrides)
+    config = small_config(photo_root, *overrides)
     loaders = make_loaders(config)
     callbacks = (*run.loop_callbacks(config.fit.schedules()), *(make() for make in config.callbacks))
     learner = make_learner(config, loaders, folder, callbacks=callbacks)
@@ -43,9 +43,9 @@ def prepared(photos: Path, folder: Path, *overrides: str) -> Learner:
     return learner
 
 
-def test_top5_cannot_be_monitored_with_few_classes(photos: Path) -> None:
+def test_top5_cannot_be_monitored_with_few_classes(photo_root: Path) -> None:
     with pytest.raises(UserError, match=r"val_top5 is not measured for the task classify with 2 classes\."):
-        check_config(small_config(photos, "callbacks.checkpoint.monitor=val_top5"))
+        check_config(small_config(photo_root, "callbacks.checkpoint.monitor=val_top5"))
 
 
 def scheduled(learner: Learner) -> set[str]:
@@ -73,15 +73,15 @@ def scheduled(learner: Learner) -> set[str]:
     ],
 )
 def test_what_is_configured_is_what_runs(
-    override: str, found: Callable[[Learner], object], value: object, photos: Path, tmp_path: Path
+    override: str, found: Callable[[Learner], object], value: object, photo_root: Path, tmp_path: Path
 ) -> None:
-    assert found(prepared(photos, tmp_path, override)) == value
+    assert found(prepared(photo_root, tmp_path, override)) == value
 
 
 def test_a_setting_without_effect_is_told_in_the_log(
-    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    photo_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepared(photos, tmp_path, "fit.regression_loss=mse")
+    prepared(photo_root, tmp_path, "fit.regression_loss=mse")
     assert "fit.regression_loss=mse has no effect where classes are predicted" in caplog.messages
 
 
@@ -94,9 +94,9 @@ def weights(learner: Learner) -> list[float]:
     return loss.weights.tolist()
 
 
-def test_limited_batches_validate_on_a_random_sample(photos: Path) -> None:
+def test_limited_batches_validate_on_a_random_sample(photo_root: Path) -> None:
     """Sources list images class by class: the first batches would all be of one class."""
-    given = ["data=folder", f"data.root={photos}", "data.val_fraction=0.7", "fit.batch_size=2", "fit.device=cpu"]
+    given = ["data=folder", f"data.root={photo_root}", "data.val_fraction=0.7", "fit.batch_size=2", "fit.device=cpu"]
     whole, *some = (
         parse_config(compose([*given, f"data.split_seed={seed}", f"fit.limit_batches={limit}"])).dataset.val
         for seed, limit in ((0, "null"), *((seed, 1) for seed in range(8)))
@@ -106,12 +106,12 @@ def test_limited_batches_validate_on_a_random_sample(photos: Path) -> None:
     assert {len(split) for split in some} == {2}
 
 
-def test_balance_reaches_the_loss_or_the_loader(photos: Path, tmp_path: Path) -> None:
+def test_balance_reaches_the_loss_or_the_loader(photo_root: Path, tmp_path: Path) -> None:
     """Of the three images of each class, one ant is learned, and two bees."""
     lists = {"train": ["ant/0.png 0", "bee/0.png 1", "bee/1.png 1"], "val": ["ant/1.png 0", "bee/2.png 1"]}
     for name, lines in lists.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(lines))
-    given = ["data=filelist", "data.train=train.txt", "data.val=val.txt", f"data.root={photos / 'train'}"]
+    given = ["data=filelist", "data.train=train.txt", "data.val=val.txt", f"data.root={photo_root / 'train'}"]
     small = ["aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1", *given]
 
     def prepare(how: str) -> tuple[Learner, str]:
@@ -136,8 +136,8 @@ def test_balance_reaches_the_loss_or_the_loader(photos: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_fold_is_what_a_run_is_scored_on(photos: Path, tmp_path: Path) -> None:
-    given = ["data=folder", f"data.root={photos}", "data.folds=3", "data.fold=2", "data.fraction=0.5"]
+def test_a_fold_is_what_a_run_is_scored_on(photo_root: Path, tmp_path: Path) -> None:
+    given = ["data=folder", f"data.root={photo_root}", "data.folds=3", "data.fold=2", "data.fraction=0.5"]
     small = ["aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1", "fit.epochs=1"]
     console = Console(file=StringIO(), width=200)
     summary = run.train(parse_config(compose([*given, *small])), tmp_path / "run", console=console)
@@ -151,8 +151,8 @@ def test_a_fold_is_what_a_run_is_scored_on(photos: Path, tmp_path: Path) -> None
     assert evaluate(tmp_path / "run", None, ["data.folds=null", "data.fold=null"]).images == 6
 
 
-def test_a_run_without_validation_has_no_best_epoch(photos: Path, tmp_path: Path) -> None:
-    learner = prepared(photos, tmp_path, "fit.validate_every=2", "callbacks.checkpoint=null")
+def test_a_run_without_validation_has_no_best_epoch(photo_root: Path, tmp_path: Path) -> None:
+    learner = prepared(photo_root, tmp_path, "fit.validate_every=2", "callbacks.checkpoint=null")
     recorder = learner.find(run.Recorder)
     recorder.rows = [{"epoch": 0, "train_loss": 1.0}]
     learner.error, learner.find(Interrupt).pressed = None, True
@@ -165,29 +165,29 @@ def test_a_run_without_validation_has_no_best_epoch(photos: Path, tmp_path: Path
     assert "best val_accuracy 0.5000 in epoch 2" in str(summarize(learner, tmp_path, 3.0))
 
 
-def first_weights(photos: Path, folder: Path, seed: int) -> torch.Tensor:
-    return next(prepared(photos, folder, f"seed={seed}").model.parameters()).detach()
+def first_weights(photo_root: Path, folder: Path, seed: int) -> torch.Tensor:
+    return next(prepared(photo_root, folder, f"seed={seed}").model.parameters()).detach()
 
 
-def test_the_seed_decides_about_the_first_weights(photos: Path, tmp_path: Path) -> None:
-    one, same, other = (first_weights(photos, tmp_path, seed) for seed in (1, 1, 2))
+def test_the_seed_decides_about_the_first_weights(photo_root: Path, tmp_path: Path) -> None:
+    one, same, other = (first_weights(photo_root, tmp_path, seed) for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
 
-def test_only_training_leaves_out_a_smaller_last_batch(photos: Path, tmp_path: Path) -> None:
-    learner = prepared(photos, tmp_path, "fit.batch_size=4", "fit.drop_last=true")
+def test_only_training_leaves_out_a_smaller_last_batch(photo_root: Path, tmp_path: Path) -> None:
+    learner = prepared(photo_root, tmp_path, "fit.batch_size=4", "fit.drop_last=true")
     assert (learner.batches_in(0), learner.batches(learner.val_loader)) == (1, 2)
 
 
-def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photos: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photo_root: Path, tmp_path: Path) -> None:
     """No later epoch is better, as nothing is learned."""
     learners: list[Learner] = []
     still = on("after_epoch", lambda learner: learner.find(run.Recorder).rows[-1].update(val_accuracy=0.5))
     keep = on("after_fit", learners.append)
 
     def train(folder: Path, *overrides: str) -> None:
-        config = small_config(photos, "fit.lr=1e-30", *BARE, *overrides)
+        config = small_config(photo_root, "fit.lr=1e-30", *BARE, *overrides)
         run.train(replace(config, callbacks=(lambda: still, *config.callbacks, lambda: keep)), folder, console=QUIET)
 
     train(tmp_path / "first", "fit.epochs=1")
@@ -199,9 +199,9 @@ def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photos:
 
 
 @pytest.mark.parametrize("error", [UserError("gone."), NonFiniteLossError("nan.")])
-def test_a_failed_run_says_how_to_resume_where_that_helps(error: UserError, photos: Path, tmp_path: Path) -> None:
+def test_a_failed_run_says_how_to_resume_where_that_helps(error: UserError, photo_root: Path, tmp_path: Path) -> None:
     """From where the loss became no number, it would become so again."""
-    config = small_config(photos, "fit.epochs=2", *BARE)
+    config = small_config(photo_root, "fit.epochs=2", *BARE)
     fails = on("before_epoch", raises(error, at=1))
     with pytest.raises(UserError) as caught:
         run.train(replace(config, callbacks=(*config.callbacks, lambda: fails)), tmp_path / "run", console=QUIET)
@@ -212,11 +212,11 @@ def test_a_failed_run_says_how_to_resume_where_that_helps(error: UserError, phot
 @needs_gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("graph", ["true", "false"])
-def test_a_run_on_the_second_gpu_uses_nothing_of_the_first(graph: str, photos: Path, tmp_path: Path) -> None:
+def test_a_run_on_the_second_gpu_uses_nothing_of_the_first(graph: str, photo_root: Path, tmp_path: Path) -> None:
     torch.cuda.init()  # without it, there are no statistics
     before = torch.cuda.memory_stats(0)["allocated_bytes.all.allocated"]
     given = ["fit.device=cuda:1", "fit.precision=fp16", "aug.cache=gpu", "fit.epochs=3", f"fit.graph={graph}"]
-    summary = run.train(small_config(photos, *given), tmp_path / "run", console=QUIET)
+    summary = run.train(small_config(photo_root, *given), tmp_path / "run", console=QUIET)
     assert summary.status == "finished"
     assert torch.cuda.memory_stats(0)["allocated_bytes.all.allocated"] == before
     assert torch.cuda.current_device() == 0
@@ -228,16 +228,16 @@ def test_a_run_on_the_second_gpu_uses_nothing_of_the_first(graph: str, photos: P
     ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.float16), ("fp16", torch.float16)]
 )
 def test_a_gpu_gets_images_of_half_the_size_for_16_bits(
-    precision: str, dtype: torch.dtype, photos: Path, tmp_path: Path
+    precision: str, dtype: torch.dtype, photo_root: Path, tmp_path: Path
 ) -> None:
-    learner = prepared(photos, tmp_path, "fit.device=cuda", f"fit.precision={precision}")
+    learner = prepared(photo_root, tmp_path, "fit.device=cuda", f"fit.precision={precision}")
     for loader in (learner.train_loader, learner.val_loader):
         assert next(iter(loader)).images.dtype == dtype
         assert isinstance(loader, Loader)
         loader.close()
 
 
-def test_a_rank_frees_its_model_before_it_leaves_the_others(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_frees_its_model_before_it_leaves_the_others(photo_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On GPUs, recorded work that still refers to the other ranks would keep all of them from ending."""
     models: list[ReferenceType[torch.nn.Module]] = []
     alive: list[bool] = []
@@ -254,5 +254,5 @@ def test_a_rank_frees_its_model_before_it_leaves_the_others(photos: Path, monkey
 
     monkeypatch.setattr(run, "make_learner", watched)
     monkeypatch.setattr(run, "release_memory", released)
-    assert run.follow(small_config(photos, "fit.epochs=1")) == "finished"
+    assert run.follow(small_config(photo_root, "fit.epochs=1")) == "finished"
     assert alive == [False]

@@ -37,32 +37,32 @@ def test_ctrl_c_while_data_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().out == "stopped before the first batch; nothing to resume\n"
 
 
-def test_ctrl_c_while_pipelines_are_built(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_pipelines_are_built(photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "place", stop)
     with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to resume$"):
-        run.train(small_config(photos), tmp_path / "run", console=QUIET)
+        run.train(small_config(photo_root), tmp_path / "run", console=QUIET)
     assert status(tmp_path / "run") == "interrupted"
-    again = small_config(photos, "fit.resume=old")
+    again = small_config(photo_root, "fit.resume=old")
     with pytest.raises(
         KeyboardInterrupt, match=r"^stopped before the first batch; fit.resume=old continues from its last"
     ):
         run.train(again, tmp_path / "run", console=QUIET)
 
 
-def test_a_second_ctrl_c_says_what_was_saved(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_says_what_was_saved(photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GradClip, "before_step", stop)
     folder = tmp_path / "run"
     for saved, said in ((False, "nothing to resume"), (True, "fit.resume=run continues from its last")):
         if saved:
             (folder / "last.pt").touch()
         with pytest.raises(KeyboardInterrupt, match=f"^stopped at once; {said}"):
-            run.train(small_config(photos, "+callbacks.grad_clip={}"), folder, console=QUIET)
+            run.train(small_config(photo_root, "+callbacks.grad_clip={}"), folder, console=QUIET)
         assert status(folder) == "interrupted"
 
 
-def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(photos: Path, tmp_path: Path) -> None:
+def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(photo_root: Path, tmp_path: Path) -> None:
     """There is nothing to resume."""
-    config = small_config(photos, "fit.epochs=1", *BARE)
+    config = small_config(photo_root, "fit.epochs=1", *BARE)
     twice = on("after_fit", stop)
     with pytest.raises(
         KeyboardInterrupt, match=r"^stopped after the last epoch; figures or the report may be missing$"
@@ -76,7 +76,7 @@ def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(photos: Path
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_while_pipelines_are_built(
-    number: int, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def place(*_: object, **__: object) -> None:
         os.kill(os.getpid(), number)
@@ -85,7 +85,7 @@ def test_a_signal_while_pipelines_are_built(
     before = signal.signal(number, signal.SIG_DFL)
     try:
         with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to resume$"):
-            run.train(small_config(photos), tmp_path / "run", console=QUIET)
+            run.train(small_config(photo_root), tmp_path / "run", console=QUIET)
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, before)
@@ -94,7 +94,7 @@ def test_a_signal_while_pipelines_are_built(
 
 @pytest.mark.parametrize("folder", ["run", "old"])
 def test_a_run_removes_what_a_killed_one_left_in_its_folder_and_in_the_one_that_it_resumes(
-    folder: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: str, photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "place", stop)
     left = tmp_path / folder / f".{'a1' * 16}.part"
@@ -102,5 +102,5 @@ def test_a_run_removes_what_a_killed_one_left_in_its_folder_and_in_the_one_that_
     left.touch()
     (left.parent / LOCK_FILE).touch()
     with pytest.raises(KeyboardInterrupt):
-        run.train(small_config(photos, "fit.resume=old"), tmp_path / "run", console=QUIET)
+        run.train(small_config(photo_root, "fit.resume=old"), tmp_path / "run", console=QUIET)
     assert not left.exists()
