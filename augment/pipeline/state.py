@@ -11,8 +11,8 @@ from augment.support.errors import UserError
 
 log = logging.getLogger(__name__)
 
-# What DALI says of a state whose operators are not those of the pipeline.
-_OTHER_OPERATORS = "might come from another pipeline"
+# What DALI says of a state whose operators are not those of the pipeline, or only some of them.
+_OTHER_OPERATORS = ("might come from another pipeline", "no checkpoint for operator")
 
 # What determines the batches, and the key that sets it.
 _KEYS = {
@@ -67,7 +67,7 @@ def restored(restore: Callable[[], object], *, inside: bool) -> bool:
     try:
         restore()
     except RuntimeError as error:
-        if _OTHER_OPERATORS not in str(error):
+        if not any(text in str(error) for text in _OTHER_OPERATORS):
             raise
         what = "the saved run made its batches with other operators, in another version or on another kind of machine"
         if inside:
