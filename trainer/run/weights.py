@@ -155,7 +155,8 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
             found = match(converted, state, head)
     except UserError as error:
         raise UserError(f"model.weights={weights.file}: {error}{_model_of(weights.file)}") from error
-    if weights.classes is None or weights.classes == classes:
+    single = len(weights.classes or ()) == len(classes) == 1  # a number, whatever it is called
+    if weights.classes is None or weights.classes == classes or single:
         return found
     kept = {name: tensor for name, tensor in found.tensors.items() if name not in head}
     return Match(kept, tuple(head), found.renamed)

@@ -20,6 +20,7 @@ from augment.support.errors import UserError
 from trainer import train
 from trainer.models.matching import match
 from trainer.models.registry import Cnn, Model, Timm, check_model
+from trainer.run import weights
 from trainer.run.check import check_config
 from trainer.run.config import config_text, parse_config
 from trainer.run.trained import load_trained
@@ -71,6 +72,15 @@ def test_a_run_gives_its_weights_and_its_head_to_the_same_classes(
     assert len(same) == len(saved.tensors) - 2
     assert all(torch.equal(value, saved.tensors[name]) for name, value in same.items())
     assert torch.equal(network.state_dict()["23.bias"], saved.tensors["23.bias"][: len(classes)]) == (classes == COLORS)
+
+
+def test_a_single_number_may_have_had_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a column, which older versions called "target"."""
+    tensors = tensors_of(Cnn(), 1)
+    monkeypatch.setattr(weights, "read_weights", lambda _: weights.Weights(tmp_path, tensors, ("target",)))
+    network, note = started(Cnn(), tmp_path, ("age",))
+    assert not differing(network, tensors)
+    assert note.endswith("with the head")
 
 
 def test_a_run_starts_from_another_one(finished_run: Path, photos: tuple[Path, ...], tmp_path: Path) -> None:
