@@ -66,7 +66,7 @@ def fit_margins(figure: Figure) -> None:
 
 def _widths(axis: Axis) -> list[float]:
     """Return the widths of the labels of an axis, in points."""
-    low, high = sorted(axis.get_view_interval())
+    low, high = axis.get_view_interval()
     seen = [place for place in axis.get_majorticklocs() if low <= place <= high]
     return [text_width(label, TEXT) * 72 / DPI for label in axis.get_major_formatter().format_ticks(seen)]
 

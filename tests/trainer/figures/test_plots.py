@@ -45,10 +45,12 @@ def test_labels_of_all_lengths_have_room(tmp_path: Path, scale: float) -> None:
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e4, 1e7])
 @pytest.mark.parametrize("title", ["", "Loss"])
-def test_axes_fill_their_share_of_a_figure(scale: float, title: str) -> None:
+@pytest.mark.parametrize("last", [40, 100_000])
+def test_axes_fill_their_share_of_a_figure(scale: float, title: str, last: int) -> None:
     figure = Figure((10, 4))
     for axes in figure.subplots(1, 2):
-        axes.plot(scale * np.arange(40) / 7)
+        axes.plot(last * np.arange(40) / 39, scale * np.arange(40) / 7)
+        axes.set_xlim(0, last)
         style.frame(axes, title, "epoch")
     style.fit_margins(figure)
     renderer = FigureCanvasAgg(figure).get_renderer()
