@@ -198,7 +198,8 @@ def test_the_first_error_says_whether_the_work_or_another_thread_ended_a_recordi
     assert isinstance(failure, DisturbedError) is disturbed
 
 
-def test_nothing_of_a_failed_recording_is_kept() -> None:
+@pytest.mark.parametrize("ends", ["well", "with an error"])
+def test_nothing_of_a_failed_recording_is_kept(ends: str) -> None:
     kept = []
 
     def work() -> None:
@@ -210,7 +211,8 @@ def test_nothing_of_a_failed_recording_is_kept() -> None:
         try:
             work()
         finally:
-            raise RuntimeError(INVALIDATED)
+            if ends != "well":
+                raise RuntimeError(INVALIDATED)
     except RuntimeError as error:
         failure = _failure(error)
         assert kept[0]() is None
