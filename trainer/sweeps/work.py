@@ -80,17 +80,12 @@ class Worker:
         """
         errors = []
         for job in jobs:
-            if job.worker() is not None:
-                continue
-            resumed = (job.folder / LAST).is_file()
-            try:
-                config = self._config(job, resumed)
-            except UserError as error:
-                errors.append(error)
-                continue
-            if not resumed:
-                self.configs[job.id] = config
-            return
+            if job.worker() is None:
+                try:
+                    self._config(job, resumed=(job.folder / LAST).is_file())
+                    return
+                except UserError as error:
+                    errors.append(error)
         if errors:
             raise errors[0]
 

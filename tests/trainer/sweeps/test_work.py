@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from jobs import FakeRuns, runs
 
+from augment.support.errors import UserError
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import load_config
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.sweeps.lease import claim
 from trainer.sweeps.ledger import Job, plan_jobs
+from trainer.sweeps.work import Worker
 
 __all__ = ["runs"]
 
@@ -53,6 +55,26 @@ def test_an_interrupted_job_is_resumed_in_its_folder(runs: FakeRuns, jobs: list[
     runs.worker().work(jobs[:2])
     assert runs.runs == [(jobs[0].id, True), (jobs[1].id, False)]
     assert load_config(jobs[0].folder)["fit"]["resume"] == str(jobs[0].folder)
+
+
+def test_a_check_names_the_first_mistake_if_no_job_can_run_that_no_other_process_runs(
+    runs: FakeRuns, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (jobs[0].folder / LAST).touch()
+    checked = []
+
+    def config(self: Worker, job: Job, resumed: bool) -> None:
+        checked.append((job.id, resumed))
+        if job not in jobs[2:]:
+            raise UserError(f"seed {job.order} cannot run.")
+
+    monkeypatch.setattr(Worker, "_config", config)
+    runs.worker().check(jobs)
+    assert checked == [(job.id, job is jobs[0]) for job in jobs[:3]]
+    with pytest.raises(UserError, match="seed 0 cannot run"):
+        runs.worker().check(jobs[:2])
+    monkeypatch.setattr(Job, "worker", lambda self: "process 17 on HOST")
+    runs.worker().check(jobs[:2])
 
 
 def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list[Job]) -> None:
