@@ -171,6 +171,14 @@ def test_val_alone_needs_no_train(
             augment.make_loader(recipe, **CPU | given | further)
 
 
+def test_val_alone_may_have_a_name_of_its_own(recipe: Recipe, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "val", tmp_path / "held_out")
+    given = CPU | {"root": tmp_path, "split": "val", "val_dir": "held_out"}
+    assert len(augment.make_loader(recipe, "folder", **given).split) == 10
+    with pytest.raises(UserError, match="there is no folder learned in it, only held_out"):
+        augment.make_loader(recipe, "folder", train_dir="learned", **given)
+
+
 def test_a_mistake_in_val_alone_names_val(recipe: Recipe) -> None:
     with pytest.raises(UserError, match=r"^data\.val: item 0 of list is a str"):
         augment.make_loader(recipe, "own", val=["a.jpg"], split="val", **CPU)
