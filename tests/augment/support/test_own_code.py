@@ -78,6 +78,7 @@ def test_packages_of_other_environments_are_not_own_code(
     (tmp_path / folder / "a_package.py").write_text("def fail():\n    raise ValueError('boom')\n")
     (tmp_path / "mine.py").write_text("import a_package\na_package.fail()\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / folder), *sys.path])
+    monkeypatch.delitem(sys.modules, "a_package", raising=False)  # that of the other folder
     with pytest.raises(UserError, match=r"mine\.py, line 2: a_package\.fail\(\)\)\.$"):
         load_plugins(("mine",), "plugins")
 
