@@ -5,7 +5,7 @@ Nothing here imports PyTorch or DALI; `trainer.run.check` checks what has to be 
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from logging import LogRecord
 from pathlib import Path
@@ -327,5 +327,5 @@ def _pairs(value: Any) -> Any:
 
 def _plain(section: Any) -> dict[str, Any]:
     """Return a section as plain values that parse to the same section."""
-    values = {f.name: getattr(section, f.name) for f in fields(section) if f.name != "only_val"}  # no setting
+    values = {name: getattr(section, name) for name in settings(type(section))}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

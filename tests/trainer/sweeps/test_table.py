@@ -61,6 +61,18 @@ def test_a_sweep_in_the_folder_of_another_has_a_table_of_its_own(tmp_path: Path)
     assert [job["name"] for job in jobs_in(tmp_path / "inner")] == ["1"]
 
 
+def test_small_errors_keep_their_digits_and_those_of_their_spread(tmp_path: Path) -> None:
+    for seed, error in enumerate((5.6e-5, 5.8e-5)):
+        row = {"epoch": 1, "val_loss": error}
+        write_job(tmp_path, str(seed), [f"++seed={seed}"], best=row, last=row)
+    lines, _ = printed(tmp_path)
+    assert lines[2:4] == [
+        "0 | seed=0 | 0.00005600 | 0.00005600 | 3 | finished",
+        "1 | seed=1 | 0.00005800 | 0.00005800 | 3 | finished",
+    ]
+    assert lines[-2] == "2 | 0.00005700 | 0.00000141 | 0.00004429..0.00006971"
+
+
 def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> None:
     for name, accuracy in [("0", 0.25), ("1", 0.75), ("2", 0.5), ("4", 0.75), ("6", 0.0)]:
         write_job(tmp_path, name, [f"++fit.lr={name}"], accuracy)
