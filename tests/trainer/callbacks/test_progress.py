@@ -17,7 +17,9 @@ from trainer.loop.learner import Learner
 def test_a_head_and_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder()
     make_learner(recorder, ProgressBar()).fit()
-    head, *lines = (line.split() for line in capsys.readouterr().out.splitlines() if line.strip())
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert len({len(line) for line in shown}) == 1  # numbers end where their titles do
+    head, *lines = (line.split() for line in shown)
     assert head[:5] == ["epoch", "train", "loss", "train", "acc"]
     assert [line[:5] for line in lines] == [
         [
