@@ -5,6 +5,7 @@ batches before it are ordinary steps, recording itself executes nothing, and eve
 """
 
 import logging
+import sys
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -229,6 +230,7 @@ class CudaBackend:
         pool = self._pools[memory]
         generator = torch.cuda.default_generators[self._index]
         random = generator.clone_state()
+        handled = sys.exception()
         try:
             # The outer context restores the stream even if ending a failed recording fails. The mode lets DALI's
             # threads allocate memory meanwhile.
@@ -238,7 +240,7 @@ class CudaBackend:
             ):
                 results = work()
         except Exception as error:  # a model may raise anything
-            failure = _failure(error)
+            failure = _failure(error, handled)
             self._clean_up(pool, generator, random)
             if isinstance(failure, DisturbedError):
                 sleep(0.01)  # DALI's thread tries again after 1 ms
@@ -267,14 +269,16 @@ class CudaBackend:
         self.wait()
 
 
-def _failure(error: BaseException) -> UncapturableError:
+def _failure(error: BaseException, handled: BaseException | None = None) -> UncapturableError:
     """Return what to raise for an error while recording: by the first one, as ending a failed recording fails, too.
+
+    Only the errors since `handled` count, which the caller of the recording was handling.
 
     What the failed work has left in its frames is dropped: where a part of its autograd graph is left, the gradients of
     the next recording would be added on the stream of this one.
     """
     clear_frames(error.__traceback__)
-    while error.__context__ is not None:
+    while error.__context__ not in (None, handled):
         error = error.__context__
         clear_frames(error.__traceback__)
     reason = first_line(error)

@@ -198,6 +198,18 @@ def test_the_first_error_says_whether_the_work_or_another_thread_ended_a_recordi
     assert isinstance(failure, DisturbedError) is disturbed
 
 
+def test_what_was_handled_when_a_recording_began_is_not_its_error() -> None:
+    """Such as the Ctrl-C after which a notebook trains again."""
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as handled:
+        try:
+            raise RuntimeError(INVALIDATED)
+        except RuntimeError as error:
+            failure = _failure(error, handled)
+    assert str(failure) == INVALIDATED.splitlines()[0]
+
+
 @pytest.mark.parametrize("ends", ["well", "with an error"])
 def test_nothing_of_a_failed_recording_is_kept(ends: str) -> None:
     kept = []
