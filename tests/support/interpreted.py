@@ -104,6 +104,7 @@ def transformed() -> bool:
 # two pixels are equally near.
 LOCAL: dict[str, tuple[int, dict[str, Any]]] = {
     "blur": (25, {"gaussian_blur": {"p": 0.8}}),
+    "blur of no width": (9, {"gaussian_blur": {"sigma_range": [1e-25, 1e-25]}}),
     "blur wider than the image": (25, {"gaussian_blur": {"sigma_range": [9, 12]}}),
     "motion": (25, {"motion_blur": {"p": 0.8}}),
     "motion wider than the image": (13, {"motion_blur": {"length_range": [29, 31]}}),
@@ -180,7 +181,8 @@ def mixed() -> dict[str, float]:
     """Return how far images and targets that the kernel mixes are from those that PyTorch's operators mix."""
     kernel_mix._BLOCK = 1024  # several for an image
     images = torch.rand(5, SIZE, SIZE, 3).permute(0, 3, 1, 2)
-    classes, labels = torch.tensor([2, 0, 1, 1, 2]), torch.rand(5, 4)
+    # Columns of tables, which are not contiguous.
+    classes, labels = torch.tensor([[2, 0], [0, 0], [1, 0], [1, 0], [2, 0]])[:, 0], torch.rand(4, 5).T
     either = {"one_of": {"p": 0.8, "steps": {"mixup": {}, "cutmix": {}}}}
     found = {}
     for name, steps in {"either": either, "both": {"cutmix": {"p": 0.6}, "mixup": {"p": 0.6}}}.items():
