@@ -85,7 +85,7 @@ def gaussian_blur(source, target, plane, given, size, block: tl.constexpr):
     """Blur across, into a plane of floats, and down, channel by channel; given sigma."""
     sigma = tl.load(given)
     radius = tl.ceil(3 * sigma).to(tl.int32)
-    falloff = 0.5 / (sigma * sigma)
+    falloff = tl.minimum(0.5 / (sigma * sigma), 1e9)  # finite, as it is multiplied by 0
     total = 1.0
     for tap in range(1, radius + 1):
         total += 2 * tl.exp(-falloff * (tap * tap))

@@ -25,7 +25,7 @@ def mix(images: Tensor, targets: Tensor, records: Tensor, classes: int) -> tuple
         Images like those given, and targets, (N, classes) or (N, K) float32.
     """
     count, _, size, _ = images.shape
-    labels = targets.is_floating_point()
+    labels, targets = targets.is_floating_point(), targets.contiguous()
     columns = targets.shape[1] if labels else classes
     mixed = torch.empty_like(images)
     shares = torch.empty((count, columns), dtype=torch.float32, device=images.device)

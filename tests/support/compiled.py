@@ -1,4 +1,4 @@
-"""Compile a kernel for a GPU of compute capability 9.0, which needs none: policies, every op, or mixing."""
+"""Compile kernels for a GPU of compute capability 9.0, which needs none: policies and mixing, or "every op"."""
 
 import sys
 from typing import Any
@@ -25,8 +25,8 @@ def build(function: Any, constants: dict[str, Any], **kinds: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "mixing":
+    every_op = len(sys.argv) > 1
+    build(kernel._run, {"raw": False, "every_op": every_op, "block": kernel._BLOCK})
+    if not every_op:
         build(kernel_mix._mix, {"labels": False, "block": kernel_mix._BLOCK}, images="*fp32")
         build(kernel_mix._mix, {"labels": True, "block": kernel_mix._BLOCK}, images="*fp32", targets="*fp32")
-    else:
-        build(kernel._run, {"raw": False, "every_op": sys.argv[1] == "every op", "block": kernel._BLOCK})

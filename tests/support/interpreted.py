@@ -101,12 +101,14 @@ def transformed() -> bool:
 
 
 # Each local op, with the side of the images. From one of 25 px, DALI's CPU and GPU operators enlarge differently where
-# two pixels are equally near.
+# two pixels are equally near. What is wider than an image reaches
+# beyond its mirror image, too.
 LOCAL: dict[str, tuple[int, dict[str, Any]]] = {
     "blur": (25, {"gaussian_blur": {"p": 0.8}}),
-    "blur wider than the image": (25, {"gaussian_blur": {"sigma_range": [9, 12]}}),
+    "blur of no width": (9, {"gaussian_blur": {"sigma_range": [1e-25, 1e-25]}}),
+    "blur wider than the image": (9, {"gaussian_blur": {"sigma_range": [5.5, 6.5]}}),
     "motion": (25, {"motion_blur": {"p": 0.8}}),
-    "motion wider than the image": (13, {"motion_blur": {"length_range": [29, 31]}}),
+    "motion wider than the image": (8, {"motion_blur": {"length_range": [29, 31]}}),
     "nearest": (32, {"downscale": {"scale_range": [0.1, 1]}}),
     "linear": (25, {"downscale": {"interpolation": "linear", "p": 0.8}}),
     "hole": (25, {"erase": {"level": 99, "p": 0.8}}),
@@ -180,7 +182,8 @@ def mixed() -> dict[str, float]:
     """Return how far images and targets that the kernel mixes are from those that PyTorch's operators mix."""
     kernel_mix._BLOCK = 1024  # several for an image
     images = torch.rand(5, SIZE, SIZE, 3).permute(0, 3, 1, 2)
-    classes, labels = torch.tensor([2, 0, 1, 1, 2]), torch.rand(5, 4)
+    # Columns of tables, which are not contiguous.
+    classes, labels = torch.tensor([[2, 0], [0, 0], [1, 0], [1, 0], [2, 0]])[:, 0], torch.rand(4, 5).T
     either = {"one_of": {"p": 0.8, "steps": {"mixup": {}, "cutmix": {}}}}
     found = {}
     for name, steps in {"either": either, "both": {"cutmix": {"p": 0.6}, "mixup": {"p": 0.6}}}.items():

@@ -75,11 +75,16 @@ def test_kernels_are_tried_on_the_gpu_that_will_run_them(monkeypatch: pytest.Mon
 
 
 def interpreted(*arguments: str) -> Any:
+    return json.loads(run_script("interpreted", *arguments))
+
+
+def run_script(name: str, *arguments: str) -> str:
+    """Return what a script of tests/support prints."""
     pytest.importorskip("triton")
-    script = Path(__file__).parents[2] / "support" / "interpreted.py"
+    script = Path(__file__).parents[2] / "support" / f"{name}.py"
     done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 def test_the_kernel_matches_operators_in_an_interpreter() -> None:
@@ -130,12 +135,9 @@ def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None
     assert len(np.unique(np.concatenate([first, second]), axis=0)) == 80
 
 
-@pytest.mark.parametrize("kernel", ["policies", "every op", "mixing"])
-def test_kernels_compile_for_a_gpu(kernel: str) -> None:
-    pytest.importorskip("triton")
-    script = Path(__file__).parents[2] / "support" / "compiled.py"
-    done = subprocess.run([sys.executable, str(script), kernel], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("arguments", [[], ["every op"]], ids=["policies and mixing", "every op"])
+def test_kernels_compile_for_a_gpu(arguments: list[str]) -> None:
+    run_script("compiled", *arguments)
 
 
 @pytest.mark.long
