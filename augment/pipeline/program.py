@@ -30,6 +30,7 @@ log = getLogger(__name__)
 _CODES = {"geometry": 1, "color": 2, "color of mean": 3, "sharpen": 4, "posterize": 5, "solarize": 6, "autocontrast": 7,
           "equalize": 8, "gaussian_blur": 9, "motion_blur": 10, "gaussian_noise": 11, "jpeg": 12, "downscale": 13,
           "erase": 14}  # fmt: skip
+_LARGEST = 256  # side in pixels up to which the other ops run in the kernel
 _OF_POLICIES = 8  # the last code that policies need; without the others, the kernel compiles in less time
 _PLANES = {"gaussian_blur", "jpeg", "downscale"}
 _BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
@@ -69,13 +70,15 @@ class Program:
     def of(plan: Plan) -> "Program | None":
         """Return the program of a plan, None if DALI's operators must run it, or do so as fast.
 
-        They do with a single local stage: on the CPU it starts few operators, beside decoding.
+        They do with a single local stage: on the CPU it starts few operators, beside decoding. They may with other ops
+        than those of policies on large images, as here one block of threads runs a sample.
         """
-        stages = plan.image_stages
-        known = all(_name(stage) in _CODES for stage in stages) and all(
+        stages, program = plan.image_stages, Program(plan)
+        known = all(name in _CODES for name in program.names) and all(
             stage.kind != "geometry" or stage.border[0] in _BORDERS for stage in stages
         )
-        return Program(plan) if known and sum(stage.kind == "local" for stage in stages) > 1 else None
+        several = sum(stage.kind == "local" for stage in stages) > 1
+        return program if known and several and (plan.size <= _LARGEST or not program.every_op) else None
 
     @cached_property
     def names(self) -> tuple[str, ...]:

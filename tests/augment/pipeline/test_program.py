@@ -33,6 +33,7 @@ FILTERS: dict[str, Any] = {
     "nearest": {"op": "downscale"},
     "linear": {"op": "downscale", "interpolation": "linear"},
 }
+FILTERED: dict[str, Any] = {"one_of": {"p": 0.5, "steps": FILTERS}}
 NOISE: dict[str, Any] = {"gaussian_noise": {"p": 0.5}, "erase": {"fill": "noise", "p": 0.5}}
 
 
@@ -43,7 +44,7 @@ NOISE: dict[str, Any] = {"gaussian_noise": {"p": 0.5}, "erase": {"fill": "noise"
         ({"flip": {}, "solarize": {}, "equalize": {"p": 0.1}}, True),
         ({"rotate": {}, "contrast": {}}, False),  # few operators, which DALI runs beside decoding
         ({"flip": {}, "rotate": {}, "hue": {}, "gaussian_blur": {"p": 0.5}}, False),
-        ({"one_of": {"p": 0.5, "steps": FILTERS}, **NOISE}, True),
+        ({**FILTERED, **NOISE}, True),
         ({"rand_augment": {}, "gaussian_noise": {}}, True),
         ({"rand_augment": {}, "gamma": {}}, False),
         ({"rand_augment": {"border": "wrap"}}, False),
@@ -51,6 +52,13 @@ NOISE: dict[str, Any] = {"gaussian_noise": {"p": 0.5}, "erase": {"fill": "noise"
 )
 def test_programs_are_for_policies_that_the_kernel_knows(steps: dict[str, Any], known: bool) -> None:
     assert (Program.of(plan_of(steps, "train")) is not None) == known
+
+
+def test_on_large_images_dali_runs_ops_of_many_taps() -> None:
+    programs = [
+        Program.of(plan_of(steps, size=size)) for steps in (FILTERED, {"rand_augment": {}}) for size in (256, 257)
+    ]
+    assert [program is not None for program in programs] == [True, False, True, True]
 
 
 def test_kernels_do_not_run_on_the_cpu(squares: tuple[ImageRef, ...]) -> None:
