@@ -25,6 +25,11 @@ _PART = re.compile(r"\.[0-9a-f]{32}\.part")
 _fence: Callable[[], None] | None = None
 
 
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path with ~ and ~user replaced by home folders; where there is none, it stays as it is."""
+    return Path(os.path.expanduser(path))
+
+
 def set_fence(check: Callable[[], None] | None) -> None:
     """Call a function before each write of a result, so that it can prevent it; None: no more.
 

@@ -23,7 +23,7 @@ from augment.params import parse_params, parse_settings, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError, first_line
-from augment.support.files import read_some, write_json
+from augment.support.files import expanded, read_some, write_json
 from augment.support.own_code import load_plugins
 from augment.support.process import launched
 from augment.support.secrets import as_written
@@ -164,7 +164,7 @@ def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels
 
 def run_of(weights: str) -> Path | None:
     """Return the folder of the run whose weights `model.weights` names; None: they are of no run."""
-    path = Path(weights).expanduser()
+    path = expanded(weights)
     folder = path if path.is_dir() else path.parent
     return folder if (path.is_dir() or path.suffix == ".pt") and (folder / CONFIG_FILE).is_file() else None
 

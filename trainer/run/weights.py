@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import near_file, require_file
+from augment.support.files import expanded, near_file, require_file
 from augment.support.text import amount, list_some, printable
 from trainer.loop.checkpoint import BEST
 from trainer.loop.plain import check_tensors, read_plain
@@ -99,7 +99,7 @@ def read_weights(given: str) -> Weights:
 
 
 def _file_of(given: str) -> Path:
-    path = Path(given).expanduser()
+    path = expanded(given)
     file = path / BEST if path.is_dir() else path
     try:
         require_file(file)

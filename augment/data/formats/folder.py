@@ -9,7 +9,7 @@ from pathlib import Path
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.faults import CONVERT
 from augment.support.errors import UserError, nearest, suggest
-from augment.support.files import near_file, shown
+from augment.support.files import expanded, near_file, shown
 from augment.support.text import list_some
 
 # Endings of the formats that DALI decodes on CPU and GPU; `augment.data.check` validates the content.
@@ -66,7 +66,7 @@ def scan_folder(
     """
     problems: list[str] = []
     try:
-        train, val = _split_folders(root.expanduser(), train_dir, val_dir, cuts_val=cuts_val, problems=problems)
+        train, val = _split_folders(expanded(root), train_dir, val_dir, cuts_val=cuts_val, problems=problems)
         if problems and not lenient:
             raise UserError(problems[0])
         dataset = _scan(train, val, problems, with_foreign=with_foreign)

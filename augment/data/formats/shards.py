@@ -6,7 +6,7 @@ from glob import glob
 from pathlib import Path
 
 from augment.support.errors import UserError
-from augment.support.files import near_file
+from augment.support.files import expanded, near_file
 
 _INDEXES = {".idx", ".index", ".lst"}  # endings of indexes of files of records
 _MATCHES = re.compile(r"[*?\[]")
@@ -25,7 +25,7 @@ def find_shards(pattern: str, key: str) -> list[Path]:
         UserError: a file is missing, there is none, or one is named twice.
     """
     found: list[Path] = []
-    for name in expand_braces(str(Path(pattern).expanduser()), f"{key}={pattern}"):
+    for name in expand_braces(str(expanded(pattern)), f"{key}={pattern}"):
         if _MATCHES.search(name) and not Path(name).exists():
             matches = [Path(match) for match in sorted(glob(name, recursive=True)) if Path(match).is_file()]
             if not matches:
@@ -51,7 +51,7 @@ def find_shards(pattern: str, key: str) -> list[Path]:
 
 def is_pattern(name: str) -> bool:
     """Whether a name is a pattern: it has braces, or it has * ? [ and no file has this name."""
-    return "{" in name or "}" in name or bool(_MATCHES.search(name) and not Path(name).expanduser().exists())
+    return "{" in name or "}" in name or bool(_MATCHES.search(name) and not expanded(name).exists())
 
 
 def expand_braces(pattern: str, key: str = "") -> list[str]:

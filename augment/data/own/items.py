@@ -30,6 +30,7 @@ from augment.data.faults import DECODER_ERRORS, find_fault
 from augment.data.images import as_ppm, to_rgb
 from augment.data.own.factory import SequenceFactory, describe, errors_of
 from augment.support.errors import UserError
+from augment.support.files import expanded
 from augment.support.signals import ignore_in_worker, shield_children
 
 # Items per request to a thread or process: a request takes as long as reading a small image.
@@ -80,7 +81,7 @@ def take(value: object) -> Given:
 
 def as_path(value: object) -> Path | None:
     """Return the value as a path, None if it is not a path."""
-    return Path(value).expanduser() if isinstance(value, str | PathLike) else None
+    return expanded(value) if isinstance(value, str | PathLike) else None
 
 
 def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:

@@ -19,6 +19,7 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
+from augment.support.files import expanded
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
         raise UserError(
             f"data.url={archive.url}: allowed is http(s)://<host>/<path>/<archive>, such as imagenette2.tgz."
         )
-    directory = directory.expanduser().absolute()
+    directory = expanded(directory).absolute()
     folder = directory / named[1]
     if _holds_splits(folder):
         return folder

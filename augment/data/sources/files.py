@@ -16,7 +16,7 @@ from augment.data.sources.registry import LabeledSource, Source, source
 from augment.data.targets.classes import check_classes
 from augment.data.targets.lists import make_list_dataset
 from augment.params import WRITES, Text, Texts, setting
-from augment.support.files import near_file
+from augment.support.files import expanded, near_file
 
 
 @source("sample")
@@ -74,11 +74,11 @@ class Folder(Source):
     @property
     def lacks_train(self) -> bool:
         """Whether the only folder is that of val."""
-        return not self.train_dir and has_only(Path(self.root).expanduser(), self.val_dir or "val")
+        return not self.train_dir and has_only(expanded(self.root), self.val_dir or "val")
 
     def load_train(self) -> Dataset:
         """Load the folder, and val if there is one; images need no classes, as self-supervised training has none."""
-        root = Path(self.root).expanduser()
+        root = expanded(self.root)
         if self.only_val:
             return replace(self, train_dir=self.val_dir or "val", val_fraction=0.5).load()
         if not self.cuts_val and (flat := scan_flat(root)):
@@ -138,9 +138,7 @@ class FileList(LabeledSource):
     def load(self) -> Dataset:
         """Read both lists and check every file; the result of the check is cached below outputs/."""
         dataset = self._read(allow_missing=self.skip_bad)
-        return check_images(
-            dataset, Path(self.train).expanduser().resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad
-        )
+        return check_images(dataset, expanded(self.train).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad)
 
     def unchecked(self) -> Dataset:
         """Read both lists."""
@@ -149,7 +147,7 @@ class FileList(LabeledSource):
     def _read(self, *, allow_missing: bool) -> Dataset:
         options = self.target_options()
         lists = [
-            read_list(key, Path(file).expanduser(), image=self.image, label=self.label, targets=self.targets)
+            read_list(key, expanded(file), image=self.image, label=self.label, targets=self.targets)
             for key, file in self.given().items()
         ]
         # The files first: a wrong path, such as one cut at a blank, leaves wrong words for labels too.
@@ -157,7 +155,7 @@ class FileList(LabeledSource):
         return make_list_dataset(lists, files, options)
 
     def _files(self, lines: Lines, allow_missing: bool) -> tuple[Path, ...]:
-        folder = lines.file.parent if self.root is None else Path(self.root).expanduser()
+        folder = lines.file.parent if self.root is None else expanded(self.root)
         files = _with_endings([folder / line.path for line in lines.lines])
         missing = [] if allow_missing else [index for index, file in enumerate(files) if not os.path.exists(file)]
         if missing:

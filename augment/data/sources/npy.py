@@ -20,7 +20,7 @@ from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import LabeledSplit, Labels
 from augment.params import Text, setting
 from augment.support.errors import UserError, first_line
-from augment.support.files import near_file, require_file
+from augment.support.files import expanded, near_file, require_file
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +44,12 @@ class Arrays(LabeledSource):
         dataset = self.unchecked()
         if not self.cuts_val:
             return dataset
-        return check_images(dataset, Path(self.train).expanduser().resolve(), skip_bad=False, max_bad=0)
+        return check_images(dataset, expanded(self.train).resolve(), skip_bad=False, max_bad=0)
 
     def unchecked(self) -> Dataset:
         """Map the arrays."""
         options, given = self.target_options(), self.given()
-        learned, *scored = (Path(file).expanduser().resolve() for file in given.values())
+        learned, *scored = (expanded(file).resolve() for file in given.values())
         if learned in scored:
             logger.warning("data.val: %s is data.train, too: the model is validated on what it learns", learned)
         targets = {"data.train": self.train_targets, "data.val": self.val_targets}
@@ -58,14 +58,14 @@ class Arrays(LabeledSource):
     def _split(self, key: str, file: str, targets: str | None) -> LabeledSplit:
         if targets is None:
             raise UserError(f"{key}_targets: missing. Allowed: a .npy file of a number for each image, or several.")
-        path = Path(file).expanduser()
+        path = expanded(file)
         array, state = _open(path, f"{key}={file}"), RecordFile.of(path)
         if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
             raise UserError(
                 f"{key}={file}: is {array.shape} {array.dtype}. "
                 f"Allowed: images of one size, (N, height, width, 3) uint8, RGB.{_advice(array)}"
             )
-        rows = _open(Path(targets).expanduser(), f"{key}_targets={targets}")
+        rows = _open(expanded(targets), f"{key}_targets={targets}")
         if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
             raise UserError(
                 f"{key}_targets={targets}: is {rows.shape} {rows.dtype}. Allowed: a number for each image, "

@@ -23,7 +23,7 @@ from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import Label, LabeledSplit, pack
 from augment.params import WRITES, Text, Texts, setting
 from augment.support.errors import UserError
-from augment.support.files import digest, near_file
+from augment.support.files import digest, expanded, near_file
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class Lmdb(Records):
     def _find(self, pattern: str, key: str) -> list[Path]:
         if pattern.endswith(".mdb"):
             return find_shards(pattern, key)
-        folder = Path(pattern).expanduser()
+        folder = expanded(pattern)
         if not is_pattern(pattern):
             given = f"{key}={pattern}"
             if not folder.exists():

@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from augment.data.dataset import Target, Task
 from augment.data.targets.labels import LabeledSplit, Labels, mixed
 from augment.support.errors import UserError, nearest, suggest
-from augment.support.files import require_file
+from augment.support.files import expanded, require_file
 from augment.support.text import amount, list_some, plural
 
 logger = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ def read_names(file: str) -> tuple[str, ...]:
     """
     allowed = "Allowed: a class name per line."
     try:
-        text = require_file(Path(file).expanduser()).read_text(encoding="utf-8").rstrip()
+        text = require_file(expanded(file)).read_text(encoding="utf-8").rstrip()
     except OSError as error:
         raise UserError(f"data.classes={file}: cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:

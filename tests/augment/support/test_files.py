@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.support.files import atomic_path, digest, remove_parts, shown, write_atomically, write_json
+from augment.support.files import atomic_path, digest, expanded, remove_parts, shown, write_atomically, write_json
 
 
 def test_a_pipe_is_written_to_but_not_replaced(tmp_path: Path) -> None:
@@ -106,3 +106,12 @@ def test_paths_in_the_current_folder_are_shown_relative_to_it(tmp_path: Path, mo
     assert shown(tmp_path / "a" / "b") == Path("a/b")
     for other in (tmp_path, tmp_path.parent / "c", Path("d/e"), Path("../f")):
         assert shown(other) == other
+
+
+def test_homes_of_unknown_users_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert [str(expanded(path)) for path in ("~/a", "~nobody-of-this-name/a", Path("b"))] == [
+        "/home/me/a",
+        "~nobody-of-this-name/a",
+        "b",
+    ]
