@@ -1,6 +1,6 @@
 """The data set that a source returns: the images of each split and their targets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -184,3 +184,8 @@ def _check_split(split: Split, classes: int, what: str) -> None:
     if wrong:
         allowed = f"an index below {classes}, the number of classes, or a tuple of as many numbers; all of one kind"
         raise UserError(f"{what} has the target {wrong[0]!r}. Allowed: {allowed}.")
+
+
+def same_outputs(names: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two models' outputs mean the same: they have the same names, or each has one, whatever it is called."""
+    return tuple(names) == tuple(others) or len(names) == len(others) == 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from augment.data.dataset import ImageRef
+from augment.data.dataset import ImageRef, same_outputs
 from augment.support.background import in_threads
 from trainer.figures.images import data_uri, read_png, thumbnail
 from trainer.report.record import Record
@@ -51,7 +51,8 @@ def mistakes(record: Record, count: int) -> tuple[list[Mistake], str]:
     index, target = np.asarray(samples.index), np.asarray(samples.target)
     if index.min(initial=0) < 0:
         return [], "The run did not keep which prediction belongs to which image."
-    same = (dataset.classes, dataset.task) == (record.classes, record.task.name) and index.max(initial=-1) < len(files)
+    same = same_outputs(dataset.classes, record.classes) and dataset.task == record.task.name
+    same = same and index.max(initial=-1) < len(files)
     if not same or (targets[index].astype(target.dtype) != target).any():
         return [], "The validation images are no longer those of this run."
     wrong = list(islice(record.task.mistakes(samples, record.classes), count))

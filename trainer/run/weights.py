@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from augment.data.dataset import same_outputs
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded, near_file, require_file
 from augment.support.text import amount, list_some, printable
@@ -155,8 +156,7 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
             found = match(converted, state, head)
     except UserError as error:
         raise UserError(f"model.weights={weights.file}: {error}{_model_of(weights.file)}") from error
-    single = len(weights.classes or ()) == len(classes) == 1  # a number, whatever it is called
-    if weights.classes is None or weights.classes == classes or single:
+    if weights.classes is None or same_outputs(weights.classes, classes):
         return found
     kept = {name: tensor for name, tensor in found.tensors.items() if name not in head}
     return Match(kept, tuple(head), found.renamed)

@@ -13,7 +13,7 @@ from rich.text import Text
 from augment.cli.parser import USAGE, Parser, one_of, readable_errors, table_console, writing
 from augment.cli.trust import add_trust_flag
 from augment.data.check import check_files, leave_out
-from augment.data.dataset import NO_VAL, Dataset, Split
+from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
 from augment.data.sources import load_dataset
 from augment.data.sources.notices import warn_of_foreign
@@ -87,8 +87,7 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
 
 def _own_split(trained: Trained) -> Split:
     dataset, classes = load_dataset(trained.config.data), trained.classes
-    single = dataset.task == "regress" and len(classes) == len(dataset.classes) == 1  # whatever it is called
-    if dataset.classes != classes and not single:
+    if not same_outputs(dataset.classes, classes):
         pairs = zip(dataset.classes, classes, strict=False)
         difference = next((f"'{a}' instead of '{b}'" for a, b in pairs if a != b), "their number")
         raise UserError(
