@@ -222,7 +222,7 @@ class CudaBackend:
         Raises:
             UncapturableError: the work does something that a graph cannot do, such as waiting for the GPU.
             DisturbedError: another thread has waited for the whole GPU, which ends any recording, in any mode. DALI
-                does so in a thread that frees a batch after its last tensor, whoever drops that, and whenever.
+                does so in a thread of its own, which frees a batch once its last tensor is gone.
         """
         graph = torch.cuda.CUDAGraph()
         if memory not in self._pools:

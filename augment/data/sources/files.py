@@ -79,7 +79,7 @@ class Folder(Source):
     def load_train(self) -> Dataset:
         """Load the folder, and val if there is one; images need no classes, as self-supervised training has none."""
         root = expanded(self.root)
-        if self.only_val:
+        if self.only_val:  # the folder of train is enough if val is cut, which happens later
             return replace(self, train_dir=self.val_dir or "val", val_fraction=0.5).load()
         if not self.cuts_val and (flat := scan_flat(root)):
             return self._checked(flat)

@@ -1,7 +1,6 @@
 """The base classes of sources, and the registry that maps names in the `data` section to sources."""
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,6 +21,7 @@ from augment.data.targets.interpretation import TargetOptions
 from augment.data.watch import state_of
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
+from augment.support.files import expanded
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +210,8 @@ def parse_data(given: object, *, needs_train: bool = True) -> Source:
     alone = False
     if not needs_train and isinstance(given, Mapping):
         alone = [key for key in _SPLITS if given.get(key) is not None] == ["val"]
-        given = {**given, **{f"train{key[3:]}": given[key] for key in ("val", "val_targets") if alone and key in given}}
+        as_train = {"train": "val", "train_targets": "val_targets"} if alone else {}
+        given = {**given, **{train: given[val] for train, val in as_train.items() if val in given}}
     source = parse_named(_SOURCES, given, "data", "source")
     if alone or (not needs_train and source.lacks_train and not source.cuts_val):
         return replace(_whole(source), only_val=True)
@@ -324,7 +325,7 @@ _STATES: dict[tuple[Source, Path], tuple[list[tuple[str, int, int]], tuple[objec
 
 def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
     """Return the state of what a source's settings name, as far as these are paths."""
-    return state_of(folder / os.path.expanduser(value) for value in vars(source).values() if isinstance(value, str))
+    return state_of(folder / expanded(value) for value in vars(source).values() if isinstance(value, str))
 
 
 @cache
