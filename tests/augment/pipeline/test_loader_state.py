@@ -1,0 +1,136 @@
+"""Which saved states a loader takes: those of other batches are refused, some others resume between two epochs."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+from passes import (
+    FILES,
+    RECIPE,
+    SEED,
+    assert_complete,
+    first,
+    make,
+    plan_of,
+    same,
+    saved,
+    states_of,
+    take,
+)
+
+from augment.data.dataset import Split
+from augment.pipeline.build import Shard
+from augment.pipeline.state import restored
+from augment.support.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "other",
+    [RECIPE | {"flip": {"p": 0.50001}}, RECIPE | {"warp": {}}, {}, RECIPE | {"rotate": {"p": 0.5, "border": "wrap"}}],
+)
+def test_state_of_another_plan_is_refused(other: dict[str, Any], grays: Split, device: torch.device) -> None:
+    loader = make(grays, device, plan=plan_of(RECIPE))
+    take(loader, 1)
+    with pytest.raises(UserError, match=r"^aug\.train: not that of the saved run"):
+        make(grays, device, plan=plan_of(other)).load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"batch_size": 2}, "fit.batch_size: not that of the saved run (4, not 2)"),
+        ({"seed": SEED + 1}, "seed: not that of the saved run (3, not 4)"),
+        ({"shard": Shard(0, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
+        ({"shard": Shard(1, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
+        ({"files": 11}, "data: not that of the saved run"),
+    ],
+)
+def test_state_of_other_batches_is_refused(
+    other: dict[str, Any], message: str, grays: Split, device: torch.device
+) -> None:
+    # The place in an epoch means nothing where the epoch has other batches, another order or other files.
+    options = dict(other)
+    loader = make(grays, device)
+    take(loader, 2)
+    with pytest.raises(UserError) as caught:
+        make(first(grays, options.pop("files", FILES)), device, **options).load_state_dict(loader.state_dict())
+    assert str(caught.value).startswith(message)
+    assert "Allowed: " in str(caught.value)
+
+
+@pytest.mark.parametrize("state", [None, {}, {"model": 1}])
+def test_what_is_no_state_is_refused(state: Any, grays: Split) -> None:
+    with pytest.raises(UserError, match=r"^state: (NoneType|dict) is not allowed\. Allowed: what state_dict"):
+        make(first(grays, 9), torch.device("cpu")).load_state_dict(state)
+
+
+def test_state_of_another_rank_is_refused(grays: Split, device: torch.device) -> None:
+    state = make(grays, device, shard=Shard(0, 2)).state_dict()
+    with pytest.raises(UserError, match="gpus: not that of the saved run"):
+        make(grays, device, shard=Shard(1, 2)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_between_epochs_another_number_of_ranks_resumes(limit: int | None, grays: Split, device: torch.device) -> None:
+    data = first(grays, 13)
+    loader = make(data, device, batch_size=4)
+    take(loader, limit)
+    loader.end_pass()
+    ranks = [make(data, device, batch_size=2, shard=Shard(rank, 2)) for rank in (0, 1)]
+    for one in ranks:
+        one.load_state_dict(saved(loader.state_dict()))
+        assert one.epoch == 1
+    seen = [batch.indices for one in ranks for batch in one if batch.share]
+    assert sorted(torch.cat(seen).tolist()) == list(range(13))
+
+
+def test_state_of_other_operators_resumes_between_epochs_only(
+    grays: Split, device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, plan = first(grays, 13), plan_of(RECIPE)
+    (_, states), (_, others) = states_of(make(data, device)), states_of(make(data, device, plan=plan))
+    mixed = [state | {"pipeline": other["pipeline"]} for state, other in zip(states, others, strict=True)]
+    resumed = make(data, device)
+    with pytest.raises(UserError, match=r"^data: .* other operators, .* in the middle of an epoch\. Allowed: "):
+        resumed.load_state_dict(mixed[0])
+    assert not caplog.records
+    resumed.load_state_dict(mixed[-1])
+    assert "in another order" in caplog.text
+    assert_complete(take(resumed), 13, epoch=1)
+
+
+@pytest.mark.parametrize(("saved_by", "resumed_by"), [(1, 2), (2, 1)])
+def test_what_dali_says_of_more_or_fewer_operators_is_known(saved_by: int, resumed_by: int) -> None:
+    def pipeline(operators: int, checkpoint: str | None = None) -> Pipeline:
+        built = Pipeline(batch_size=1, num_threads=1, device_id=None, enable_checkpointing=True, checkpoint=checkpoint)
+        with built:
+            built.set_outputs(*(fn.random.uniform(seed=seed, name=f"op{seed}") for seed in range(operators)))
+        built.build()
+        return built
+
+    state = pipeline(saved_by).checkpoint()
+    assert not restored(lambda: pipeline(resumed_by, state), inside=False)
+
+
+def test_state_of_other_targets_is_refused(grays: Split, device: torch.device) -> None:
+    turned = Split(grays.files, grays.targets[::-1])
+    assert turned.targets != grays.targets
+    with pytest.raises(UserError, match="data: not that of the saved run"):
+        make(turned, device).load_state_dict(make(grays, device).state_dict())
+
+
+def test_state_continues_with_the_same_files_in_another_place(
+    gray_files: Split, tmp_path: Path, device: torch.device
+) -> None:
+    folder = tmp_path / gray_files.files[0].parent.name
+    folder.mkdir()
+    moved = Split(tuple(Path(shutil.copy(file, folder)) for file in gray_files.files), gray_files.targets)
+    loader, elsewhere = make(gray_files, device), make(moved, device)
+    take(loader, 2)
+    elsewhere.load_state_dict(saved(loader.state_dict()))
+    loader.load_state_dict(loader.state_dict())
+    assert same(take(elsewhere), take(loader))
