@@ -56,7 +56,8 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_checkpoint_and_all_rows(
     every_batches: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = run(tmp_path / "run", monkeypatch, every_batches)
-    assert len({promise for _, promise in disk.moments}) >= 5
+    # Checkpoints are written in the background: how many rows there are meanwhile depends on the moment.
+    assert len({position for _, (position, _) in disk.moments}) >= 3
     assert faults(disk, tmp_path / "left") == []
 
 
