@@ -15,7 +15,7 @@ from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, mend, on_host, save
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, Snapshot, load, mend, save
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
@@ -153,11 +153,12 @@ class Checkpoint(Callback):
         return value < self.best if smaller else value > self.best
 
     def _save(self, learner: Learner, best: BestModel | None = None, *, last: bool = True) -> None:
-        """Copy what is to be saved to the host, and write it while training continues."""
+        """Copy what is to be saved, and write it while training continues."""
         self._finish_writing()
         states = {BEST: best, LAST: learner.state() if last else None}
         if learner.folder is not None:
-            copies = {learner.folder / name: on_host(state) for name, state in states.items() if state is not None}
+            given = {learner.folder / name: state for name, state in states.items() if state is not None}
+            copies = {path: Snapshot(state, learner.device) for path, state in given.items()}
             self._writing = Background(partial(_write, copies, self.keep))
         if last:
             self._saved, self._saved_at = learner.position, monotonic()
@@ -169,7 +170,8 @@ class Checkpoint(Callback):
             self._writing = None
 
 
-def _write(states: Mapping[Path, FitState | BestModel], keep: int) -> None:
+def _write(copies: Mapping[Path, Snapshot[FitState | BestModel]], keep: int) -> None:
+    states = {path: copy.to_host() for path, copy in copies.items()}  # at once: they take memory of the GPU
     for path, state in states.items():
         save(state, path, keep=keep if path.name == LAST else 0)
 

@@ -1,6 +1,6 @@
 """Images in the page: figures of the run, and thumbnails of the samples that the model gets most wrong."""
 
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -67,7 +67,16 @@ def _thumbnail(file: ImageRef) -> str:
 
 
 def inline_image(file: Path) -> str:
-    """Return an image in the run's folder as a data URI; empty if there is none."""
+    """Return an image in the run's folder as a data URI; empty if there is none. The last few are remembered."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ""
+    return _inline(file, found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+@lru_cache(maxsize=2)
+def _inline(file: Path, *_: int) -> str:
     if (colors := read_png(file, _MOST_PIXELS)) is None:
         return ""
     if colors.width > _WIDEST:

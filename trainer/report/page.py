@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from math import isfinite, nan, sqrt
 from pathlib import Path
 from statistics import median
@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from augment.data.images import file_name, name_of
+from augment.support.background import Background
 from augment.support.files import no_link, write_atomically
 from augment.support.secrets import as_written
 from augment.support.text import amount, duration
@@ -46,6 +47,11 @@ def write_record(record: Record) -> Path:
 
 def render(record: Record) -> str:
     """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
+    photos = Background(partial(_mistakes, record))  # which are decoded while the curves are drawn
+    try:
+        drawn = charts(record)
+    finally:
+        wrong = photos.result()
     return template().render(
         name=_name(record),
         reload=RELOAD if record.ending.status == RUNNING else 0,
@@ -53,11 +59,11 @@ def render(record: Record) -> str:
         ending=record.ending,
         headline=_headline(record),
         findings=findings(record),
-        charts=charts(record),
+        charts=drawn,
         task=record.task,
         section=_section(record),
         predictions=record.samples is not None,
-        **_mistakes(record),
+        **wrong,
         batch=inline_image(record.folder / BATCH),
         plan=record.texts.get(PLAN_FILE, ""),
         config=record.texts.get(CONFIG_FILE, ""),

@@ -1,8 +1,10 @@
 """Checkpoint files: whole or not at all, and readable errors for what is none."""
 
+import gc
 import os
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import BufferedWriter, FileIO
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import assert_same
+from fakes import assert_same, needs_gpu
 from torch import nn
 
 from augment.support.errors import UserError
@@ -18,10 +20,10 @@ from trainer.loop.checkpoint import (
     FORMAT,
     BestModel,
     FitState,
+    Snapshot,
     gradients_of,
     load,
     mend,
-    on_host,
     save,
     set_gradients,
 )
@@ -165,17 +167,36 @@ def test_a_damaged_file_is_mended_from_the_one_before(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["last.1.pt", "last.pt"]
 
 
-def test_a_copy_on_the_host_does_not_change(tmp_path: Path) -> None:
+def test_a_copy_does_not_change() -> None:
     weight = torch.zeros(2, 3).t()
     module = nn.BatchNorm1d(1)
     state = replace(FIT_STATE, model={"weight": weight}, loader=module.state_dict(), callbacks={"C": {"rows": [{}]}})
-    copied = on_host(state)
+    copied = Snapshot(state, torch.device("cpu"))
     weight += 1
     state.callbacks["C"]["rows"].append({})
-    assert copied.model["weight"].tolist() == [[0, 0]] * 3
-    assert copied.model["weight"].stride() == weight.stride()
-    assert copied.callbacks == {"C": {"rows": [{}]}}
-    assert copied.loader._metadata == module.state_dict()._metadata  # type: ignore[attr-defined]
+    held = copied.to_host()
+    assert held.model["weight"].tolist() == [[0, 0]] * 3
+    assert held.model["weight"].stride() == weight.stride()
+    assert held.callbacks == {"C": {"rows": [{}]}}
+    assert held.loader._metadata == module.state_dict()._metadata  # type: ignore[attr-defined]
+
+
+@needs_gpu
+@pytest.mark.parametrize(("free", "there"), [(64 * 12_000, True), (47_999, False)])
+def test_a_copy_is_made_on_the_gpu_if_it_has_room(free: int, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
+    weight = torch.zeros(1000, 3, device="cuda").t()
+    gc.collect()  # tests before leave some
+    before = torch.cuda.memory_allocated()
+    copied = Snapshot(replace(FIT_STATE, model={"weight": weight}), weight.device)
+    assert (torch.cuda.memory_allocated() > before) == there
+    weight += 1
+    with ThreadPoolExecutor() as pool:
+        held = pool.submit(copied.to_host).result().model["weight"]
+    assert held.device.type == "cpu"
+    assert held.stride() == weight.stride()
+    assert not held.any()
+    assert torch.cuda.memory_allocated() <= before
 
 
 # --- versions ---

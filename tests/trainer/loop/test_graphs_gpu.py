@@ -2,11 +2,11 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -41,7 +41,7 @@ from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import CancelFit
-from trainer.loop.checkpoint import LAST, FitState, load
+from trainer.loop.checkpoint import LAST, BestModel, FitState, Snapshot, load
 from trainer.loop.graphs import Runner, make_runner
 from trainer.loop.learner import Learner
 from trainer.models.registry import Xresnet
@@ -182,30 +182,32 @@ def test_a_model_that_cannot_be_recorded_is_trained_eagerly(caplog: pytest.LogCa
 
 
 class Disturbed(nn.Module):
-    """Has another thread wait for the GPU while it is recorded for the first time, as DALI does to free a batch."""
+    """Has another thread call a function while it is recorded for the first time, in training and in validation."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Callable[[], object]) -> None:
         super().__init__()
+        self.work = work
         self.done: set[bool] = set()
 
     def forward(self, images: Tensor) -> Tensor:
         if torch.cuda.is_current_stream_capturing() and self.training not in self.done:
             self.done.add(self.training)
-            thread = Thread(target=self._wait)
-            thread.start()
-            thread.join()
+            with ThreadPoolExecutor() as pool:
+                pool.submit(self.work).result()
         return images
 
-    def _wait(self) -> None:
-        with suppress(RuntimeError):  # it must not wait either
-            torch.cuda.synchronize()
+
+def wait_for_the_gpu() -> None:
+    """Wait for the whole GPU, as DALI does to free a batch."""
+    with suppress(RuntimeError):  # it must not wait either
+        torch.cuda.synchronize()
 
 
 @needs_gpu
 @pytest.mark.parametrize("layer", [0, 1, 6])
 def test_a_recording_that_another_thread_disturbs_is_repeated(layer: int, caplog: pytest.LogCaptureFixture) -> None:
     """Before a convolution, a batch norm and a matrix product, each of which reports it in its own way."""
-    disturbed = Disturbed()
+    disturbed = Disturbed(wait_for_the_gpu)
 
     def model() -> nn.Module:
         layers = tiny_model(dropout=0.5)
@@ -219,6 +221,19 @@ def test_a_recording_that_another_thread_disturbs_is_repeated(layer: int, caplog
     torch.cuda.manual_seed(0)
     eager, _ = losses(Runner(), CUDA, model=model())
     assert graphed == pytest.approx(eager, rel=2e-3, abs=1e-6)
+
+
+@needs_gpu
+def test_a_checkpoint_that_is_copied_to_the_host_disturbs_no_recording(caplog: pytest.LogCaptureFixture) -> None:
+    state = BestModel(model={"w": torch.ones(10**7, device=CUDA)}, row={}, samples=None, classes=(), task="classify")
+    copies = [Snapshot(state, CUDA) for _ in range(2)]
+    copied: list[BestModel] = []
+    disturbed = Disturbed(lambda: copied.append(copies.pop().to_host()))
+    with caplog.at_level(logging.INFO):
+        losses(make_runner(CUDA, graph=True), CUDA, model=nn.Sequential(disturbed, *tiny_model()))
+    assert disturbed.done == {True, False}
+    assert not caplog.records
+    assert all((one.model["w"] == 1).all() for one in copied)
 
 
 @needs_gpu

@@ -2,25 +2,31 @@
 
 import errno
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
 import pytest
 from fakes import CLASSES, assert_same, lin, make_learner, on, raises
+from PIL import Image
 from reports import Page, folder_of_a_run  # noqa: F401  (a fixture)
 
 from augment.support import background
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.interrupt import Interrupt
 from trainer.callbacks.pace import Pace
+from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
+from trainer.figures.images import read_png
 from trainer.loop.callback import Callback, CancelFit, RunDescription
 from trainer.loop.checkpoint import LAST
+from trainer.loop.learner import Learner
 from trainer.report import page
 from trainer.report.callback import Report
 from trainer.report.command import main
+from trainer.report.images import inline_image
 from trainer.report.page import render
 from trainer.report.record import REPORT_FILE, Record, read_record
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
@@ -80,6 +86,33 @@ def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.Monk
     assert all("2 h 0 min" in text for text in (*progress, final))  # since the run began, not its fit
     assert all('http-equiv="refresh"' in text for text in texts[:-1])
     assert 'http-equiv="refresh"' not in texts[-1]
+
+
+def test_the_picture_of_the_first_batch_is_read_while_the_fit_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def watched(file: Path, most_pixels: int) -> Image.Image | None:
+        read.append(threading.current_thread().name)
+        return read_png(file, most_pixels)
+
+    def draw(learner: Learner) -> None:
+        Image.new("RGB", (40 + learner.epoch, 20)).save(tmp_path / BATCH)  # as a resumed run does again
+
+    monkeypatch.setattr("trainer.report.images.read_png", watched)
+    fit(tmp_path, on("before_epoch", draw))
+    assert read == ["background", "MainThread"]
+    read.clear()
+    learner = make_learner(Recorder(), Checkpoint(), Report(), epochs=1, folder=tmp_path)
+    learner.fit()
+    assert read == []
+    uri = inline_image(tmp_path / BATCH)
+    assert uri in (tmp_path / REPORT_FILE).read_text()
+    draw(learner)
+    assert inline_image(tmp_path / BATCH) != uri
+    (tmp_path / BATCH).unlink()
+    assert inline_image(tmp_path / BATCH) == ""
 
 
 def test_shortly_before_the_end_it_is_left_for_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
