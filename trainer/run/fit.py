@@ -27,7 +27,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             aliases=("bs", "batch", "batchsize"),
             default=64,
             within=(1, 10**6),
-            doc="images in a batch, the total of all GPUs",
+            doc="images in a training batch, the total of all GPUs; batches of validation are larger on a GPU",
         )
     )
     auto_batch_size: bool = setting(

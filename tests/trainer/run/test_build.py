@@ -1,8 +1,10 @@
-"""What a run is built of where ranks train together, and what a process leaves behind that ends with its run."""
+"""What a run is built of, and what a process leaves behind that ends with its run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from photos import draw_photo
 from PIL import Image
 from rich.console import Console
@@ -10,9 +12,10 @@ from torch import nn
 
 from augment.cli.compose import compose
 from trainer.loop.ranks import Ranks
+from trainer.loop.settings import LoopSettings
 from trainer.run import build
 from trainer.run.build import Loaders, make_learner, make_loaders
-from trainer.run.config import Config, parse_config
+from trainer.run.config import Config, parse_config, with_batch_size
 from trainer.run.train import train
 
 
@@ -43,6 +46,27 @@ def test_batch_norms_that_ranks_share_are_not_recorded(
     loaders.close()
     shared = [module for module in learner.model.modules() if isinstance(module, nn.SyncBatchNorm)]
     assert (bool(shared), learner.settings.graph) == ((False, True) if size == 1 else (True, False))
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "given", "train", "val"),
+    [
+        *(("cpu", 1, 64, 64, 64), ("cuda", 1, 64, 64, 256), ("cuda", 1, 32, 32, 128), ("cuda", 1, 96, 96, 256)),
+        *(("cuda", 1, 257, 257, 257), ("cuda", 2, 64, 32, 128)),
+    ],
+)
+def test_validation_on_a_gpu_has_larger_batches(
+    device: str, ranks: int, given: int, train: int, val: int, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = Ranks()
+    several.size = ranks
+    monkeypatch.setattr(build, "current", lambda: several)
+    monkeypatch.setattr(several, "broadcast", lambda value: value)
+    monkeypatch.setattr(LoopSettings, "torch_device", lambda _: torch.device(device))
+    monkeypatch.setattr(build, "place", lambda *_, **__: None)
+    monkeypatch.setattr(build, "Loader", lambda *_, **options: SimpleNamespace(**options, prepare=lambda: None))
+    loaders = make_loaders(with_batch_size(config, given))
+    assert (loaders.train.batch_size, loaders.val.batch_size) == (train, val)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("leaves", [False, True])
