@@ -25,6 +25,9 @@ _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targe
 # Settings that change what the loss of numbers is.
 OF_LOSSES = ("fit.regression_loss", "fit.standardize")
 
+# Settings that decide which others their section has.
+_KINDS = {"data": "data.source", "model": "model.kind"}
+
 # A name with more settings than these is cut short.
 _SETTINGS = 6
 
@@ -234,9 +237,13 @@ def _differing(groups: Sequence[Settings]) -> list[list[str]]:
     named: list[dict[str, str]] = [{} for _ in groups]
     for key in dict.fromkeys(key for one in groups for key in one):
         values = {one[key] for one in groups if key in one}
-        missing = [_missing(key, one, there) for one, there in zip(groups, above, strict=True)]
-        if len(values) == 1 and all(key in one for one in groups):
+        if (len(values) == 1 and all(key in one for one in groups)) or _implied(key, groups):
             continue
+        kinds = {one.get(_kind(key)) for one in groups if key in one}
+        missing = [
+            _missing(key, one, there) if one.get(_kind(key)) in kinds else ""
+            for one, there in zip(groups, above, strict=True)
+        ]
         section = min(filter(None, missing), key=len, default=key)
         for one, tokens, lacks in zip(groups, named, missing, strict=True):
             if lacks:
@@ -252,6 +259,21 @@ def _differing(groups: Sequence[Settings]) -> list[list[str]]:
         [token for key, token in tokens.items() if token[0] != "+" or key not in inner]
         for tokens, inner in zip(named, detailed, strict=True)
     ]
+
+
+def _kind(key: str) -> str:
+    """Return the setting that decides whether there is a setting; empty if none does."""
+    return _KINDS.get(key.partition(".")[0], "")
+
+
+def _implied(key: str, groups: Sequence[Settings]) -> bool:
+    """Return whether only some groups have a setting, and the kind of its section alone decides which and its value."""
+    if not _kind(key) or all(key in one for one in groups):
+        return False
+    of_kind: defaultdict[str | None, set[str | None]] = defaultdict(set)
+    for one in groups:
+        of_kind[one.get(_kind(key))].add(one.get(key))
+    return len(of_kind) > 1 and all(len(values) == 1 for values in of_kind.values())
 
 
 def _missing(key: str, group: Settings, above: set[str]) -> str:

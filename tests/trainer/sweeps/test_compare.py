@@ -212,6 +212,23 @@ def test_names_are_overrides_where_those_are_fewer(tmp_path: Path) -> None:
     assert names(tmp_path) == ["aug=mine", "aug=yours"]
 
 
+def test_names_leave_out_what_follows_from_the_source_or_the_model(tmp_path: Path) -> None:
+    folder = {"data.source": "folder", "data.val_dir": None, "data.max_bad": 100}
+    write_run(tmp_path / "a", 0.5, {"data.source": "sample", "data.dir": "outputs/data", "data.root": "~"})
+    write_run(tmp_path / "b", 0.5, {**folder, "data.root": "/cats"})
+    write_run(tmp_path / "c", 0.5, {**folder, "data.root": "/dogs", "model.kind": "xresnet", "model.depth": 18})
+    assert names(tmp_path) == [
+        "data.source=sample model.kind=cnn",
+        "data.source=folder model.kind=cnn data.root=/cats",
+        "data.source=folder model.kind=xresnet data.root=/dogs",
+    ]
+    write_run(tmp_path / "d", 0.5, {**folder, "data.root": "/dogs", "model.kind": "xresnet", "model.depth": 34})
+    assert names(tmp_path)[2:] == [
+        "data.source=folder model.kind=xresnet data.root=/dogs model.depth=18",
+        "data.source=folder model.kind=xresnet data.root=/dogs model.depth=34",
+    ]
+
+
 def test_long_names_leave_out_what_most_have(tmp_path: Path) -> None:
     for name in "abc":
         write_run(tmp_path / name, 0.5, {"fit.epochs": ord(name), "model.kind": "timm" if name == "c" else "cnn"})
