@@ -28,6 +28,7 @@ SCRIPT = """
   const filter = document.getElementById("text"), status = document.getElementById("status");
   const seen = {
     head: texts("#head th"), legend: texts("#legend li"), problems: texts("#problems li"), names: texts("#rows th"),
+    bars: all("#importance tbody tr").map((row) => [row.querySelector("i").style.width, row.lastChild.textContent]),
     images: all("img").length, scripts: all("script").length, bold: all("main b").length,
   };
   await click(head().querySelector("button"));
@@ -69,6 +70,8 @@ def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path
     assert seen["legend"][0] == "aug.train.rotate.p=0.2 fit.lr=0.04 n = 2"
     assert seen["problems"][0].startswith("failed 1 run: 0000000003 (5 of 5 epochs)ValueError: </script>")
     assert seen["problems"][1].startswith("pruned 1 run: 0000000004")
+    assert seen["bars"]
+    assert all(float(width.rstrip("%")) == pytest.approx(100 * float(share), abs=0.6) for width, share in seen["bars"])
     order = ["0.08", *["0.04"] * 4, *["0.02"] * 5, *["0.01"] * 4]
     assert seen["down"] == [order, "descending"]
     assert seen["up"] == [order[::-1], "ascending"]

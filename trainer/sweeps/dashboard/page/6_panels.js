@@ -35,12 +35,11 @@ function showImportance(runs) {
   fill("ranked", sweeps.map(({ path, name }) => el("option", { value: path }, name)));
   $("ranked").value = sweep.path;
   const { rows, note } = sweep.importance;
-  const most = Math.max(...rows.map((row) => row[1]), 1e-9);
   fill("importance", el("table", { class: "bars" },
     el("colgroup", {}, el("col", { class: "name" }), el("col"), el("col", { class: "share" })),
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "setting"), el("th", { scope: "col", colspan: 2 }, "importance"))),
     el("tbody", {}, rows.map(([key, share]) => el("tr", {}, el("th", { scope: "row", title: key }, key),
-      el("td", { class: "bar" }, el("span", { class: "track" }, el("i", { style: `width:${(100 * share) / most}%` }))),
+      el("td", { class: "bar" }, el("span", { class: "track" }, el("i", { style: `width:${100 * share}%` }))),
       el("td", { class: "share" }, share.toFixed(2)))))), el("p", { class: "soft small" }, note));
 }
 
