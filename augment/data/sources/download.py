@@ -197,6 +197,15 @@ def _holds_splits(folder: Path) -> bool:
 def _unreachable(archive: Archive, directory: Path, error: Exception) -> UserError:
     md5 = f" (md5 {archive.md5})" if archive.md5 else ""
     return UserError(
-        f"{archive.url} cannot be downloaded: {first_line(error)}.\n"
-        f"Without a network put {archive.name}{md5} into {directory}, or use data=sample, which needs no download."
+        f"{archive.url} cannot be downloaded: {first_line(_reason(error))}.\n"
+        f"Without a network, put {archive.name}{md5} into {directory}, or use data=sample, which needs no download."
     )
+
+
+def _reason(error: BaseException) -> BaseException:
+    """Return the system's error below those of requests and urllib3, whose texts quote each other; else the error."""
+    reason, below = error, error.__cause__ or error.__context__
+    while below is not None:
+        reason = below if isinstance(below, OSError) else reason
+        below = below.__cause__ or below.__context__
+    return reason

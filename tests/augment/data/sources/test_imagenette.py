@@ -29,8 +29,7 @@ def test_no_network_names_url_folder_and_alternative(monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError) as caught:
         Imagenette(dir=str(tmp_path), url=url).load()
     message = str(caught.value)
-    assert f"{url} cannot be downloaded" in message
-    assert "Connection refused" in message
+    assert message.startswith(f"{url} cannot be downloaded: [Errno 111] Connection refused.\n")
     assert f"put imagenette2-160.tgz (md5 {Imagenette.archives['160'].md5}) into {tmp_path}" in message
     assert "data=sample" in message
     assert names_in(tmp_path) == []
