@@ -75,7 +75,7 @@ class Regress(Task[OutputSamples]):
     resume_settings = ("regression_loss",)
     ranked = False
     figure_file = "scatter.png"
-    mistakes_title, mistakes_text = "Largest errors", "with the largest errors"
+    mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
 
     def prepare(self, network: nn.Module, fit: LossSettings, targets: Sequence[Target], names: Sequence[str]) -> str:
         """Make the network predict numbers in their own units, if they are learned in standard deviations."""
@@ -83,7 +83,7 @@ class Regress(Task[OutputSamples]):
             return ""
         standard = Standard.of(targets)
         standard.put_into(network)
-        return f"numbers are learned in standard deviations from the mean: {standard.describe(names)}"
+        return f"targets are standardized by mean and standard deviation in train: {standard.describe(names)}"
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         """Make the network predict numbers in their own units, if the one of the state did."""

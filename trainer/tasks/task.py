@@ -55,7 +55,7 @@ class Task(ABC, Generic[S]):
         reads_folders: whether a folder of images for each class can be evaluated.
         figure_file: name of the figure of the best epoch; empty: there is none.
         mistakes_title: heading of the report's worst samples.
-        mistakes_text: which ones these are, behind "Validation images of the best epoch".
+        mistakes_text: which ones these are, behind "Validation images".
     """
 
     name: ClassVar[str]
@@ -76,7 +76,7 @@ class Task(ABC, Generic[S]):
     reads_folders: ClassVar[bool] = False
     figure_file: ClassVar[str] = ""
     mistakes_title: ClassVar[str] = "Most confidently wrong"
-    mistakes_text: ClassVar[str] = "that the model is sure of and wrong about"
+    mistakes_text: ClassVar[str] = "that the best epoch got wrong, most confident first"
 
     # --- training ---
 
