@@ -1,12 +1,13 @@
 """The Ray launcher: workers on this machine, or on a Ray cluster."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from trainer.run.config import Config
 from trainer.run.sweeping import RaySettings
 from trainer.sweeps.launchers.cluster import Cluster
 from trainer.sweeps.processes import Command
@@ -17,6 +18,10 @@ class Ray(RaySettings, Cluster):
     """Workers that Ray starts, on this machine or on a cluster; Ctrl-C ends them."""
 
     name = "ray"
+
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that Ray is installed."""
+        self.import_package("ray")
 
     @contextmanager
     def started(self, command: Command, count: int, folder: Path, console: Console) -> Iterator[Callable[[], bool]]:

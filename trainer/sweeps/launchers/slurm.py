@@ -1,14 +1,17 @@
 """The Slurm launcher: workers that are submitted to a cluster."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 
 from augment.support.errors import UserError
 from augment.support.text import amount
+from trainer.run.config import Config
 from trainer.run.sweeping import SlurmSettings
 from trainer.sweeps.launchers.cluster import Cluster
 from trainer.sweeps.processes import Command
@@ -23,15 +26,15 @@ class Slurm(SlurmSettings, Cluster):
 
     name, logs = "slurm", "submitit"
 
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that submitit is installed, finds the cluster and takes the options."""
+        with TemporaryDirectory() as folder:
+            self._executor(Path(folder))
+
     @contextmanager
     def started(self, command: Command, count: int, folder: Path, console: Console) -> Iterator[Callable[[], bool]]:
         """Submit the workers, and wait for them at the end of the context."""
-        submitit = self.import_package("submitit")
-        try:
-            executor = submitit.AutoExecutor(folder=folder / self.logs, cluster=self.cluster)
-            executor.update_parameters(**(self.options or {}))
-        except (RuntimeError, ValueError, TypeError, NameError, AssertionError) as error:
-            raise UserError(f"hydra.launcher: {error}") from error
+        executor = self._executor(folder / self.logs)
         with executor.batch():
             workers = [executor.submit(command) for _ in range(count)]
         names = ", ".join(str(worker.job_id) for worker in workers)
@@ -39,3 +42,13 @@ class Slurm(SlurmSettings, Cluster):
         yield lambda: all(worker.done() for worker in workers)
         for worker in workers:
             worker.wait()
+
+    def _executor(self, logs: Path) -> Any:
+        """Return what submits workers, which makes the folder of their logs."""
+        submitit = self.import_package("submitit")
+        try:
+            executor = submitit.AutoExecutor(folder=logs, cluster=self.cluster)
+            executor.update_parameters(**(self.options or {}))
+        except (RuntimeError, ValueError, TypeError, NameError, AssertionError) as error:
+            raise UserError(f"hydra.launcher: {error}") from error
+        return executor

@@ -1,14 +1,23 @@
 """Settings of launchers: what is refused, and which packages are missing."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jobs import FakeRuns
 
+from augment.cli.overrides import normalize
 from augment.support.errors import UserError
+from augment.support.signals import StopSignals
 from trainer.sweeps.launchers.registry import LAUNCHERS, parse_launcher
 from trainer.sweeps.ledger import Job
+from trainer.sweeps.start import Request, sweep
+
+
+def start(*tokens: str) -> None:
+    """Start a sweep in the folder a."""
+    sweep(Request.of(normalize(["seed=0,1", "hydra.sweep.dir=a", *tokens])), StopSignals())
 
 
 @pytest.mark.parametrize(
@@ -34,10 +43,24 @@ def test_gpus_can_be_given_in_any_way(gpus: object) -> None:
     assert launcher.at_a_time == {None: 1, 0: 1}.get(gpus if not isinstance(gpus, list) else "many", 2)  # type: ignore[call-overload]
 
 
-def test_a_missing_extra_is_named(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, module in (("slurm", "submitit"), ("ray", "ray")):
-        monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(
-            UserError, match=rf"needs the package {module}\. Allowed: pip install 'dali-trainer\[{name}\]'"
-        ):
-            LAUNCHERS[name]().run(jobs, FakeRuns().worker())
+@pytest.mark.parametrize(("name", "module"), [("slurm", "submitit"), ("ray", "ray")])
+def test_a_missing_extra_is_named(
+    name: str, module: str, jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    message = rf"needs the package {module}\. Allowed: pip install 'dali-trainer\[{name}\]'"
+    with pytest.raises(UserError, match=message):
+        LAUNCHERS[name]().run(jobs, FakeRuns().worker())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        start(f"hydra/launcher={name}")
+    assert not Path("a").exists()
+
+
+def test_options_that_slurm_does_not_know_are_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^hydra\.launcher: Unknown argument 'partiton'"):
+        start("hydra/launcher=slurm", "hydra.launcher.options.slurm_partiton=gpu")
+    assert not Path("a").exists()
