@@ -174,7 +174,7 @@ def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
     if max(map(len, tokens), default=0) > _SETTINGS:
         # Leave out what most groups have.
         shared = Counter(token for one in tokens for token in one)
-        tokens = [[token for token in one if shared[token] <= len(tokens) / 2] for one in tokens]
+        tokens = [[token for token in one if shared[token] <= len(tokens) / 2] or one for one in tokens]
     names = [list_some(one, _SETTINGS, " ") for one in tokens]
     # What is still alike differs in the order of steps or in what was cut.
     return [

@@ -241,6 +241,18 @@ def test_long_names_leave_out_what_most_have(tmp_path: Path) -> None:
     ]
 
 
+def test_a_name_of_what_most_have_is_kept(tmp_path: Path) -> None:
+    """Of the configuration that others start from; a folder would say less."""
+    for name, settings in (("a", {}), ("b", {"fit.lr": 0.2}), ("c", {"aug.size": 32})):
+        write_run(tmp_path / name, 0.5, settings)
+    write_run(tmp_path / "d", 0.5, {f"fit.{name}": 1 for name in "abcdefgh"})
+    assert names(tmp_path)[:3] == [
+        "aug.size=64 fit.lr=0.1 ~fit.a ~fit.b ~fit.c ~fit.d and 4 more",
+        "fit.lr=0.2",
+        "aug.size=32",
+    ]
+
+
 def test_the_order_of_steps_counts(tmp_path: Path) -> None:
     write_run(tmp_path / "a", 0.5)
     config = OmegaConf.load(write_run(tmp_path / "b", 0.5) / "config.yaml")
