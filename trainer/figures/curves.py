@@ -82,7 +82,7 @@ def plot_rates(
         lrs: the learning rates, in ascending order.
         losses: the loss of each batch.
         smoothed: the smoothed losses, drawn as the curve.
-        marks: learning rates to mark, by name; the first is the recommended one.
+        marks: learning rates to mark, by name; the first is the suggested one.
         path: the PNG to write.
     """
     rates, curve = np.array(lrs), np.array(smoothed)

@@ -157,7 +157,7 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
     if not rates:
         console.print("no suggestion: the loss does not fall. More --steps, or another --from and --to, may show more.")
     else:
-        console.print(f"recommended: fit.lr={curve.suggestion:.2g}, a third of where the loss is lowest")
+        console.print(f"suggested: fit.lr={curve.suggestion:.2g}, a third of where the loss is lowest")
         console.print(
             f"steepest descent at {rates['steepest']:.2g}, middle of the descent (valley) {rates['valley']:.2g}"
         )

@@ -4,7 +4,7 @@ While the rate rises exponentially from batch to batch, the loss is flat, falls,
 arXiv:1506.01186). There are three suggestions, all from the smoothed losses up to their minimum, without the first
 tenth, in which the average has not settled:
 
-peak: a third of the rate at which the loss is lowest; recommended. `fit.lr` is the highest rate of a schedule, held
+peak: a third of the rate at which the loss is lowest; suggested. `fit.lr` is the highest rate of a schedule, held
     only briefly, and may be close to where the loss turns (Smith 2018, arXiv:1803.09820, for one-cycle schedules).
 steepest: where the loss falls most for a factor of the rate, fastai's `steep`. Smaller; noisier, being a derivative.
 valley: the middle of the longest falling subsequence of losses; fastai's default, taken from ArcGIS. The most careful,
@@ -42,7 +42,7 @@ class Curve:
 
     @property
     def suggestion(self) -> float | None:
-        """The recommended learning rate, None if there is none."""
+        """The suggested learning rate, None if there is none."""
         return self.rates.get("peak")
 
 
