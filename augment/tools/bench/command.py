@@ -49,6 +49,7 @@ def _compare_rows(options: BenchOptions) -> "BenchReport":
     further: dict[str, Any] = {"baselines": ("transform",), "beyond": ()} if flags.transform else {}
     if flags.peers:
         settings["model"] = flags.model
-        further = {"baselines": ("fixed", "fused"), "beyond": ("fixed",) if flags.model == "none" else ()}
-    subject = f"{flags.model} fed with {options.recipe_name}" if flags.peers else options.recipe_name
+        further = {"baselines": ("fused",) if flags.model == "none" else ("fixed", "fused"), "beyond": ()}
+    trains = flags.peers and flags.model != "none"
+    subject = f"{flags.model} fed with {options.recipe_name}" if trains else options.recipe_name
     return make_report(subject, results, settings, **further)

@@ -98,8 +98,10 @@ def peers(model: str) -> tuple[Contender, ...]:
     def row(name: str, title: str, feed: Feed, obstacle: Callable[[Setup], str] = lambda setup: "") -> Contender:
         return Contender(name, title, partial(_start, training, feed), obstacle, is_bound=name == "fixed")
 
+    # A batch that is on the device, without a model, is no work at all.
+    bound = () if model == "none" else (row("fixed", "one fixed batch", _fixed),)
     return (
-        row("fixed", "one fixed batch", _fixed),
+        *bound,
         row("fused", "this project", lambda setup: _ours(setup, setup.aug)),
         row("cached", "this project, decoder cache", lambda s: _ours(s, replace(s.aug, cache="gpu")), no_cache),
         row("dali", "DALI op by op", _dali, lambda setup: handwritten.untranslated(setup.plan.steps)),

@@ -18,13 +18,18 @@ def test_peers_make_batches_for_the_same_model(name, photos, monkeypatch):
     monkeypatch.setattr(Training, "step", lambda training, images: seen.append(images))
     aug = parse_aug({"size": 32, "train": {"random_resized_crop": {}, "flip": {}, "rotate": {"p": 0.5}}})
     setup = Setup(aug, tuple(photos[:4]), 4, 4)
-    (row,) = (row for row in peers("none") if row.name == name)
+    (row,) = (row for row in peers("test_resnet") if row.name == name)
     assert row.obstacle(setup) == ""
     stream = row.start(setup)
     assert next(stream.batches) == 4
     stream.batches.close()
     assert (seen[0].shape, seen[0].dtype) == ((4, 3, 32, 32), torch.float32)
     assert 0.3 < seen[0].std() < 3
+
+
+def test_without_a_model_there_is_no_fixed_batch():
+    """It would be no work at all: 100 million images per second."""
+    assert [row.name for row in peers("none")][:2] == ["fused", "cached"]
 
 
 @pytest.mark.usefixtures("no_settling")
