@@ -158,7 +158,7 @@ def _classes(info: Info) -> Iterator[Finding]:
             yield Finding(
                 "imbalance",
                 f"Train has {train[most]:,} images of {names[most]} but only {train[least]:,} of {names[least]}, "
-                f"{ratio:.0f} times fewer; data.balance=oversample or data.balance=weights compensates for that.",
+                f"a ratio of {ratio:.0f} to 1; data.balance=oversample or data.balance=weights compensates for that.",
             )
 
 

@@ -148,24 +148,33 @@ def recipe_sheet(aug: Aug, split: SplitName, files: Sequence[ImageRef], progress
 
 def _whole_recipe(plan: Plan, aug: Aug, files: Sequence[ImageRef], seed: int) -> Block:
     """Show the model input: a row for each photo, a column for each draw and view."""
-    views = len(plan.per_view)
+    views = _view_names(plan)
     # Validation is the same in every epoch.
-    epochs = max(1, DRAWS // views) if plan.split == "train" else 1
+    epochs = max(1, DRAWS // len(views)) if plan.split == "train" else 1
     shots = {(s.photo, s.epoch, s.view): s for s in shoot(plan, files, seed=seed, epochs=epochs)}
     rows = []
     for photo, original in enumerate(render_whole(aug, files)):
         tiles = [Tile(original, ("original",))]
         for epoch in range(epochs):
-            for view in range(views):
+            for view, name in enumerate(views):
                 shot = shots[photo, epoch, view]
                 done = shot.done or ("crop only",)
-                which = f"draw {epoch + 1}, view {view + 1}"
-                tiles.append(Tile(shot.image, _captioned(which, done) if views > 1 else done))
+                which = f"draw {epoch + 1}, view {name}"
+                tiles.append(Tile(shot.image, _captioned(which, done) if len(views) > 1 else done))
         rows.append(SheetRow(tuple(tiles)))
     window = " with a window drawn by DALI" if plan.crop.op.random else ""
     steps = ", then the steps below each image" if plan.tree else ""
     return Block("Whole recipe", f"the model input: {plan.crop.title}{window}{steps}", tuple(rows),
                  names="nowhere")  # fmt: skip
+
+
+def _view_names(plan: Plan) -> list[str]:
+    """Return the names of a plan's views, with a number where several have one name, or numbers alone."""
+    named = [own.view for own in plan.per_view]
+    return [
+        name if named.count(name) == 1 and name else f"{name} {named[: i + 1].count(name)}".strip()
+        for i, name in enumerate(named)
+    ]
 
 
 def ops_sheet(

@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Callable[[], Info], set[str], str]] = {
     "two labels": (lambda: with_copies(groups=((0, 1),)), {"contradiction", "duplicates"}, "(cat) and t/1.jpg (dog)"),
     "two labels by looks": (lambda: with_copies(pairs=((0, 41),)), {"near_contradiction", "near_leak"}, "v/1.jpg"),
     "copies in val": (lambda: with_copies(groups=((40, 42, 44),)), {"duplicates"}, "2 of 10 val images (20%)"),
-    "imbalance": (lambda: make_info([0] * 50 + [1] * 10, [0, 1] * 8), {"imbalance"}, "5 times fewer; data.balance="),
+    "imbalance": (lambda: make_info([0] * 50 + [1] * 10, [0, 1] * 8), {"imbalance"}, "a ratio of 5 to 1; data."),
     "little imbalance": (lambda: make_info([0] * 49 + [1] * 10, [0, 1] * 8), set(), ""),
     "tiny": (lambda: make_info([0] * 20 + [1] * 9, [0, 1] * 5), {"tiny"}, "dog (9)"),
     "missing in val": (lambda: make_info([0, 1] * 20, [0] * 10), {"missing_in_val"}, "dog"),

@@ -136,6 +136,14 @@ def test_views_have_their_own_draws(photos: tuple[Path, ...]) -> None:
             assert tile.image.mean() == pytest.approx(row.tiles[0].image.mean() * factor, abs=2)
 
 
+def test_views_are_called_by_their_names(photos: tuple[Path, ...]) -> None:
+    views = {"large": {}, "small": {"count": 2}}
+    recipe = parse_aug({"size": SIZE, "views": views, "train": {"brightness": {}}})
+    (row,) = sheet_of(recipe, photos[:1]).blocks[1].rows
+    shown = [tile.caption[0].split(": ")[0] for tile in row.tiles[1:]]
+    assert shown == ["draw 1, view large", "draw 1, view small 1", "draw 1, view small 2"]
+
+
 def test_all_views_are_mixed_alike_with_captions(photos: tuple[Path, ...]) -> None:
     recipe = parse_aug({"size": SIZE, "views": {"count": 2}, "train": {"mixup": {"p": 0.5}}})
     shots = shoot(build_plan(recipe, "train"), photos, seed=0, epochs=4)
