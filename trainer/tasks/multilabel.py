@@ -114,7 +114,7 @@ class Multilabel(Task[OutputSamples]):
         ]
         bars = Bars(
             "Average precision of each label in the best epoch, the worst first",
-            ("label", "average precision", "images", "threshold", "F1 there"),
+            ("label", "average precision", "images", "threshold", "best F1"),
             rows,
             "The threshold is the probability at which predicting the label gives the highest F1 score; it was chosen "
             "on these validation images.",

@@ -218,7 +218,7 @@ def test_the_report_of_labels(labels: Path, lists: Path, monkeypatch: pytest.Mon
         "best validation mean average precision",
         f"{100 * best:.1f}%",
         "Worst label: ",
-        "F1 there",
+        "best F1",
         "2 labels",
     ):
         assert part in page
