@@ -8,17 +8,19 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from fakes import make_learner, on, tiny_model
+from fakes import MemoryLoader, make_learner, noise_loader, on, tiny_model
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from augment.pipeline.batch import Batch
 from trainer.loop.callback import CANCELS, Callback
 from trainer.loop.learner import Learner
 
@@ -54,6 +56,28 @@ def branches(rank: int, first: Sequence[int]) -> str:
             return output * self.factor if self.batches >= first[rank] else output
 
     return weights(Branched())
+
+
+class Shared(MemoryLoader):
+    """The same noise on each rank, which has an equal share of it."""
+
+    def __init__(self, ranks: int) -> None:
+        noise = noise_loader(6)
+        super().__init__(noise.images, noise.targets)
+        self.ranks = ranks
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from (replace(batch, share=1 / self.ranks) for batch in super().__iter__())
+
+
+def skips(rank: int, level: str, ranks: int = 2) -> str:
+    """Leave out every other step."""
+
+    def cancel(learner: Learner) -> None:
+        if learner.step % 2 == 0:
+            raise CANCELS[level]
+
+    return weights(tiny_model(), on("before_step", cancel), train=Shared(ranks))
 
 
 def weights(model: nn.Module, *callbacks: Callback, **options: Any) -> str:
@@ -92,7 +116,7 @@ def be(rank: int, size: int, action: Callable[[int], str], pipe: Connection) -> 
 
 
 if __name__ == "__main__":
-    functions = {function.__name__: function for function in (cancels, branches)}
+    functions = {function.__name__: function for function in (cancels, branches, skips)}
     import_module("torch._dynamo")  # else the first optimizer of each rank imports it
     fits = [partial(functions[name], **arguments) for name, arguments in json.loads(sys.argv[1])]
     sys.stdout.write(json.dumps([in_ranks(fit) for fit in fits]))

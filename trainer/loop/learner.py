@@ -98,7 +98,6 @@ class Learner(Counts):
         self.scaler = LossScaler(self.device) if (scaled := self.settings.scaled) else None
         self._guard = Guard(self.model, self.device, scaled=scaled) if self.settings.skip_nonfinite else None
         self._stepper = Stepper(self.optimizer, self._runner, self._guard, self.scaler)
-        self._waiting: list[Callable[[Learner], None]] = []  # actions for the end of the batch
         self._share = torch.ones((), device=self.device)  # the share of a rank's batch in the loss of its step
         self._shares = self.accumulate > 1 or self.ranks.size > 1
         self.ranks.copy_from_main((*self.model.parameters(), *self.model.buffers()))
@@ -138,7 +137,7 @@ class Learner(Counts):
             self._stepper.drop_gradients()  # of the previous epoch's unfinished step
         for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
             self._advance(Position(self.epoch, index + 1))
-            step = (self._add_up, self._step) if index + 1 == sum(self.group) else ()
+            step = (self._step,) if index + 1 == sum(self.group) else ()
             self._batch(batch, self._pass, *step)
             while self._waiting:
                 self._waiting.pop(0)(self)
@@ -157,6 +156,7 @@ class Learner(Counts):
 
     def _batch(self, batch: Batch, *bodies: Callable[[], None]) -> None:
         self.batch = batch
+        self._waiting: list[Callable[[Learner], None]] = []  # actions for its end
         self._level("batch", *bodies)
 
     def _pass(self) -> None:
@@ -198,14 +198,16 @@ class Learner(Counts):
         self.ranks.add_up([total])
         return weights / total
 
-    def _add_up(self) -> None:
-        """Add up the gradients, and the statistics of batch norms, over the ranks."""
+    def _step(self) -> None:
+        """Make a step with the gradients, and the statistics of batch norms, of all ranks."""
         if self.ranks.size > 1:
             self._gradients.check()
             self._stepper.add_up(self.ranks, self._statistics, self.batch.share)
-
-    def _step(self) -> None:
-        self._level("step", self._stepper.step)
+        try:
+            self._level("step", self._stepper.step)
+        finally:
+            if self._stepper.pending and not self.ranks.is_main:  # cancelled: rank 0 alone keeps the sum of all ranks
+                self.optimizer.zero_grad(set_to_none=False)
 
     # --- building blocks of the loop ---
 
@@ -340,7 +342,7 @@ class Learner(Counts):
                 callback.load_state_dict(state.callbacks[name])
         if was_there:
             set_random_state(state.random, self.device)
-        set_gradients(self.model, state.gradients)
+        set_gradients(self.model, state.gradients if was_there else {})
         self._stepper.pending = bool(state.gradients)
         position = Position(*state.position)
         if not 0 < position.batch < self.batches_in(position.epoch):

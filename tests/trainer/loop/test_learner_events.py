@@ -194,6 +194,16 @@ def test_a_fit_after_a_failed_one_has_no_error() -> None:
     assert learner.error is None
 
 
+def test_what_waits_for_the_end_of_a_batch_waits_for_no_other_one() -> None:
+    done: list[Position] = []
+
+    def ask(learner: Learner) -> None:
+        learner.after_this_batch(lambda learner: done.append(learner.position))
+
+    make_learner(on("before_step", ask), on("after_batch", raises(CancelTrain, 1), 99)).fit()
+    assert done == [(0, 1), (1, 1), (1, 2), (1, 3)]
+
+
 def test_a_level_cannot_be_left_from_outside() -> None:
     learner = small_learner(on("after_batch", raises(CancelBatch)))
     with pytest.raises(CancelBatch):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import journal, make_learner, noise_loader
+from fakes import journal, make_learner, noise_loader, on, raises
 from torch import Tensor
 from torch import distributed as dist
 
@@ -19,6 +19,7 @@ from augment.support.process import launched
 from augment.support.signals import killed_by_signals
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop import ranks
+from trainer.loop.callback import CancelStep
 from trainer.loop.ranks import LostRankError, Ranks, empty_part, join
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.losses import CrossEntropy
@@ -91,6 +92,17 @@ def test_a_checkpoint_within_a_step_knows_that_gradients_of_another_rank_overflo
     learner = make_learner(precision="fp16", accumulate=2)
     learner.ranks = TwoRanks([])
     assert float(learner.state().optimizer["scaler"]["overflow"]) > 0
+
+
+def test_a_further_rank_has_no_gradients_of_those_that_were_saved() -> None:
+    first = make_learner(on("before_step", raises(CancelStep, 2)), epochs=1)
+    first.fit()
+    for rank in (0, 1):
+        learner = make_learner()
+        learner.ranks = TwoRanks([])
+        learner.ranks.rank = rank
+        assert learner.restore(first.state()) == (1, 0)
+        assert any(p.grad is not None for p in learner.model.parameters()) == (rank == 0)
 
 
 def test_ranks_wait_for_each_other_before_an_epoch() -> None:

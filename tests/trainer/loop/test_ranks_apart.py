@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from apart_program import skips
 from rank_runs import SUPPORT, environment
 
 pytestmark = pytest.mark.slow
@@ -27,6 +28,8 @@ FITS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "branch": ("branches", {"first": [1, 9]}),
     "later branch": ("branches", {"first": [9, 3]}),
     "same branch": ("branches", {"first": [3, 3]}),
+    "skipped step": ("skips", {"level": "step"}),
+    "skipped batch": ("skips", {"level": "batch"}),
 }
 
 
@@ -69,3 +72,9 @@ def test_the_same_parameters_have_gradients_on_all_ranks(ended: dict[str, list[s
     assert second.startswith(f"UserError: {wrong.format(1, 0)}")
     one, other = map(float, ended["same branch"])
     assert one == other
+
+
+@pytest.mark.parametrize("level", ["step", "batch"])
+def test_gradients_of_a_step_that_is_left_out_count_once(level: str, ended: dict[str, list[str]]) -> None:
+    one, other = map(float, ended[f"skipped {level}"])
+    assert one == other == pytest.approx(float(skips(0, level, ranks=1)), rel=1e-6)
