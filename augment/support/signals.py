@@ -92,12 +92,17 @@ class StopSignals:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
-    def check(self, message: str = "") -> None:
-        """Raise KeyboardInterrupt if a signal came while signals were held, here or in a context around this one.
+    @property
+    def came(self) -> bool:
+        """Whether a signal came while signals were held, here or in a context around this one.
 
-        This also catches a signal that raised where Python discards exceptions, such as in a destructor.
+        So did one that raised where Python discards exceptions, such as in a destructor.
         """
-        if self.asked or (self._outer is not None and self._outer.asked):
+        return self.asked or (self._outer is not None and self._outer.asked)
+
+    def check(self, message: str = "") -> None:
+        """Raise KeyboardInterrupt if a signal came, see `came`."""
+        if self.came:
             raise KeyboardInterrupt(message)
 
     def __enter__(self) -> "StopSignals":

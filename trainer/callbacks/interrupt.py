@@ -46,7 +46,7 @@ class Interrupt(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """End the fit if a signal came; of several ranks, all end it after the same training batch."""
-        stops = self.pressed or self._signals.asked
+        stops = self.pressed or self._signals.came  # also before the handlers were installed
         if learner.ranks.size > 1:
             stops = learner.training and learner.ranks.agree("stop", stops)
         if stops:
