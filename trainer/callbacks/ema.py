@@ -85,6 +85,10 @@ class EMA(Callback):
                 torch._foreach_copy_([*_averaged(learner.model).values()], [*self._trained.values()])
             self._swapped = False
 
+    def after_epoch(self, learner: Learner) -> None:
+        """Put the trained values back if the epoch was left during its validation."""
+        self.after_validate(learner)
+
     def after_fit(self, learner: Learner) -> None:
         """Put the trained values back if the fit ended during a validation."""
         self.after_validate(learner)
