@@ -96,8 +96,8 @@ class Checkpoint(Callback):
     _writing: Background[None] | None = field(default=None, init=False)
 
     def before_fit(self, learner: Learner) -> None:
-        """Start the clock; replace a damaged last.pt of a run that continues in its folder."""
-        self._saved_at, self.kept = monotonic(), None
+        """Start the clock, forget the fit before; replace a damaged last.pt of a run that continues in its folder."""
+        self._saved_at, self._saved, self.kept, self._writing = monotonic(), None, None, None
         if learner.folder is not None:
             mend(learner.folder / LAST)
 

@@ -124,3 +124,14 @@ def test_a_write_in_the_background_that_fails_ends_the_fit(tmp_path: Path, monke
     with pytest.raises(OSError, match="no space left") as caught:
         learner.fit()
     assert learner.error is caught.value  # also seen by the callbacks after it, as the report
+    monkeypatch.undo()
+    learner.fit()
+    assert load(tmp_path / LAST, FitState).position == (1, 0)
+
+
+def test_each_fit_of_a_learner_is_saved(tmp_path: Path) -> None:
+    learner = make_learner(Recorder(), Checkpoint(every=9), folder=tmp_path)
+    for _ in range(2):
+        learner.fit()
+        assert load(tmp_path / LAST, FitState).position == (2, 0)
+        (tmp_path / LAST).unlink()
