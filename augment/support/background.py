@@ -130,7 +130,7 @@ class Background(Generic[T]):
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """Wait for the result and return it, or raise what the function raised."""
+        """Wait for the result and return it, or raise what the function raised, once."""
         if error := self._wait():
             raise error
         return self._value

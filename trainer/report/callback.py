@@ -105,8 +105,14 @@ class Report(Callback):
         """Write the report of a run in progress."""
         from trainer.report.page import write_record
 
-        if self._read is not None and ending.folder.is_dir():  # otherwise it was deleted
-            write_record(replace(_complete(self._read.result(), ending, rows, steps), left=left))
+        if self._read is None or not ending.folder.is_dir():  # it was deleted
+            return
+        try:
+            read = self._read.result()
+        except BaseException:
+            self._read = None  # it is read again: an error is raised only once
+            raise
+        write_record(replace(_complete(read, ending, rows, steps), left=left))
 
     def _read_folder(self, learner: Learner, folder: Path) -> Record:
         """Read what does not change during the fit; neither the model nor the device is touched."""

@@ -88,6 +88,23 @@ def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.Monk
     assert 'http-equiv="refresh"' not in texts[-1]
 
 
+def test_a_folder_that_cannot_be_read_once_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_EVERY", 0.0)
+    monkeypatch.setattr(background, "_SHARE", 1e9)
+    attempts: list[Path] = []
+
+    def fail_once(folder: Path, **options: bool) -> Record:
+        attempts.append(folder)
+        if len(attempts) == 1:
+            raise OSError(errno.EMFILE, "too many open files")
+        return read_record(folder, **options)
+
+    monkeypatch.setattr("trainer.report.callback.read_record", fail_once)
+    make_learner(Recorder(), Checkpoint(), Report(), folder=tmp_path, epochs=20).fit()
+    assert len(attempts) == 2
+    assert "finished" in Page((tmp_path / REPORT_FILE).read_text()).text
+
+
 def test_the_picture_of_the_first_batch_is_read_while_the_fit_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
