@@ -206,15 +206,13 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loader, to the batch, in a few hundred bytes."""
-        pipeline = None
-        if self._pipeline is not None and self.plan.checkpoints:
-            pipeline = self._pipeline.checkpoint()
+        pipeline = self._pipeline if self.plan.checkpoints else None
         return self.identity | {
             "built_at": self._built_at,
             "consumed": self._consumed,
             "decode": self.placement.decode,
             "hw_decoder_load": self.placement.hw_decoder_load,
-            "pipeline": pipeline,
+            "pipeline": None if pipeline is None else pipeline.checkpoint(),
             "stand_ins": dict(self._bad.stand_ins),
         }
 
@@ -241,7 +239,8 @@ class Loader:
         self._consumed = state["consumed"]
         if state["pipeline"] is not None:
             self._saved = self._consumed, state["pipeline"]
-        self._resuming = not self._consumed or restored(lambda: self._recover(self._running), inside=self._is_inside)
+        fresh = not self._consumed or self._is_spent  # the next pass has a new pipeline
+        self._resuming = fresh or restored(lambda: self._recover(self._running), inside=self._is_inside)
         if not self._resuming:
             self._restart(state["built_at"] + state["consumed"] // self._per_epoch)
 

@@ -112,6 +112,18 @@ def test_resume_where_dali_cannot_save_its_state(cut: bool, varied: Split, devic
             assert same(take(resumed), following)
 
 
+def test_no_epoch_that_is_over_is_read_again(varied: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, plan, cpu = first(varied, 13), plan_of(UNSAVED, size=16), torch.device("cpu")
+    loader = make(data, cpu, plan=plan)
+    take(loader)
+    resumed, built = make(data, cpu, plan=plan), []
+    monkeypatch.setattr("augment.pipeline.loader.build_pipeline", lambda *_, **given: built.append(given["epoch"]))
+    resumed.load_state_dict(loader.state_dict())
+    assert built == []
+    monkeypatch.undo()
+    assert same(take(resumed), take(loader))
+
+
 def test_passes_where_dali_cannot_save_its_state_are_exact(varied: Split, device: torch.device) -> None:
     loader = make(first(varied, 13), device, plan=plan_of(UNSAVED, size=16))
     passes = [take(loader) for _ in range(3)]
