@@ -5,6 +5,7 @@ Prints JSON: how far the kernel is from DALI's operators, for each case, and whe
 - local: how far each local op is from them.
 - noise: statistics of noise.
 - mixed: how far mixed batches are from those of PyTorch's operators.
+- bounds: how many numbers each op writes beyond its memory.
 - large: the levels of a large image after a change of contrast.
 """
 
@@ -29,7 +30,7 @@ from augment.pipeline import build, kernel_mix, mixing, transform
 from augment.pipeline import kernel as kernels
 from augment.pipeline.loader import Loader
 from augment.pipeline.mixing import Mixer
-from augment.pipeline.program import Program
+from augment.pipeline.program import _CODES, Program
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 
@@ -140,13 +141,67 @@ def local() -> dict[str, Any]:
     compression = {}
     for size, lowest, highest in ((25, 30, 90), (32, 1, 100)):
         plan = plan_of({"jpeg": {"quality_range": [lowest, highest]}}, size=size)
-        photos = tuple(MemoryImage(str(seed), draw_photo(size, size, seed)) for seed in range(4))
-        gray = tuple(MemoryImage(photo.name, photo.pixels[..., :1].repeat(3, axis=2)) for photo in photos)
+        # Gray ones without texture, as DALI's operator on the CPU rounds otherwise; with it, each coefficient counts.
+        smooth = {str(seed): draw_photo(size, size, seed) for seed in range(4)}
+        gray = tuple(MemoryImage(name, pixels[..., :1].repeat(3, axis=2)) for name, pixels in smooth.items())
+        photos = tuple(MemoryImage(name, textured(pixels)) for name, pixels in smooth.items())
         quality = Sampler(plan, SEED).draw(0, 0, len(photos))["jpeg"]["quality"].astype(int).tolist()
         expected = np.stack([compressed(photo.pixels, q) for photo, q in zip(photos, quality, strict=True)])
         compression[f"{size} px"] = off(plan, photos, expected)
         compression[f"{size} px, gray"] = off(plan, gray, rendered(plan, gray, OPERATORS))
     return {"off": found, "compression": compression}
+
+
+def textured(pixels: Pixels) -> Pixels:
+    """Return an image with fine texture."""
+    texture = np.random.default_rng(0).integers(-25, 26, pixels.shape)
+    return np.clip(pixels + texture, 0, 255).astype(np.uint8)
+
+
+# An op for each number by which the kernel knows one.
+OPS: dict[str, dict[str, Any]] = {
+    "rotate": {},
+    "brightness": {},
+    "contrast": {"pivot": "mean"},
+    "sharpen": {},
+    "posterize": {},
+    "solarize": {},
+    "autocontrast": {},
+    "equalize": {},
+    "gaussian_blur": {},
+    "motion_blur": {},
+    "gaussian_noise": {},
+    "jpeg": {},
+    "downscale": {},
+    "erase": {},
+}
+
+
+def bounds() -> dict[str, int]:
+    """Return how many numbers each op writes beyond the end of the memory that it is given."""
+    kernels._BLOCK, size = 512, 41  # several for an image and for its blocks of a JPEG, the last one not full
+    empty, guards = torch.empty, []
+
+    def guarded(shape: tuple[int, ...], **options: Any) -> torch.Tensor:
+        count = int(np.prod(shape))
+        whole = torch.full((count + 4 * 512,), 77, **options)
+        guards.append(whole[count:])
+        return whole[:count].view(shape)
+
+    found, codes = {}, set()
+    for name, step in OPS.items():
+        # The second stage writes to the last buffer.
+        plan = plan_of({"first": {"op": "posterize"}, "second": {"op": name, **step}}, size=size)
+        program, image = Program(plan), torch.tensor(draw_photo(size, size, 0))[None]
+        programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, 1)))
+        guards.clear()
+        torch.empty = guarded  # type: ignore[assignment]
+        program.run(image, programs, half=False, raw=False)
+        torch.empty = empty
+        found[name] = sum(int((guard != 77).sum()) for guard in guards)
+        codes.add(program.names[-1])
+    assert codes == set(_CODES)
+    return found
 
 
 def noise() -> dict[str, Any]:
@@ -227,5 +282,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    known = {"large": large, "local": local, "noise": noise, "mixed": mixed}
+    known = {"bounds": bounds, "large": large, "local": local, "noise": noise, "mixed": mixed}
     json.dump(known[sys.argv[1]](), sys.stdout) if sys.argv[1:] else main()

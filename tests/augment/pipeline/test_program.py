@@ -113,8 +113,12 @@ def test_local_ops_of_the_kernel_match_operators_in_an_interpreter() -> None:
         assert off["mean"] < 0.01, name
     for name, off in found["compression"].items():
         # A coefficient halfway between two steps may be rounded either way, which moves a whole block.
-        assert off["mean"] < (0.3 if "gray" in name else 0.03), name
+        assert off["mean"] < (0.3 if "gray" in name else 0.05), name
         assert off["beyond"] < 0.05, name
+
+
+def test_no_op_of_the_kernel_writes_beyond_its_memory() -> None:
+    assert not any(interpreted("bounds").values())
 
 
 def test_noise_of_the_kernel_in_an_interpreter() -> None:
