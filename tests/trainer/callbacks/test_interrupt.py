@@ -21,6 +21,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
+from trainer.loop.ranks import Ranks
 from trainer.run.summary import summarize
 
 
@@ -103,6 +104,23 @@ def test_a_signal_while_the_fit_begins_ends_it_after_the_first_batch(sigint: Any
         learner.fit()
     assert interrupt.pressed
     assert learner.position == (0, 1)
+
+
+def test_ranks_agree_to_stop_in_training_only() -> None:
+    """In validation, a rank may have fewer batches than others."""
+    asked: list[str] = []
+
+    class Two(Ranks):
+        def agree(self, name: str, wish: bool) -> bool:
+            asked.append(name)
+            return wish
+
+    learner = make_learner(Interrupt())
+    learner.ranks = Two()
+    learner.ranks.size = 2
+    for learner.training in (True, False):
+        learner.find(Interrupt).after_batch(learner)
+    assert asked == ["stop"]
 
 
 def test_a_second_ctrl_c_stops_at_once(sigint: Any) -> None:

@@ -64,6 +64,7 @@ def test_a_stage_with_larger_images_takes_longer(monkeypatch: pytest.MonkeyPatch
     fit(Clock(monkeypatch, rest=0.0), left, run=RunDescription(stages=stages)).fit()
     # After the first epoch: one as it was, one of four times the pixels, each after 2 s of overhead.
     assert left[5] == pytest.approx((6 + 1 + 2) + (24 + 1 + 2))
+    assert left[12:15] == [pytest.approx(seconds) for seconds in (2 * 8 + 1, 8 + 1, 1)]
     assert left[-1] == 0
 
 

@@ -66,7 +66,7 @@ def test_all_tensors_are_added_up_and_large_ones_where_they_are(monkeypatch: pyt
     group = Ranks()
     group.size = 2
     large = torch.rand(4, 5, 3, 2).to(memory_format=torch.channels_last)
-    given = [torch.rand(3), large, torch.rand(2, 2), torch.arange(4)]
+    given = [torch.rand(3), large, torch.arange(4), torch.rand(2, 2)]
     expected = [2 * tensor for tensor in given]
     group.add_up(given)
     torch.testing.assert_close(given, expected)
