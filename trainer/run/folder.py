@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import sleep
 
 from augment.support.errors import UserError
 from augment.support.files import remove_parts, shown
@@ -140,7 +141,7 @@ def _lock(folder: Path, key: str) -> int:
             f"{key}={shown(folder)}: cannot be written: {error.strerror}. Allowed: a folder that is writable."
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(lock)
     except BlockingIOError:
         os.close(lock)
         raise UserError(_in_use(folder, key, user_of(folder) or "a process")) from None
@@ -151,6 +152,16 @@ def _lock(folder: Path, key: str) -> int:
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     _held.add(lock)
     return lock
+
+
+def _take(lock: int) -> None:
+    """Lock a file; `user_of` and `clean` of other processes, such as a dashboard, may hold it for a moment."""
+    for pause in (0.01, 0.1):
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        sleep(pause)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _in_use(folder: Path, key: str, user: str) -> str:

@@ -1,6 +1,7 @@
 """The folder of a run belongs to one run, and to one process at a time."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -48,6 +49,16 @@ def test_a_reserved_folder_is_taken_over_and_released(tmp_path: Path) -> None:
     reserve(tmp_path)
     release()
     assert user_of(tmp_path) is None
+
+
+def test_a_process_that_looks_at_a_lock_keeps_no_run_from_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = os.open(tmp_path / LOCK_FILE, os.O_RDONLY | os.O_CREAT)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr("trainer.run.folder.sleep", lambda _: os.close(looking))
+    with owned(tmp_path):
+        assert user_of(tmp_path)
 
 
 def test_a_folder_with_a_run_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
