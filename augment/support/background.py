@@ -111,7 +111,9 @@ class Background(Generic[T]):
 
     def __init__(self, work: Callable[[], T], *, delay: float = 0.0) -> None:
         self._wanted: SimpleQueue[None] = SimpleQueue()
+        self._ended: SimpleQueue[None] = SimpleQueue()
         self._error: BaseException | None = None
+        self._done = False
 
         def call() -> None:
             with suppress(Empty):
@@ -120,6 +122,8 @@ class Background(Generic[T]):
                 self._value = work()
             except BaseException as error:  # nobody else would learn of it
                 self._error = error
+            self._done = True
+            self._ended.put(None)
 
         self._thread = Thread(target=call, name="background")
         self._thread.start()
@@ -127,7 +131,7 @@ class Background(Generic[T]):
     @property
     def done(self) -> bool:
         """Whether it has returned or raised."""
-        return not self._thread.is_alive()
+        return self._done
 
     def result(self) -> T:
         """Wait for the result and return it, or raise what the function raised, once."""
@@ -147,6 +151,10 @@ class Background(Generic[T]):
     def _wait(self) -> BaseException | None:
         """Wait until the thread has ended; return what the function raised."""
         self._wanted.put(None)
+        # Before Python 3.13, a thread counts as ended once Ctrl-C has ended a join; nothing waits for it any more.
+        while not self._done:
+            with suppress(Empty):
+                self._ended.get(timeout=1.0)  # somebody else may get it
         self._thread.join()
         error, self._error = self._error, None  # its traceback refers to this object
         return error

@@ -1,6 +1,8 @@
 """Background work: waiting for results, order, repetition, and failures."""
 
 import logging
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -117,6 +119,26 @@ def test_delayed_work_begins_by_itself() -> None:
     background = Background(begun.set, delay=0.01)
     assert begun.wait(10)
     background.result()
+
+
+def test_ctrl_c_ends_waiting_but_not_the_work() -> None:
+    proceed = threading.Event()
+    background = Background(lambda: proceed.wait(10))
+
+    def wait() -> None:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        background.result()
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert not background.done
+    assert any(thread.name == "background" for thread in threading.enumerate())  # so that Python waits at its end
+    proceed.set()
+    assert background.result()
 
 
 def test_a_failure_is_raised_by_result() -> None:
