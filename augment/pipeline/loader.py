@@ -239,7 +239,7 @@ class Loader:
         self._consumed = state["consumed"]
         if state["pipeline"] is not None:
             self._saved = self._consumed, state["pipeline"]
-        fresh = not self._consumed or self._is_spent  # the next pass has a new pipeline
+        fresh = not self._consumed or (not self._is_inside and self._saved[1] is None)
         self._resuming = fresh or restored(lambda: self._recover(self._running), inside=self._is_inside)
         if not self._resuming:
             self._restart(state["built_at"] + state["consumed"] // self._per_epoch)
@@ -263,8 +263,8 @@ class Loader:
 
     @property
     def _is_spent(self) -> bool:
-        """Whether the pipeline is for a single pass, and that pass is over."""
-        return self._one_pass and self._consumed > 0 and not self._is_inside
+        """Whether the next pass needs a new pipeline, although the last one is over."""
+        return self._consumed > 0 and not self._is_inside and (self._one_pass or self._pipeline is None)
 
     def _restart(self, epoch: int) -> None:
         if self._prepared is not None:
@@ -302,12 +302,8 @@ class Loader:
             taken, checkpoint = self._saved
             self._pipeline = prepared.result() if prepared else self._build(checkpoint)
             self._primed = True
-            try:
-                for _ in range(taken, self._consumed):
-                    self._run(self._pipeline)
-            except (RuntimeError, UnreadableError):
-                self._pipeline = None
-                raise
+            for _ in range(taken, self._consumed):
+                self._run(self._pipeline)
         return self._pipeline
 
     def _next(self) -> list[Tensor]:
@@ -323,11 +319,13 @@ class Loader:
         while True:
             try:
                 return work()
-            except (RuntimeError, UnreadableError) as error:
+            except BaseException as error:
+                self._pipeline = None  # it is of no more use: it has failed, or has lost a batch to Ctrl-C
+                if not isinstance(error, RuntimeError | UnreadableError):
+                    raise
                 # The next batch, those that are prefetched, and those whose images are announced.
                 coming = range(self._consumed, self._consumed + 2 * self.placement.prefetch + 1)
                 self._bad.replace(error, next_indices(self.plan, self.split.files, coming, **self._order))
-                self._pipeline = None
 
     def _run(self, pipeline: Pipeline) -> list[Tensor]:
         # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.

@@ -19,7 +19,7 @@ from passes import RECIPE, assert_complete, assert_drawn, content, first, indice
 import augment.pipeline.loader
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import Shard
+from augment.pipeline.build import Shard, outputs_of
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.recipe.steps import SplitName
@@ -297,3 +297,24 @@ def test_states_of_prepared_loaders(varied: Split, device: torch.device) -> None
     other.load_state_dict(saved(begun.state_dict()))
     assert same(take(other), epochs[0][2:])
     assert same(take(other), epochs[1])
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_pass_after_ctrl_c_at_a_first_batch_is_complete(
+    epoch: int, grays: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = make(first(grays, 13), torch.device("cpu"))
+    for _ in range(epoch):
+        take(loader)
+
+    def interrupted(*given: object) -> None:
+        outputs_of(*given)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("augment.pipeline.loader.outputs_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        take(loader)
+    monkeypatch.undo()
+    assert loader.epoch == epoch
+    assert_complete(take(loader), 13, epoch)
+    assert_complete(take(loader), 13, epoch + 1)
