@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.support.errors import describe_error
 from augment.support.files import json_line, shown, write_atomically, write_json
-from augment.support.text import plural
+from augment.support.text import clip, plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.early_stopping import reason_of
 from trainer.callbacks.interrupt import status_of
@@ -84,7 +84,7 @@ class Summary:
                 room = os.fstat(stream.fileno()).st_size
                 text = json_line(values)
                 if len(text) > room:
-                    text = json_line(values | {"best": {}, "last": {}})
+                    text = json_line(values | {"best": {}, "last": {}, "error": clip(self.error, _ROOM // 8)})
                 stream.write(text.encode().ljust(room))
 
     def __str__(self) -> str:

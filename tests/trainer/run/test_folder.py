@@ -143,7 +143,11 @@ def test_the_summary_fits_into_the_room_that_was_reserved_for_it(
     many = {f"val_{number}": number / 7 for number in range(900)}
     Summary("failed", tmp_path, 3, many, many, 1.5, "no room.").write()
     assert read_summary(tmp_path) == Summary("failed", tmp_path, 3, {}, {}, 1.5, "no room.")
+    Summary("failed", tmp_path, 3, many, many, 1.5, "no room. " * 1000).write()
     assert (tmp_path / SUMMARY_FILE).stat().st_size == room
+    found = read_summary(tmp_path)
+    assert found is not None
+    assert found.error.startswith("no room. no room. ")
 
 
 def test_a_summary_without_reserved_room_says_that_the_disk_is_full(
