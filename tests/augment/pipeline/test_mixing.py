@@ -212,6 +212,18 @@ def test_one_of_mixes_each_sample_in_one_way() -> None:
     assert cutmix.mean() == pytest.approx(0.3, abs=0.025)
 
 
+def test_values_that_are_drawn_together_are_those_of_each_batch() -> None:
+    plan, images = plan_of(EITHER), torch.rand(4, 3, SIZE, SIZE)
+    made = []
+    for together in (1, 10, 4096):  # of ten, a batch of four reaches beyond the first
+        mixer = Mixer(plan, seed=SEED, rank=0, classes=3, together=together)
+        mixed = [mixer.mix(images, torch.tensor([0, 1, 2, 1]), epoch=1, start=start) for start in (0, 4, 8)]
+        made.append(torch.cat([shares for _, shares in mixed]))
+    assert torch.equal(made[0], made[1])
+    assert torch.equal(made[0], made[2])
+    assert len(made[0].unique(dim=0)) > 6
+
+
 @needs_gpu
 def test_mixing_never_waits_for_the_gpu() -> None:
     plan = plan_of({"one_of": {"p": 0.5, "steps": {"mixup": {}, "cutmix": {}}}})
