@@ -106,7 +106,7 @@ class Mixer:
 
 
 def _records(fed: dict[str, Values], size: int) -> Values:
-    """Return what the kernel takes of mixup or cutmix, (N, 6) float32, see `kernel_mix`."""
+    """Return what the kernel takes of mixup or cutmix, (N, 6) float32, see `kernel_mix`; both have neutral values."""
     share = fed["share"]
     records = np.zeros((len(share), 6), np.float32)
     records[:, 5] = share
@@ -117,8 +117,6 @@ def _records(fed: dict[str, Values], size: int) -> Values:
     else:
         records[:, [1, 3]] = size
         records[:, 4] = share
-    if "applied" in fed:
-        records[np.logical_not(fed["applied"])] = 0, 0, 0, 0, 0, 1
     return records
 
 
