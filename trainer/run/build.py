@@ -225,14 +225,8 @@ def using(device: torch.device) -> AbstractContextManager[Any]:
 
 def _validation(config: Config, loaders: Loaders) -> dict[str, Any]:
     """Return what scores of the validation depend on, besides the model."""
-    fit, identity = config.fit, loaders.val.identity
-    limited = fit.limit_batches is not None and fit.limit_batches < len(loaders.val)
-    return {
-        "aug.val": identity["plan"],
-        "data": identity["files"],
-        "fit.tta": fit.tta,
-        "fit.limit_batches": [fit.limit_batches, fit.batch_size] if limited else None,
-    }
+    identity = loaders.val.identity
+    return {"aug.val": identity["plan"], "data": identity["files"], "fit.tta": config.fit.tta}
 
 
 @contextmanager
