@@ -282,7 +282,7 @@ def load_config(folder: Path) -> dict[str, Any]:
         UserError: the folder has none, or it cannot be read.
     """
     file = config_file(folder)
-    loaded = read_yaml(file)
+    loaded = read_yaml(file, saved=True)
     if not isinstance(loaded, dict):
         raise UserError(f"{file}: not the configuration of a run.")
     return {str(key): value for key, value in loaded.items()}

@@ -4,9 +4,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
 from augment.support.errors import UserError
-from augment.support.yaml_files import MAX_DEPTH, MAX_VALUES, read_list, read_yaml
+from augment.support.yaml_files import MAX_DEPTH, MAX_VALUES, _saved_loader, read_list, read_yaml
 
 LETTERS = "abcdefghij"
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -48,13 +49,21 @@ def file(tmp_path: Path) -> Path:
         pytest.param("a: " + "9" * 5000, "cannot be read: ", id="a number of 5,000 digits"),
     ],
 )
-def test_what_cannot_be_used_is_refused(file: Path, text: str, reason: str) -> None:
+@pytest.mark.parametrize("saved", [False, True])
+def test_what_cannot_be_used_is_refused(file: Path, text: str, reason: str, saved: bool) -> None:
     file.write_text(text)
     with pytest.raises(UserError) as caught:
-        read_yaml(file)
+        read_yaml(file, saved=saved)
     assert str(caught.value).startswith(f"{file}: ")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_saved_file_has_the_same_values(file: Path) -> None:
+    values = "a: 1e-3\nb: 2020-01-01\nc: .nan\nd: ${x}\ne: 'é'\nf: {g: [yes, 0x10, null], h: {}}\ni: 1_0\nj: |\n  x\n"
+    file.write_text(values)
+    assert repr(read_yaml(file, saved=True)) == repr(read_yaml(file))
+    assert issubclass(_saved_loader(), yaml.CSafeLoader)
 
 
 def test_a_file_that_is_missing(file: Path) -> None:
