@@ -49,6 +49,12 @@ class Job:
         """What it varies, for people."""
         return " ".join(override.lstrip("+") for override in self.varied) or self.id
 
+    @property
+    def progress(self) -> int:
+        """A number that changes with each checkpoint; 0 without one."""
+        checkpoint = self.folder / LAST
+        return checkpoint.stat().st_mtime_ns if checkpoint.is_file() else 0
+
     def status(self) -> str:
         """Return its status, see `trainer.sweeps.runs.Run`."""
         if (ending := read_summary(self.folder)) is not None:
@@ -70,8 +76,7 @@ class Job:
         """
         if user_of(self.folder) is not None:  # somebody resumed it by itself
             return None
-        checkpoint = self.folder / LAST
-        return claim(self.folder, checkpoint.stat().st_mtime_ns if checkpoint.is_file() else 0)
+        return claim(self.folder, self.progress)
 
     def retry(self) -> None:
         """Let a failed job be resumed, or begin again if it has no checkpoint.

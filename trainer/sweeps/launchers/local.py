@@ -25,7 +25,7 @@ from trainer.sweeps.work import Worker
 # Seconds between two looks at processes that are about to end.
 _LOOK = 0.02
 
-# Times that each worker process may die while no job ends; after as many, a job that kills them has failed.
+# Times that each worker process may die while no job saves a checkpoint or ends; then a job that kills them has failed.
 _RESTARTS = 5
 
 
@@ -134,11 +134,11 @@ class WorkerPool(Launcher):
         self._given |= new
         for process in self._processes:
             _give(process, new)
-        died = ended = 0
+        died, progress = 0, list[int]()
         try:
             for _ in watch(jobs, worker, self._seen, at_a_time=self.at_a_time, until_one_ends=until_one_ends):
-                before, ended = ended, sum(self._seen[job.id] in ENDED for job in jobs)
-                died = died if ended == before else 0
+                before, progress = progress, [job.progress for job in jobs if self._seen[job.id] not in ENDED]
+                died = died if progress == before else 0
                 for index, process in enumerate(self._processes):
                     if process.poll() is None:
                         continue

@@ -113,6 +113,16 @@ def test_jobs_that_kill_their_workers_do_not_end_the_sweep(jobs: list[Job]) -> N
     assert [job.status() for job in jobs] == ["failed", "failed", "failed", "finished"]
 
 
+def test_jobs_may_kill_their_workers_often_if_they_make_progress(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those whose memory grows with each epoch."""
+    monkeypatch.setattr("trainer.sweeps.launchers.local._RESTARTS", 1)
+    (jobs[0].folder / "deaths").write_text("4")
+    Local(gpus="0").run(jobs[:1], FakeRuns().worker())
+    assert jobs[0].status() == "finished"
+
+
 def test_workers_that_always_die_end_the_sweep(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Command, "of", staticmethod(lambda *_, log: Command(("false",), {}, ".", str(log))))
     with pytest.raises(UserError, match=r"worker-\d\.log: the worker processes keep dying"):
