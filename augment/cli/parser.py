@@ -127,7 +127,7 @@ def table_console() -> "Console":
     """Return a console for tables; in a file or a pipe they are as wide as necessary, so that no name is cut."""
     from rich.console import Console  # takes a while
 
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE)
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE, markup=False)
 
 
 @contextmanager

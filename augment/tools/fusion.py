@@ -176,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
         if rest:
             raise UserError(f"{' '.join(rest)}: not allowed here. Allowed: flags only, see --help.")
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
-        console = Console()
+        console = Console(markup=False)
         with tempfile.TemporaryDirectory() as temporary:
             title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
             table = Table(title=title, title_justify="left")

@@ -213,7 +213,7 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
 
     def job(composed: DictConfig) -> None:
         folder = Path(HydraConfig.get().runtime.output_dir)
-        console = Console()
+        console = Console(markup=False)
         try:
             config = parse_config(plain_values(composed))
             require_ranks(config)

@@ -82,7 +82,7 @@ def train(
         that says how to resume.
     """
     begun, now = began or monotonic(), time()
-    name, console = run_name(config.run, folder, varied), console or Console()
+    name, console = run_name(config.run, folder, varied), console or Console(markup=False)
     leaves = leaves and current().size == 1  # several leave one another first, and nothing on a GPU may refer to them
     with StopSignals() as signals:
         folder.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
-    worker = Worker(Console(), signals, request.config_name)
+    worker = Worker(Console(markup=False), signals, request.config_name)
     if len(overrides) >= _MANY:
         worker.console.print(f"checking {amount(len(overrides), 'job')}", highlight=False)
     with launcher.pool(folder, worker, len(overrides)) as pool:
@@ -167,7 +167,7 @@ def search(
         UserError: see `sweep`.
         KeyboardInterrupt: see there.
     """
-    worker = Worker(Console(), signals, request.config_name)
+    worker = Worker(Console(markup=False), signals, request.config_name)
     with launcher.pool(folder, worker, launcher.at_a_time) as pool:
         from trainer.sweeps import plan as planning  # Optuna takes a while to import
         from trainer.sweeps import search as searching

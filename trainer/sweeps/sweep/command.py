@@ -77,11 +77,12 @@ def main(arguments: Sequence[str]) -> int:
             )
         kept = [token for token in kept if key_of(parse(token)) != "hydra.sweeper.storage"]
         request = Request.of([*request.fixed, *request.swept, *request.hydra, *kept], request.config_name)
+        console = Console(markup=False)
         signals.check()
         signals.hold()
         try:
             if action == "work":
-                worker = Worker(Console(), signals, request.config_name, watch=_watch(request, sweeper, folder))
+                worker = Worker(console, signals, request.config_name, watch=_watch(request, sweeper, folder))
                 with continued(folder):
                     if options.led:
                         worker.follow(folder, ids, orders.next)
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
             retried = jobs if action == "retry" else []
             if is_search(sweeper):
                 return search(request, sweeper, folder, launcher, signals, retried)
-            worker = Worker(Console(), signals, request.config_name)
+            worker = Worker(console, signals, request.config_name)
             worker.check([*unfinished(jobs), *(job for job in retried if job.status() == FAILED)])
             for job in retried:
                 job.retry()
