@@ -95,7 +95,13 @@ class Folder(Source):
         return self._scan(with_foreign=True)
 
     def _checked(self, dataset: Dataset) -> Dataset:
-        return check_images(dataset, Path(self.root).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad)
+        return check_images(
+            dataset,
+            Path(self.root).resolve(),
+            skip_bad=self.skip_bad,
+            max_bad=self.max_bad,
+            only_val=self.only_val,
+        )
 
     def _scan(self, *, lenient: bool = False, with_foreign: bool = False) -> Dataset:
         return scan_folder(
@@ -138,7 +144,13 @@ class FileList(LabeledSource):
     def load(self) -> Dataset:
         """Read both lists and check every file; the result of the check is cached below outputs/."""
         dataset = self._read(allow_missing=self.skip_bad)
-        return check_images(dataset, expanded(self.train).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad)
+        return check_images(
+            dataset,
+            expanded(self.train).resolve(),
+            skip_bad=self.skip_bad,
+            max_bad=self.max_bad,
+            only_val=self.only_val,
+        )
 
     def unchecked(self) -> Dataset:
         """Read both lists."""

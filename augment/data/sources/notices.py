@@ -48,6 +48,7 @@ def check_images(
     max_bad: int,
     folder: str = DATA_DIR,
     only: Collection[str] = ("train", "val"),
+    only_val: bool = False,
 ) -> Dataset:
     """Return the images of a dataset that can be decoded, with `Dataset.copies`; warn of classes that lost all images.
 
@@ -58,6 +59,7 @@ def check_images(
         max_bad: number of images that may turn out bad while they are read.
         folder: folder of the cache.
         only: the splits to check.
+        only_val: whether train is val, read alone, for messages.
 
     Raises:
         UserError: an image cannot be decoded and skip_bad is false, or the remaining splits share no class.
@@ -68,23 +70,25 @@ def check_images(
     for name in only:
         split: Split = getattr(dataset, name)
         examined = examine_files(split.files, cache=cache)
-        good[name] = leave_out(split, name, examined.problems, skip_bad=skip_bad, cache=cache)
+        called = "val" if only_val else name
+        good[name] = leave_out(split, called, examined.problems, skip_bad=skip_bad, cache=cache)
         digests |= examined.digests
     rest = replace(dataset, **good)
     rest = replace(rest, copies=group_copies(rest.train.files + rest.val.files, digests))
     if skip_bad:
         train, val = (replace(split, max_bad=max_bad) for split in (rest.train, rest.val))
         rest = replace(rest, train=train, val=val)
-    check_remaining(dataset, rest)
+    check_remaining(dataset, rest, only_val=only_val)
     return rest
 
 
-def check_remaining(before: Dataset, after: Dataset) -> None:
+def check_remaining(before: Dataset, after: Dataset, *, only_val: bool = False) -> None:
     """Warn of classes or labels that have no image left in a split.
 
     Args:
         before: the dataset with all images.
         after: the dataset without bad images.
+        only_val: see `check_images`.
 
     Raises:
         UserError: no class of val is left in train.
@@ -92,7 +96,8 @@ def check_remaining(before: Dataset, after: Dataset) -> None:
     if after.task == "regress":
         return
     noun = "class" if after.task == "classify" else "label"
-    for name, whole, rest in (("train", before.train, after.train), ("val", before.val, after.val)):
+    first = "val" if only_val else "train"
+    for name, whole, rest in ((first, before.train, after.train), ("val", before.val, after.val)):
         missing = sorted(_present(whole) - _present(rest)) if len(rest) < len(whole) else []
         if missing:
             logger.warning(

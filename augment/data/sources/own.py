@@ -84,7 +84,14 @@ class Own(LabeledSource):
                 or getattr(split.files[0], "is_listed", False)
             )
         ]
-        return check_images(dataset, f"{Path.cwd()} {self}", skip_bad=self.skip_bad, max_bad=self.max_bad, only=only)
+        return check_images(
+            dataset,
+            f"{Path.cwd()} {self}",
+            skip_bad=self.skip_bad,
+            max_bad=self.max_bad,
+            only=only,
+            only_val=self.only_val,
+        )
 
     def unchecked(self) -> Dataset:
         """Load without leaving out images that cannot be decoded."""

@@ -52,7 +52,12 @@ class Records(LabeledSource):
     def load(self) -> Dataset:
         """Index new or changed files, check every image once, and give the labels numbers."""
         return check_images(
-            self.unchecked(), Path(self.train).resolve(), skip_bad=self.skip_bad, max_bad=self.max_bad, folder=self.dir
+            self.unchecked(),
+            Path(self.train).resolve(),
+            skip_bad=self.skip_bad,
+            max_bad=self.max_bad,
+            folder=self.dir,
+            only_val=self.only_val,
         )
 
     def unchecked(self) -> Dataset:

@@ -184,6 +184,23 @@ def test_a_mistake_in_val_alone_names_val(recipe: Recipe) -> None:
         augment.make_loader(recipe, "own", val=["a.jpg"], split="val", **CPU)
 
 
+def test_images_that_cannot_be_read_are_those_of_val(
+    recipe: Recipe, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "d"
+    shutil.copytree(folder / "val", root / "val")
+    for file in (root / "val" / "blue").iterdir():
+        file.write_text("words")
+    listed = {name.replace("train", "val"): value for name, value in list_file(root).items()}
+    for given in ({"data": "folder", "root": root}, listed):
+        with pytest.raises(UserError, match="data: 5 of 10 val images cannot be used"):
+            augment.make_loader(recipe, split="val", **CPU | given)
+    augment.make_loader(recipe, split="val", skip_bad=True, **CPU | listed)
+    assert "left out 5 of 10 val images" in caplog.text
+    assert "has no image left in val" in caplog.text
+
+
 def test_images_need_no_classes(recipe: Recipe, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = folder / "train" / "blue"
     loader = loader_of(recipe, root)
