@@ -31,7 +31,8 @@ _LOCK_FILE = ".study.lock"
 _JOB, _REPEATS, _METRICS = "job", "repeats", "metrics"
 
 # Seconds after which a trial without a job is one of a process that was killed in between. The clock may be set back.
-_STALE = 60.0
+# Start times have no zone; those of other hosts, or of summer, differ by multiples of a quarter of an hour.
+_STALE, _QUARTER = 60.0, 900.0
 
 
 class _Journal(JournalFileBackend):
@@ -190,8 +191,8 @@ def counted(study: Study) -> list[FrozenTrial]:
         if trial.number in repeated:
             continue
         state, begun, bare = trial.state, trial.datetime_start, job_of(trial) is None
-        stale = begun is not None and abs(time.time() - begun.timestamp()) > _STALE
-        if state == TrialState.RUNNING and bare and stale:
+        age = 0.0 if begun is None else (time.time() - begun.timestamp()) % _QUARTER
+        if state == TrialState.RUNNING and bare and _STALE < age < _QUARTER - _STALE:
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         elif state != TrialState.WAITING and not (state == TrialState.FAIL and bare):
             trials.append(trial)

@@ -190,7 +190,7 @@ def test_an_interrupted_search_goes_on_with_the_same_trials(runs: FakeRuns, tmp_
     assert len({*runs.runs}) == 4
 
 
-@pytest.mark.parametrize("later", [70, -3600])
+@pytest.mark.parametrize("later", [70, -3530])
 def test_a_trial_that_never_got_a_job_does_not_count(
     later: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +203,19 @@ def test_a_trial_that_never_got_a_job_does_not_count(
     monkeypatch.setattr(time, "time", lambda: now + later)
     assert counted(search.study()) == []
     assert [trial.state for trial in search.study().trials] == [TrialState.FAIL]
+
+
+@pytest.mark.parametrize("hours", [-3.5, 5.75])
+def test_a_trial_that_a_host_in_another_time_zone_has_begun_counts(
+    hours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is about to plan its job."""
+    search = make(tmp_path).search
+    with search.locked() as study:
+        ask(search, study)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600 * hours + 20)
+    assert [trial.state for trial in counted(search.study())] == [TrialState.RUNNING]
 
 
 def test_failed_and_impossible_trials_count(runs: FakeRuns, tmp_path: Path) -> None:
