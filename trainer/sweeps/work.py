@@ -15,6 +15,7 @@ from augment.support.signals import StopSignals
 from augment.support.text import amount, duration
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
+from trainer.loop.plain import DamagedError
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
 from trainer.run.summary import Summary, read_summary
@@ -83,6 +84,8 @@ class Worker:
             if job.worker() is None:
                 try:
                     self._config(job, resumed=(job.folder / LAST).is_file())
+                    return
+                except DamagedError:  # of this job alone: it fails
                     return
                 except UserError as error:
                     errors.append(error)
@@ -187,7 +190,10 @@ class Worker:
             return self.configs[job.id]
         quoted = str(job.folder).replace('"', r"\"")
         again = [f'++fit.resume="{quoted}"'] if resumed else []
-        (config,) = check_jobs([[*job.overrides, *again]], config_name=self.config_name)
+        try:
+            (config,) = check_jobs([[*job.overrides, *again]], config_name=self.config_name)
+        except DamagedError as error:
+            raise DamagedError(f"{error} Allowed: delete it, and the job begins again.") from error
         if job_id(config) != job.id:
             raise UserError(
                 f"{shown(job.folder)}: its configuration has changed since the sweep was planned (now "

@@ -8,8 +8,8 @@ import pytest
 from jobs import FakeRuns, runs
 
 from augment.support.errors import UserError
-from trainer.loop.checkpoint import LAST
-from trainer.run.config import load_config
+from trainer.loop.checkpoint import LAST, FitState, load
+from trainer.run.config import Config, load_config
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.sweeps.lease import claim
@@ -75,6 +75,28 @@ def test_a_check_names_the_first_mistake_if_no_job_can_run_that_no_other_process
         runs.worker().check(jobs[:2])
     monkeypatch.setattr(Job, "worker", lambda self: "process 17 on HOST")
     runs.worker().check(jobs[:2])
+
+
+def test_a_job_whose_checkpoint_is_damaged_fails(
+    runs: FakeRuns, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no other is left."""
+
+    def check_resume(config: Config) -> None:
+        if config.fit.resume:
+            load(Path(config.fit.resume, LAST), FitState)
+
+    monkeypatch.setattr("trainer.run.resume.check_resume", check_resume)
+    (jobs[0].folder / LAST).write_text("damaged")
+    worker = runs.worker()
+    worker.check(jobs[:1])
+    worker.work(jobs[:2])
+    assert [job.status() for job in jobs[:2]] == ["failed", "finished"]
+    ending = read_summary(jobs[0].folder)
+    assert ending is not None
+    assert ending.error.endswith(
+        f"{LAST}: not a checkpoint, or cut short. Allowed: delete it, and the job begins again."
+    )
 
 
 def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list[Job]) -> None:
