@@ -82,7 +82,7 @@ class Tracker(Callback):
 
     Attributes:
         package: the package that it needs, which is also the extra that installs it.
-        replays: whether a resumed run starts an empty record, which is filled with all epochs so far.
+        replays: whether a resumed run starts an empty record, which gets all running values so far, too.
         patience: seconds to wait, once the fit is over, until everything has been sent.
         checkpoint: whether best.pt is sent at the end.
     """
@@ -104,8 +104,12 @@ class Tracker(Callback):
 
     # --- what a tracker implements; called in its thread ---
 
-    def start(self, run: TrackedRun) -> None:
-        """Begin to track a run, or continue if it is a resumed one."""
+    def start(self, run: TrackedRun) -> int | None:
+        """Begin to track a run, or continue if it is a resumed one.
+
+        Returns:
+            The last epoch that its record has, from 0; -1: none. Later ones that have ended are sent. None: unknown.
+        """
         raise NotImplementedError
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
@@ -148,13 +152,9 @@ class Tracker(Callback):
         tracked = TrackedRun(self._id, resumed, name, named, run.group, run.tags, run.config, learner.folder)
         self._worker, self._started, self._warned = CallQueue(self._give_up), False, False
         recorder = learner.find(Recorder)
-        self._worker.add(partial(self._start, tracked))
-        if self.replays:
-            for step in recorder.steps:
-                self._worker.add(partial(self.log, _running(step), step.step))
-            for row in recorder.rows:
-                batches = sum(map(learner.batches_in, range(int(row["epoch"]) + 1)))
-                self._worker.add(partial(self.log, dict(row), batches, int(row["epoch"])))
+        batches = [sum(map(learner.batches_in, range(int(row["epoch"]) + 1))) for row in recorder.rows]
+        rows = [(dict(row), count) for row, count in zip(recorder.rows, batches, strict=True)]
+        self._worker.add(partial(self._start, tracked, list(recorder.steps) if self.replays else [], rows))
         self._last = recorder.steps[-1] if recorder.steps else None
         self._pictured = False
 
@@ -213,9 +213,17 @@ class Tracker(Callback):
             values = _running(self._last) | {f"step/{name}": rate for name, rate in rates.items()}
             self._send(partial(self.log, values, self._last.step))
 
-    def _start(self, run: TrackedRun) -> None:
-        self.start(run)
+    def _start(
+        self, run: TrackedRun, steps: Sequence[StepRow], rows: Sequence[tuple[Mapping[str, float], int]]
+    ) -> None:
+        """Start, and send running values and rows of before, with the number of batches until then."""
+        known = self.start(run)
         self._started = True
+        for step in steps:
+            self.log(_running(step), step.step)
+        for row, batches in rows:
+            if known is not None and row["epoch"] > known:
+                self.log(row, batches, int(row["epoch"]))
 
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.step + 1

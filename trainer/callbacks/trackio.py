@@ -29,7 +29,7 @@ class Trackio(Tracker):
     _name: str = field(default="", init=False)
     _run: Any = field(default=None, init=False)
 
-    def start(self, run: TrackedRun) -> None:
+    def start(self, run: TrackedRun) -> int | None:
         """Start a run, or continue the resumed one."""
         # Trackio drops values that are logged while another thread imports Matplotlib.
         import matplotlib.figure  # noqa: F401
@@ -48,6 +48,7 @@ class Trackio(Tracker):
         )
         # Trackio finds a run to continue by its name, which other runs may have, too.
         self._run.id = run.id
+        return None if run.resumed else -1
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Log values over the batches."""

@@ -42,7 +42,7 @@ class Wandb(Tracker):
     _run: Any = field(default=None, init=False)
     _known: set[str] = field(default_factory=set, init=False)  # metrics over epochs that the dashboard knows
 
-    def start(self, run: TrackedRun) -> None:
+    def start(self, run: TrackedRun) -> int | None:
         """Start the dashboard run, or continue that of the resumed run."""
         import wandb
 
@@ -65,6 +65,7 @@ class Wandb(Tracker):
             resume="allow" if own_id and run.resumed else None,
             reinit="create_new",  # a run of this process before may still be sending
         )
+        return None if run.resumed else -1
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Log values over the batches; those of epochs are drawn over epochs."""

@@ -222,6 +222,10 @@ def test_mlflow_has_the_run(tracked: Tracked) -> None:
     table = json.loads(Path(client.download_artifacts(run.info.run_id, "wrong_predictions.json")).read_text())
     assert table["columns"] == ["image", "true", "predicted", "confidence", "file"]
     assert len(table["data"]) > 0
+    mlflow = tracked.second.find(Mlflow)
+    assert mlflow._id is not None
+    again = trackers.TrackedRun(mlflow._id, True, "", False, None, (), {}, None)
+    assert mlflow.start(again) == EPOCHS[-1]
 
 
 # --- what cannot be tracked does no harm ---
@@ -294,6 +298,21 @@ def test_a_run_folder_does_not_decide_where_trackers_send() -> None:
         *("wandb.project", "wandb.entity", "trackio.project", "trackio.space_id"),
         *("mlflow.experiment", "mlflow.tracking_uri"),
     }
+
+
+@pytest.mark.parametrize(("known", "missing"), [(-1, [0, 1]), (0, [1]), (1, []), (None, [])])
+def test_a_resumed_run_sends_the_epochs_that_its_record_lacks(
+    known: int | None, missing: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may have been killed before they were sent."""
+    first = make_learner(Recorder(), Broken(at=""))
+    first.fit()
+    broken, sent = Broken(at=""), list[tuple[int | None, int]]()
+    monkeypatch.setattr(broken, "start", lambda run: known)
+    monkeypatch.setattr(broken, "log", lambda values, step, epoch=None: sent.append((epoch, step)))
+    second = make_learner(Recorder(), broken, epochs=3)
+    second.fit(second.restore(first.state()))
+    assert [one for one in sent if one[0] is not None] == [(epoch, 3 * epoch + 3) for epoch in (*missing, 2)]
 
 
 def test_ids_of_a_stranger_are_not_used() -> None:

@@ -33,6 +33,11 @@ def options(wandb: FakeWandb) -> dict[str, Any]:
     return given
 
 
+def epochs(wandb: FakeWandb) -> list[int]:
+    """Return the epochs whose rows were logged."""
+    return [value[1]["epoch"] for name, value in wandb.calls if name == "log" and "epoch" in value[1]]
+
+
 def fit(callback: Wandb, folder: Path | None = None, *others: Any, run: RunDescription | None = None) -> Learner:
     learner = make_learner(Recorder(), callback, *others, folder=folder, run=run)
     learner.fit()
@@ -165,6 +170,15 @@ def test_a_resumed_run_continues_on_the_same_dashboard_run(wandb: FakeWandb) -> 
     second.fit(second.restore(first.state()))
     given = options(wandb)
     assert (given["id"], given["resume"]) == (id, "allow")
+    assert epochs(wandb) == [2]
+
+
+def test_a_dashboard_run_that_begins_late_has_all_epochs(wandb: FakeWandb) -> None:
+    first = make_learner(Recorder())
+    first.fit()
+    second = make_learner(Recorder(), Wandb(), epochs=3)
+    second.fit(second.restore(first.state()))
+    assert epochs(wandb) == [0, 1, 2]
 
 
 def test_two_runs_in_one_process_are_two_dashboard_runs(wandb: FakeWandb) -> None:
