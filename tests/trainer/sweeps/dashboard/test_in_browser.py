@@ -92,6 +92,40 @@ def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path
     assert (seen["images"], seen["bold"], seen["scripts"], seen["title"]) == (0, 1, 4, "outputs: dashboard")
 
 
+def test_the_filtered_table_is_saved(outputs: Path, tmp_path: Path) -> None:
+    """As CSV, in which texts stay texts."""
+    named = config_of(0.02, 0.2, 0, run={"name": '=1+"x"', "tags": ["a", "b"]})
+    write_run(outputs / "10-00-00-abcdef", named, ["fit.lr=0.02"], [0.1, 0.25], planned=2, status="interrupted")
+    script = """
+      let saved;
+      URL.createObjectURL = (file) => { saved = file; return "#"; };
+      await type(document.getElementById("text"), "status=interrupted abcdef");
+      await click(document.getElementById("save"));
+      return await saved.text();
+    """
+    page = render(collect(find_runs([outputs]), outputs, outputs))
+    head, row, end = run_script(page, script, tmp_path).split("\r\n")
+    assert head.startswith('"path","run","status","last.val_accuracy","best.val_accuracy"')
+    assert row.startswith('"10-00-00-abcdef","\'=1+""x""","interrupted",0.25,0.25,')
+    assert end == ""
+
+
+def test_curves_have_a_logarithmic_scale(tmp_path: Path) -> None:
+    """On which bands end at the smallest value that is drawn."""
+    for seed, curve in enumerate(([0.001, 0.01, 0.5], [0.0, 0.02, 0.6])):
+        write_run(tmp_path / "runs" / str(seed), config_of(0.1, 0.0, seed), [f"seed={seed}"], curve, planned=3)
+    script = """
+      await choose(document.getElementById("metric"), "val_accuracy");
+      await choose(document.getElementById("mode"), "runs");
+      await choose(document.getElementById("scale"), "log");
+      const { yAxis, series } = echarts.getInstanceByDom(document.getElementById("curves")).getOption();
+      const begins = series.map((one) => one.data[0][1]);
+      return [yAxis[0].type, yAxis[0].min, yAxis[0].max, begins, location.hash.includes("scale")];
+    """
+    data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
+    assert run_script(render(data), script, tmp_path) == ["log", 0.001, 0.6, [None, 0.001], True]
+
+
 def test_a_served_page_takes_new_runs_and_keeps_its_filters(outputs: Path, tmp_path: Path) -> None:
     added = outputs / "sweep" / "00000000aa"
 

@@ -5,7 +5,7 @@ let data = JSON.parse(document.getElementById("data").textContent);
 
 const DEFAULTS = {
   text: "", status: "", sweep: "", sort: "", down: true, brushes: {}, selected: [], columns: null,
-  metric: "", mode: "groups", band: "range", ranked: "", all: false,
+  metric: "", mode: "groups", band: "range", scale: "value", ranked: "", all: false,
 };
 const state = { ...DEFAULTS, ...readHash() };
 

@@ -25,7 +25,7 @@ function showControls() {
   fill("status", option("", "Any status"), STATUSES.filter((s) => data.runs.some((run) => run.status === s)).map((s) => option(s, s)));
   fill("metric", data.metrics.map((metric) => option(metric.key, metric.key)));
   if (document.activeElement !== $("text")) $("text").value = state.text; // unless somebody is typing
-  for (const id of ["sweep", "status", "mode", "band"]) {
+  for (const id of ["sweep", "status", "mode", "band", "scale"]) {
     $(id).value = state[id];
     if ($(id).selectedIndex < 0) $(id).value = state[id] = DEFAULTS[id];
   }
@@ -100,10 +100,23 @@ function showTable(runs, colors) {
 
 function cell(column, run) {
   const value = column.get(run);
-  if (column.key === "run") return el("th", { scope: "row", title: run.path }, link(run.report, run.name));
+  if (column.key === "run") return el("th", { scope: "row", title: `${run.name}\n${run.path}` }, link(run.report, run.name));
   if (column.key === "status") return el("td", {}, el("span", { class: `status ${run.status}`, title: run.error || run.stopped }, run.status));
   if (column.number) return el("td", { class: "number" }, column.metric !== undefined ? showScore(value) : (column.format ?? show)(value));
   return el("td", { title: show(value) }, show(value));
+}
+
+/** Save the table as CSV: all of its runs, in its order. */
+function saveTable() {
+  const shown = shownColumns(current.scope);
+  const cell = (value) => {
+    if (typeof value === "number") return String(value);
+    const text = show(value).replaceAll('"', '""');
+    return `"${/^[=+\-@\t\r]/.test(text) ? "'" : ""}${text}"`; // spreadsheets would compute it
+  };
+  const rows = [["path", ...shown.map((column) => column.key)], ...current.runs.map((run) => [run.path, ...shown.map((column) => column.get(run))])];
+  const file = new Blob([rows.map((row) => row.map(cell).join(",") + "\r\n").join("")], { type: "text/csv" });
+  el("a", { href: URL.createObjectURL(file), download: `${data.title}.csv` }).click();
 }
 
 /** Return a dash in the color and the pattern of a run's curve. */

@@ -65,26 +65,30 @@ function showCurves(runs) {
   $("metric").value = metric?.key ?? "";
   const lines = items.map((item, i) => ({ item, i, data: points(item) }));
   const ink = color("--ink"), soft = color("--soft"), line = color("--line");
+  const ends = lines.flatMap(({ data: all }) => all.flatMap((p) => [p[2], p[3]]));
+  const positive = ends.filter((value) => value > 0);
+  const log = state.scale === "log" && positive.length > 0;
+  const least = log ? Math.min(...positive) : -Infinity, most = Math.max(...positive);
+  const scale = log ? { type: "log", logBase: most / least < 100 ? 2 : 10, min: least, max: most } : { type: "value", scale: true, min: extent(ends)[0], max: extent(ends)[1] };
   const band = ({ item, i, data: all }) => ({
     type: "custom", name: item.name, silent: true, z: 1, data: all.length ? [[all[0][0], 0]] : [], clip: true,
     renderItem: (_, api) => ({
       type: "polygon", style: { fill: series(i), opacity: 0.16 },
-      shape: { points: [...all.map((p) => api.coord([p[0], p[3]])), ...all.toReversed().map((p) => api.coord([p[0], p[2]]))] },
+      shape: { points: [...all.map((p) => api.coord([p[0], Math.max(p[3], least)])), ...all.toReversed().map((p) => api.coord([p[0], Math.max(p[2], least)]))] },
     }),
     encode: { x: 0, y: [] },
   });
-  const ends = lines.flatMap(({ data: all }) => all.flatMap((p) => [p[2], p[3]]));
   charts.curves.setOption({
     animation: false, textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
     grid: { left: 8, right: 16, top: 12, bottom: 34, containLabel: true },
     xAxis: { type: "value", name: "epoch", nameLocation: "middle", nameGap: 26, min: ({ min, max }) => (min === max ? min - 1 : min), max: ({ min, max }) => (min === max ? max + 1 : max), minInterval: 1,
       nameTextStyle: { color: soft }, axisLabel: { color: soft, hideOverlap: true, showMinLabel: true }, axisLine: { lineStyle: { color: line } }, splitLine: { show: false } },
-    yAxis: { type: "value", scale: true, min: extent(ends)[0], max: extent(ends)[1], axisLabel: { color: soft, formatter: (v) => show(+v.toPrecision(6)) }, splitLine: { lineStyle: { color: line } } },
+    yAxis: { ...scale, axisLabel: { color: soft, formatter: (v) => show(+v.toPrecision(6)) }, splitLine: { lineStyle: { color: line } } },
     tooltip: { trigger: "axis", confine: true, backgroundColor: color("--card"), borderColor: line, textStyle: { color: ink }, formatter: (all) => curveTip(all, lines) },
     series: [
       ...lines.filter(({ item }) => item.runs.length > 1).map(band),
       ...lines.map(({ item, i, data: all }) => ({
-        type: "line", name: item.name, z: 2, data: all.map((p) => [p[0], p[1]]), showSymbol: all.length < 2, symbolSize: 7, symbol: "circle",
+        type: "line", name: item.name, z: 2, data: all.map((p) => [p[0], log && p[1] <= 0 ? null : p[1]]), showSymbol: all.length < 2, symbolSize: 7, symbol: "circle",
         lineStyle: { color: series(i), type: dash(i), width: 2 }, itemStyle: { color: series(i) }, emphasis: { disabled: true },
       })),
     ],

@@ -40,10 +40,11 @@ function listen() {
     clearTimeout(waiting);
     waiting = setTimeout(() => { state.text = $("text").value; update(); }, 120);
   });
-  for (const id of ["sweep", "status", "metric", "mode", "band", "ranked"]) {
+  for (const id of ["sweep", "status", "metric", "mode", "band", "scale", "ranked"]) {
     $(id).addEventListener("change", () => { state[id] = $(id).value; update(); });
   }
   $("clear").addEventListener("click", () => { state.selected = []; update(); });
+  $("save").addEventListener("click", saveTable);
   $("reset").addEventListener("click", () => { Object.assign(state, structuredClone(DEFAULTS)); showControls(); update(); });
   // A click on a row selects it, unless it is on something that does something else.
   $("rows").addEventListener("click", (event) => {
