@@ -15,8 +15,11 @@ from trainer.run.summary import SUMMARY_FILE, read_summary
 from trainer.sweeps.lease import Lease, claim, holder_of
 from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, JOB_FILE, PLANNED, PRUNED, RUNNING
 
+# The status of a job whose folder somebody has deleted.
+DELETED = "deleted"
+
 # Statuses of jobs that nobody will work on.
-ENDED = (FINISHED, PRUNED, FAILED)
+ENDED = (FINISHED, PRUNED, FAILED, DELETED)
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,13 @@ class Job:
         return checkpoint.stat().st_mtime_ns if checkpoint.is_file() else 0
 
     def status(self) -> str:
-        """Return its status, see `trainer.sweeps.runs.Run`."""
+        """Return its status, see `trainer.sweeps.runs.Run`; or `DELETED`."""
         if (ending := read_summary(self.folder)) is not None:
             return PRUNED if ending.stopped.startswith(PRUNED) else ending.status
         if self.worker() is not None:
             return RUNNING
+        if not (self.folder / JOB_FILE).exists():
+            return DELETED
         return INTERRUPTED if (self.folder / SUMMARY_FILE).exists() else PLANNED
 
     def worker(self) -> str | None:

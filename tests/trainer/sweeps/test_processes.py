@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from augment.support.files import write_json
 from augment.support.signals import StopSignals
 from trainer.run.summary import Summary
 from trainer.sweeps.ledger import Job
 from trainer.sweeps.processes import Command, watch
+from trainer.sweeps.runs import JOB_FILE
 from trainer.sweeps.work import Worker, time_left
 
 
@@ -80,7 +82,8 @@ def test_the_time_left_is_that_of_all_workers(tmp_path: Path, monkeypatch: pytes
 
 def test_the_last_job_takes_as_long_with_any_number_of_workers(tmp_path: Path) -> None:
     jobs = [Job(tmp_path / str(order), order, ()) for order in range(2)]
-    jobs[0].folder.mkdir()
+    for job in jobs:
+        write_json(job.folder / JOB_FILE, {})
     Summary("finished", jobs[0].folder, 2, {}, {}, 60.0).write()
     assert time_left(jobs, 1) == time_left(jobs, 4) == "1 job left, about 1 min 0 s"
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.sweeps.lease import claim
 from trainer.sweeps.ledger import Job, plan_jobs
+from trainer.sweeps.processes import watch
 from trainer.sweeps.work import Worker
 
 __all__ = ["runs"]
@@ -75,6 +77,13 @@ def test_a_check_names_the_first_mistake_if_no_job_can_run_that_no_other_process
         runs.worker().check(jobs[:2])
     monkeypatch.setattr(Job, "worker", lambda self: "process 17 on HOST")
     runs.worker().check(jobs[:2])
+
+
+def test_a_job_whose_folder_was_deleted_is_not_waited_for(runs: FakeRuns, jobs: list[Job]) -> None:
+    shutil.rmtree(jobs[1].folder)
+    runs.worker().work(jobs[:3])
+    assert list(watch(jobs[:3], runs.worker())) == []
+    assert [job.status() for job in jobs] == ["finished", "deleted", "finished", "planned"]
 
 
 def test_a_job_whose_checkpoint_is_damaged_fails(
