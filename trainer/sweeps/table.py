@@ -13,7 +13,16 @@ from augment.cli.parser import writing
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount, list_some
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
-from trainer.sweeps.groups import REPEATED, Group, counted, make_group, score_keys, without_chosen
+from trainer.sweeps.groups import (
+    REPEATED,
+    Group,
+    counted,
+    make_group,
+    name_groups,
+    same_configuration,
+    score_keys,
+    without_chosen,
+)  # fmt: skip
 from trainer.sweeps.runs import FINISHED, PRUNED, Run, find_runs
 from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.verdict import Metric
@@ -133,15 +142,17 @@ def _over_seeds(runs: Sequence[Run], varied: set[str]) -> tuple[list[Group], lis
         return [], []  # the same job several times
     runs, chosen = without_chosen(runs)
     left = [(run.folder.name, reason) for run, reason in chosen]
-    same: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run, key in zip(runs, score_keys(runs), strict=True):
-        same[" ".join(o for o in _kept(run, varied) if not o.startswith(_REPEATED)), key].append(run)
-    groups: list[Group] = []
-    for (name, key), rows in same.items():
-        good, bad = counted(rows, [key] * len(rows))
-        groups += [make_group(name, good, key)] if good else []
+    keys = score_keys(runs)
+    of_run = dict(zip((run.folder for run in runs), keys, strict=True))
+    kept: list[list[Run]] = []
+    for same in same_configuration(runs, keys):
+        good, bad = counted(same, [of_run[run.folder] for run in same])
+        kept += [good] if good else []
         left += [(run.folder.name, reason) for run, reason in bad]
-    return groups, left
+    names = [" ".join(o for o in _kept(rows[0], varied) if not o.startswith(_REPEATED)) for rows in kept]
+    if len({*names}) < len(names):  # a file was changed between two commands
+        names = name_groups(kept)
+    return [make_group(name, rows, of_run[rows[0].folder]) for name, rows in zip(names, kept, strict=True)], left
 
 
 def _advice(runs: Sequence[Run], varied: set[str]) -> list[str]:

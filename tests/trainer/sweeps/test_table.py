@@ -54,6 +54,19 @@ def test_jobs_are_written_down(tmp_path: Path) -> None:
     assert jobs_in(tmp_path) == [job | {"last": 0.5, "best": 0.5625, "seconds": 12.5, "error": ""}]
 
 
+def test_means_are_over_jobs_of_one_configuration(tmp_path: Path) -> None:
+    """If a file of conf/ has changed, the same overrides make another one."""
+    for number, (p, seed) in enumerate([(0.4, 0), (0.4, 1), (0.5, 0), (0.5, 1)]):
+        write_job(tmp_path, str(number), ["+aug=mine", f"++seed={seed}"], 0.3 + p + seed / 100)
+        config = {"aug": {"train": {"flip": {"op": "flip", "p": p}}}, "seed": seed}
+        OmegaConf.save(OmegaConf.create(config), tmp_path / str(number) / "config.yaml")
+    rows, _ = printed(tmp_path)
+    assert [row[:35] for row in rows if row.startswith("aug.train")][:2] == [
+        "aug.train.flip.p=0.5 | 2 | 0.8050 |",
+        "aug.train.flip.p=0.4 | 2 | 0.7050 |",
+    ]
+
+
 def test_a_sweep_in_the_folder_of_another_has_a_table_of_its_own(tmp_path: Path) -> None:
     write_job(tmp_path, "0", ["++seed=0"], 0.5)
     write_job(tmp_path / "inner", "1", ["++seed=1"], 0.5)
