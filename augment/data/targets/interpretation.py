@@ -69,15 +69,6 @@ def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: 
         raise UserError("data: one of train and val has rows of numbers, the other labels. Allowed: the same in both.")
     numbers = typed and any(some.values.dtype.kind == "f" for some in labels)
     numbers = numbers and all(len(np.unique(some.counts)) == 1 and len(some.values) for some in labels)
-    if numbers and not (options.task or options.names or options.classes):
-        values = np.concatenate([some.values for some in labels])
-        fractions = int(np.count_nonzero(values != np.floor(values)))
-        if fractions < len(values) / 2:
-            logger.warning(
-                "the labels are floats, so all are numbers to predict, but only %d of %d %s a fraction; "
-                "data.task=classify if they are classes, data.task=regress if not",
-                fractions, len(values), plural(fractions, "has", "have"),
-            )  # fmt: skip
     return numbers or bool(options.names) or options.task == "regress"
 
 
@@ -104,6 +95,9 @@ def _from_rows(splits: Sequence[LabeledSplit], options: TargetOptions) -> Datase
     if rows[-1].shape[1] != width:
         raise UserError(f"{splits[-1].key}: {rows[-1].shape[1]} numbers per image, but {width} in train.")
     task = options.task or _infer_task(splits[0].key, rows, options)
+    told = options.task or options.names or options.classes
+    if task == "regress" and not told and (width == 1 or not splits[0].labels.rows):
+        _warn_of_whole_numbers(np.concatenate(rows).ravel())
     if options.names and task == "classify":
         raise UserError("data.targets: names numbers, but data.task=classify. Allowed: data.classes=FILE.")
     if task == "regress":
@@ -191,6 +185,17 @@ def _infer_task(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions) 
             "Allowed: data.multilabel=true or data.task=regress."
         )
     return "multilabel"
+
+
+def _warn_of_whole_numbers(values: NDArray[Any]) -> None:
+    """Warn if numbers to predict, which no setting asks for, may be classes that are stored as floats."""
+    fractions = int(np.count_nonzero(values != np.floor(values)))
+    if fractions < len(values) / 2:
+        logger.warning(
+            "the labels are floats, so all are numbers to predict, but only %d of %d %s a fraction; "
+            "data.task=classify if they are classes, data.task=regress if not",
+            fractions, len(values), plural(fractions, "has", "have"),
+        )  # fmt: skip
 
 
 def _column_names(

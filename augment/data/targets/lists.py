@@ -73,12 +73,13 @@ def _are_numbers(lists: Sequence[Lines]) -> bool:
     words = [word for lines in lists for line in lines.lines for word in line.words]
     if not words or None in map(_read_number, words) or all(map(_is_whole, words)):
         return False
-    fractions = [word for word in words if not _is_whole(word)]
-    if len(fractions) < len(words) / 2:
+    points = [word for word in words if not _is_whole(word)]
+    fractions = [word for word in points if float(word) % 1]  # pandas writes classes as 1.0 if a cell is empty
+    if len(points) < len(words) / 2 or not fractions:
         logger.warning(
-            "%d of %s %s a fraction, as %s, so all are numbers to predict; data.task=classify if they are classes, "
-            "data.task=regress if not",
-            len(fractions), amount(len(words), "label"), plural(len(fractions), "has", "have"), fractions[0],
+            "%d of %s %s a fraction, and %s is written with a point, so all are numbers to predict; data.task=classify "
+            "if they are classes, data.task=regress if not",
+            len(fractions), amount(len(words), "label"), plural(len(fractions), "has", "have"), points[0],
         )  # fmt: skip
     return True
 

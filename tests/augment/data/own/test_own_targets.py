@@ -106,6 +106,22 @@ def test_targets(targets: str, settings: Any, task: str, classes: Any, found: An
 
 
 @pytest.mark.parametrize(
+    ("targets", "settings", "noted"),
+    [
+        ("torch.tensor([0.0, 1.0, 2.0])", {}, True),
+        ("[20.5, 3.5, 4.0]", {}, False),
+        ("[20.0, 3.0, 4.0]", {"task": "regress"}, False),
+        ("list(np.array([[20.0, 1.0], [3.0, 1.0], [4.0, 2.0]]))", {}, False),  # not several classes
+    ],
+)
+def test_whole_numbers_as_floats_are_reported(
+    targets: str, settings: Any, noted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert written(f"from my_data import *\ntrain = list(zip(FILES, {targets}))", **settings).task == "regress"
+    assert ("so all are numbers to predict, but only 0 of 6 have a fraction" in caplog.text) == noted
+
+
+@pytest.mark.parametrize(
     ("targets", "settings", "message"),
     [
         ("[0, None, 1]", {}, r"^data\.train: the target of mine\.train\[1\] is None\. Allowed: a class"),
