@@ -34,6 +34,19 @@ def check_balance(dataset: Dataset, how: str) -> None:
         )
 
 
+def balanced(dataset: Dataset, how: str, seed: int) -> Dataset:
+    """Return the dataset with its training samples repeated, or the weights of its classes in the loss.
+
+    Args:
+        dataset: the dataset.
+        how: none, oversample or weights.
+        seed: see `oversample`.
+    """
+    if how == "weights":
+        return replace(dataset, train=replace(dataset.train, weights=tuple(loss_weights(dataset).tolist())))
+    return oversample(dataset, seed) if how == "oversample" else dataset
+
+
 def oversample(dataset: Dataset, seed: int) -> Dataset:
     """Return the dataset with as many training samples of each class as the largest one has images.
 

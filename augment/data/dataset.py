@@ -101,6 +101,7 @@ class Split:
         left_out: the images that the check left out.
         bad: images among `files` that are known to be bad: others stand in for them from the beginning.
         foreign: files in formats that DALI does not decode, which are left out, with their targets.
+        weights: of train, with balance=weights: the weights of the classes or labels in the loss, (K,).
     """
 
     files: tuple[ImageRef, ...]
@@ -110,6 +111,7 @@ class Split:
     left_out: tuple[BadImage, ...] = ()
     bad: tuple[BadImage, ...] = ()
     foreign: tuple[tuple[Path, Target], ...] = ()
+    weights: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)

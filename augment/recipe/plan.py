@@ -178,7 +178,7 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
         UserError: an unknown split.
     """
     if split not in SPLITS:
-        raise UserError(f"split={split}: unknown name.{suggest(split, SPLITS)}")
+        raise UserError(f"split={split}: unknown name.{suggest(str(split), SPLITS)}")
     if split == "val":
         return _build(aug, split, aug.val, Views())
     if not aug.views.named:

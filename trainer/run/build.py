@@ -15,7 +15,6 @@ import torch
 from nvidia.dali import backend
 from torch import nn
 
-from augment.data.balance import loss_weights
 from augment.data.dataset import Split
 from augment.data.own.items import end_readers
 from augment.pipeline.build import Shard
@@ -162,9 +161,8 @@ def make_learner(
     notes = tuple(filter(None, (started, prepared)))
     for note in notes:
         log.info(note)
-    weights = None
-    if config.data.balance == "weights":
-        weights = torch.tensor(loss_weights(dataset), dtype=torch.float32, device=device)
+    given = dataset.train.weights
+    weights = torch.tensor(given, dtype=torch.float32, device=device) if given else None
     loss, val_loss = task.make_losses(fit, network, device, weights)
     stages = fit.full_stages(config.aug.size)
     ranks = current()

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from augment.data.balance import check_balance, oversample
+from augment.data.balance import balanced, check_balance
 from augment.data.copies import warn_of_copies
 from augment.data.dataset import TASKS, Dataset, check_dataset
 from augment.data.formats.folder import CUT, describe_nested
@@ -315,8 +315,7 @@ def _select(
     check_balance(dataset, source.balance)
     with recorded_notices() as notices:
         dataset = select(source, dataset)
-    dataset = oversample(dataset, source.split_seed) if source.balance == "oversample" else dataset
-    return dataset, tuple(notices)
+    return balanced(dataset, source.balance, source.split_seed), tuple(notices)
 
 
 # The files and folders of the sources that were loaded, and the user's code, as they were then.

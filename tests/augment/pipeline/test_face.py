@@ -137,6 +137,7 @@ def test_threads_compose_recipes_of_their_own() -> None:
         ({"seed": "0"}, "seed: '0' is not allowed. Did you mean 0? Allowed: a whole number or null."),
         ({"drop_last": "no"}, "drop_last: 'no' is not allowed. Did you mean false? Allowed: true or false."),
         ({"half": 1}, "half: 1 is not allowed. Allowed: true or false."),
+        ({"split": None}, "split=None: unknown name. Allowed: train, val."),
         ({"num_workers": 4}, "num_workers: unknown argument. Allowed: threads=N, threads of the CPU."),
         ({"device": 1}, "device: '1' is not allowed. Did you mean 'cuda:1'? Allowed: cpu, cuda, cuda:N."),
         ({"device": "GPU"}, "device: 'GPU' is not allowed. Did you mean 'cuda'? Allowed: cpu, cuda, cuda:N."),
