@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +25,14 @@ import augment.recipe.op
 import trainer
 import trainer.callbacks.registry
 import trainer.models.registry
+import trainer.optim.optimizers
 import trainer.tasks.registry
 from augment.cli.compose import compose, compose_recipe
 from augment.pipeline.build import build_pipeline
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
+from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks
 from trainer.cli.main import main as train
@@ -60,6 +63,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         augment.data.sources.registry._SOURCES,
         trainer.callbacks.registry._CALLBACKS,
         trainer.models.registry._MODELS,
+        trainer.optim.optimizers._OURS,
         trainer.tasks.registry._TASKS,
     ]
     before = [dict(registry) for registry in registries]
@@ -113,6 +117,21 @@ def test_a_model_of_your_own() -> None:
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert [parameter.shape[0] for parameter in network.parameters()] == [64, 64, 64, 64, 10, 10]
     assert "model.kind=tiny  Two convolutions." in help_text([]).splitlines()
+
+
+@pytest.mark.usefixtures("modules")
+def test_an_optimizer_of_your_own() -> None:
+    (command,) = [command for command in commands() if "plugins=[my_optimizers]" in command]
+    layer = torch.nn.Linear(2, 1, bias=False)
+    settings = parse_config(compose([*command[1:], "fit.weight_decay=0"])).fit
+    optimizer = trainer.optim.optimizers.make_optimizer(settings, layer)
+    assert [(group["lr"], group["momentum"]) for group in optimizer.param_groups] == [(0.001, 0.95)]
+    layer.weight.grad = torch.tensor([[5.0, -0.1]])
+    before = layer.weight.detach().clone()
+    optimizer.step()
+    torch.testing.assert_close(before - layer.weight.detach(), torch.tensor([[0.001, -0.001]]))
+    with pytest.raises(UserError, match=r"^fit.nesterov=True: signs has no nesterov\."):
+        trainer.optim.optimizers.make_optimizer(replace(settings, nesterov=True), layer)
 
 
 @pytest.mark.slow

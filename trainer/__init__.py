@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
     from trainer.loop.settings import LoopSettings
     from trainer.models.registry import Model, model
+    from trainer.optim.optimizers import optimizer
     from trainer.run.summary import Summary
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Summary",
     "configurable",
     "model",
+    "optimizer",
     "train",
 ]
 
@@ -59,6 +61,7 @@ _MODULES = {
     "trainer.loop.learner": "Learner",
     "trainer.loop.settings": "LoopSettings",
     "trainer.models.registry": "Model model",
+    "trainer.optim.optimizers": "optimizer",
     "trainer.run.summary": "Summary",
 }
 

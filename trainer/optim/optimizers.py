@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,10 @@ from trainer.optim.layers import layer_of, matches
 from trainer.optim.muon import Muon, hidden_matrices
 from trainer.optim.settings import OptimizerSettings
 
-# Those that do not need timm, whose import takes seconds.
-_OURS: Mapping[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
+Made = TypeVar("Made", bound=Callable[..., Optimizer])
+
+# Those that do not need timm, whose import takes seconds, and those of plugins.
+_OURS: dict[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
 
 _LOOKAHEAD = "lookahead_"
 _LOOKAHEAD_OPTIONS: Mapping[str, Param[Any]] = {
@@ -26,6 +28,21 @@ _LOOKAHEAD_OPTIONS: Mapping[str, Param[Any]] = {
 
 # Options of the implementation, which are chosen for the device and not restored from a checkpoint.
 IMPLEMENTATION = ("fused", "foreach", "capturable")
+
+
+def optimizer(name: str) -> Callable[[Made], Made]:
+    """Register an optimizer under its name in `fit.optimizer`: a class, or a function that makes it.
+
+    It is called with groups of parameters, which have their `lr` and `weight_decay`, and with `lr`. Of `momentum`,
+    `betas`, `eps`, `beta2` and `nesterov`, it gets what its signature has, from the settings of the same names; all
+    other arguments are `fit.optimizer_options`. CUDA graphs record its steps if the class has `capturable = True`.
+    """
+
+    def decorate(made: Made) -> Made:
+        _OURS[name] = made
+        return made
+
+    return decorate
 
 
 def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer:
