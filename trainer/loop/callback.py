@@ -192,11 +192,23 @@ def handles(callback: Callback, event: str) -> bool:
 
 
 def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
-    """Check callbacks and sort them by `order`."""
+    """Check callbacks and sort them by `order`.
+
+    Raises:
+        UserError: one is no callback, or has an unknown event.
+    """
     checked = list(callbacks)
     for callback in checked:
+        _refuse_others(callback)
         check_events(callback)
     return tuple(sorted(checked, key=lambda callback: callback.order))
+
+
+def _refuse_others(given: object) -> None:
+    if not isinstance(given, Callback):
+        name = given.__name__ if isinstance(given, type) else ""
+        shown = f"the class {name} is not allowed. Did you mean {name}()?" if name else f"{given!r:.80} is not allowed."
+        raise UserError(f"callbacks: {shown} Allowed: objects of subclasses of Callback.")
 
 
 def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:

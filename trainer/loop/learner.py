@@ -18,7 +18,7 @@ from trainer.loop.counts import Counts, Position
 from trainer.loop.gradients import SameGradients
 from trainer.loop.graphs import Runner, Tensors, make_runner
 from trainer.loop.guard import Guard
-from trainer.loop.protocols import BatchLoader
+from trainer.loop.protocols import BatchLoader, check_loaders
 from trainer.loop.ranks import current, running_statistics
 from trainer.loop.scaling import LossScaler
 from trainer.loop.settings import LoopSettings
@@ -57,7 +57,7 @@ class Learner(Counts):
         ranks: the processes that train the model together; see `trainer.loop.ranks`.
 
     Raises:
-        UserError: a callback has an unknown event.
+        UserError: a loader or a callback is none, or a callback has an unknown event.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Learner(Counts):
         task: Task[Any] | None = None,
         run: RunDescription | None = None,
     ) -> None:
+        check_loaders(train_loader=train_loader, val_loader=val_loader)
         self.settings = settings or LoopSettings()
         self.callbacks = in_order(callbacks)
         self.device = self.settings.torch_device()

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from augment.pipeline.batch import Batch
 from augment.recipe.plan import Plan
+from augment.support.errors import UserError
 
 
 class BatchLoader(Protocol):
@@ -37,3 +38,15 @@ class BatchLoader(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Return to the position that `state_dict` returned."""
+
+
+def check_loaders(**loaders: object) -> None:
+    """Check that loaders, given by the names of the arguments, are not those of PyTorch.
+
+    Raises:
+        UserError: names the first one that has not the methods of a `BatchLoader`.
+    """
+    for name, loader in loaders.items():
+        if not hasattr(loader, "batches_in"):
+            allowed = "a loader of augment.make_loader; of a Dataset, make_loader(recipe, data='own', train=DATASET)"
+            raise UserError(f"{name}: {type(loader).__name__} is not allowed. Allowed: {allowed}.")

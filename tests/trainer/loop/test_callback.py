@@ -1,7 +1,10 @@
 """Events: which there are, in which order callbacks get them, and how the loop is printed."""
 
+from typing import Any
+
 import pytest
-from fakes import CLASSES, journal, make_learner, on
+import torch
+from fakes import CLASSES, journal, make_learner, noise_loader, on, tiny_model
 
 from augment.support.errors import UserError
 from trainer.callbacks.checkpoint import Checkpoint
@@ -10,6 +13,7 @@ from trainer.callbacks.interrupt import Interrupt
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import EVENTS, Callback, check_events, handles, in_order, loop_text
+from trainer.loop.learner import Learner
 
 
 class Late(Callback):
@@ -138,3 +142,22 @@ def test_the_loop_of_a_run() -> None:
         "for each batch: forward, loss, with the events of a batch",
     ]
     assert lines[-1] == "after_fit: Checkpoint, Interrupt"
+
+
+def test_what_is_no_callback_or_no_loader_is_refused() -> None:
+    class Mine(Callback):
+        pass
+
+    with pytest.raises(
+        UserError, match=r"^callbacks: the class Mine is not allowed\. Did you mean Mine\(\)\? Allowed: "
+    ):
+        in_order([Mine])  # type: ignore[list-item]
+    with pytest.raises(
+        UserError, match=r"^callbacks: 'mine' is not allowed\. Allowed: objects of subclasses of Callback"
+    ):
+        in_order(["mine"])  # type: ignore[list-item]
+    batches: Any = torch.utils.data.DataLoader([])  # type: ignore[arg-type]
+    with pytest.raises(
+        UserError, match=r"^val_loader: DataLoader is not allowed\. Allowed: a loader of augment.make_loa"
+    ):
+        Learner(tiny_model(), noise_loader(), batches, optimizer=torch.optim.SGD)  # type: ignore[arg-type]
