@@ -18,7 +18,7 @@ from trainer.loop.counts import Counts, Position
 from trainer.loop.gradients import SameGradients
 from trainer.loop.graphs import Runner, Tensors, make_runner
 from trainer.loop.guard import Guard
-from trainer.loop.protocols import BatchLoader, check_loaders
+from trainer.loop.protocols import BatchLoader, checked_loaders
 from trainer.loop.ranks import current, running_statistics
 from trainer.loop.scaling import LossScaler
 from trainer.loop.settings import LoopSettings
@@ -77,7 +77,6 @@ class Learner(Counts):
         task: Task[Any] | None = None,
         run: RunDescription | None = None,
     ) -> None:
-        check_loaders(train_loader=train_loader, val_loader=val_loader)
         self.settings = settings or LoopSettings()
         self.callbacks = in_order(callbacks)
         self.device = self.settings.torch_device()
@@ -88,8 +87,7 @@ class Learner(Counts):
         self.optimizer = optimizer(self.model)
         self.loss_function = loss_function
         self.val_loss_function = val_loss_function or loss_function
-        self.train_loader = train_loader
-        self.val_loader = val_loader
+        self.train_loader, self.val_loader = checked_loaders(train_loader, val_loader)
         self.folder = folder
         self.classes = classes
         self.task = task or task_named(DEFAULT)

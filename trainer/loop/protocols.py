@@ -40,13 +40,14 @@ class BatchLoader(Protocol):
         """Return to the position that `state_dict` returned."""
 
 
-def check_loaders(**loaders: object) -> None:
-    """Check that loaders, given by the names of the arguments, are not those of PyTorch.
+def checked_loaders(train_loader: BatchLoader, val_loader: BatchLoader) -> tuple[BatchLoader, BatchLoader]:
+    """Return the loaders of a fit, after a check that they are not those of PyTorch.
 
     Raises:
-        UserError: names the first one that has not the methods of a `BatchLoader`.
+        UserError: one has not the methods of a `BatchLoader`.
     """
-    for name, loader in loaders.items():
+    for name, loader in (("train_loader", train_loader), ("val_loader", val_loader)):
         if not hasattr(loader, "batches_in"):
             allowed = "a loader of augment.make_loader; of a Dataset, make_loader(recipe, data='own', train=DATASET)"
             raise UserError(f"{name}: {type(loader).__name__} is not allowed. Allowed: {allowed}.")
+    return train_loader, val_loader

@@ -160,4 +160,4 @@ def test_what_is_no_callback_or_no_loader_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"^val_loader: DataLoader is not allowed\. Allowed: a loader of augment.make_loa"
     ):
-        Learner(tiny_model(), noise_loader(), batches, optimizer=torch.optim.SGD)  # type: ignore[arg-type]
+        Learner(tiny_model(), noise_loader(), batches, optimizer=lambda model: torch.optim.SGD(model.parameters()))
