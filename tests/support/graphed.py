@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any, cast
 
@@ -21,12 +22,29 @@ from torch import Tensor, nn
 from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import CancelStep
-from trainer.loop.graphs import DisturbedError, Runner, Tensors, UncapturableError
+from trainer.loop.graphs import ATTEMPTS, CudaBackend, DisturbedError, Runner, Tensors, UncapturableError
 from trainer.loop.learner import Learner
 from trainer.optim.schedule import one_cycle
 from trainer.tasks.losses import CrossEntropy
 
 CUDA = torch.device("cuda")
+
+
+def recorded(work: Callable[[], object]) -> Callable[[], None]:
+    """Record work on the GPU, which has run before; return a function that replays it.
+
+    It is recorded again if DALI frees a batch of an earlier test meanwhile.
+    """
+
+    def without_results() -> Tensors:
+        work()
+        return ()
+
+    backend = CudaBackend(CUDA)
+    for _ in range(ATTEMPTS):
+        with suppress(DisturbedError):
+            return backend.record(without_results, "step")[0]
+    raise AssertionError("every recording was disturbed")
 
 
 class FakeBackend:

@@ -6,6 +6,7 @@ import pytest
 import timm
 import torch
 from fakes import needs_gpu
+from graphed import recorded
 from torch import nn
 
 from augment.params import settings
@@ -194,10 +195,7 @@ def test_a_step_can_be_captured_on_the_gpu() -> None:
             step()
     torch.cuda.current_stream().wait_stream(side)
     expected = [p.grad.clone() for p in network.parameters() if p.grad is not None]
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    graph.replay()
+    recorded(step)()
     torch.cuda.synchronize()
     for p, grad in zip(network.parameters(), expected, strict=True):
         assert p.grad is not None
