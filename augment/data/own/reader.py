@@ -86,7 +86,7 @@ def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
     if not isinstance(items.sequence, list | tuple):
         logger.info(
             "%s has no `targets` that match its items: all %s items are read once, to determine them",
-            items.factory.name, f"{len(items):,}",
+            str(items.factory.name), f"{len(items):,}",  # text alone: the name of an object holds it
         )  # fmt: skip
     with progress_bar(quiet=len(items) <= _SHOWN_FROM) as progress:
         bar = progress.add_task(f"Reading {items.factory.name}", total=len(items))

@@ -1,6 +1,7 @@
 """The data that `make_loader` loads: splits, classes, changes, and what is refused."""
 
 import gc
+import logging
 import re
 import shutil
 import sys
@@ -93,7 +94,8 @@ def test_weights_that_balance_classes_are_for_the_loss_of_the_loop(recipe: Recip
     assert augment.make_loader(recipe, **CPU | given, balance="oversample").split.weights == ()
 
 
-def test_data_in_memory_are_released_with_their_loader(recipe: Recipe) -> None:
+def test_data_in_memory_are_released_with_their_loader(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)  # what is logged does not hold them either
     squares = Squares([0, 1, 2])
     there = weakref.ref(squares)
     augment.make_loader(recipe, "own", train=squares, **CPU)
