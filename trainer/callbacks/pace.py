@@ -11,7 +11,7 @@ from trainer.loop.callback import Callback
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
-# A pass without gradients, in comparison to one with them, until one was measured.
+# A pass without gradients, in comparison to one with them over as many images, until one was measured.
 _FORWARD = 1 / 3
 
 
@@ -34,6 +34,7 @@ class Pace(Callback):
         self._rate: float | None = None  # seconds for a unit of work
         self._begun = self._epoch_begun = self._measured = 0.0
         self._from: int | None = None  # batch of the pass at which measuring began
+        self._images = 0  # in a training batch, of all ranks
         self._validation: float | None = None  # seconds of the last pass
         self._overhead = 0.0  # seconds of the last epoch outside both passes
         self._validated = False
@@ -59,6 +60,7 @@ class Pace(Callback):
         now = monotonic()
         if self._from is None:
             self._begun, self._from = now, learner.position.batch
+            self._images = len(learner.batch.images) * learner.ranks.size
             if self._stage[0] != self._units[learner.epoch]:
                 self._stage = (self._units[learner.epoch], 0.0, 0.0)
             return
@@ -103,5 +105,7 @@ class Pace(Callback):
         passes -= self._validated and not over
         validation = self._validation
         if validation is None:
-            validation = learner.batches(learner.val_loader) * units * self._rate * _FORWARD
+            images = len(learner.run.val_files)  # whose batches may be larger than those of training
+            batches = images / self._images if images else learner.batches(learner.val_loader)
+            validation = batches * units * self._rate * _FORWARD
         return work * self._rate + passes * validation + (learner.epochs - epoch - 1 + over) * self._overhead

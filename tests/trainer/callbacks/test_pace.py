@@ -1,5 +1,7 @@
 """The remaining time of a fit, with a clock that stands still unless a batch is made."""
 
+from pathlib import Path
+
 import pytest
 from fakes import make_learner, on, raises
 
@@ -53,6 +55,13 @@ def test_what_is_left_after_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left[5] == pytest.approx(2 * epoch)
     assert left[11] == pytest.approx(epoch)
     assert left[-1] == 0
+
+
+def test_before_one_was_measured_a_validation_counts_by_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float | None] = []
+    fit(Clock(monkeypatch), left, run=RunDescription(val_files=[Path(f"{number}.png") for number in range(9)])).fit()
+    # Training batches have two images; how many the loader puts into one of validation does not matter.
+    assert left[1] == pytest.approx(14 + 3 * 4.5 * 2 / 3)
 
 
 def test_a_stage_with_larger_images_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
