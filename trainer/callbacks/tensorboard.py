@@ -25,7 +25,7 @@ class Tensorboard(Tracker):
     replays: ClassVar[bool] = True
     _writer: Any = field(default=None, init=False)
 
-    def start(self, run: TrackedRun) -> int:
+    def start(self, run: TrackedRun) -> None:
         """Begin an event file; that of a run which continues in its folder is written again from the start."""
         from torch.utils.tensorboard import SummaryWriter
 
@@ -38,7 +38,6 @@ class Tensorboard(Tracker):
         self._text("run", "".join(f"{name}: {_plain(text)}\n\n" for name, text in labels.items() if text))
         config = OmegaConf.to_yaml(dict(run.config))
         self._text("config", "".join(f"    {line}\n" for line in config.splitlines()))  # as code in Markdown
-        return -1
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Write values of epochs over epochs, running values over batches."""

@@ -82,7 +82,7 @@ class Tracker(Callback):
 
     Attributes:
         package: the package that it needs, which is also the extra that installs it.
-        replays: whether a resumed run starts an empty record, which gets all running values so far, too.
+        replays: whether a resumed run starts an empty record, which gets all epochs and running values so far.
         patience: seconds to wait, once the fit is over, until everything has been sent.
         checkpoint: whether best.pt is sent at the end.
     """
@@ -108,7 +108,8 @@ class Tracker(Callback):
         """Begin to track a run, or continue if it is a resumed one.
 
         Returns:
-            The last epoch that its record has, from 0; -1: none. Later ones that have ended are sent. None: unknown.
+            The last epoch in the record, from 0, or -1; those that have ended since then are sent. None: unknown, and
+            none is sent, unless the tracker `replays`.
         """
         raise NotImplementedError
 
@@ -216,9 +217,11 @@ class Tracker(Callback):
     def _start(
         self, run: TrackedRun, steps: Sequence[StepRow], rows: Sequence[tuple[Mapping[str, float], int]]
     ) -> None:
-        """Start, and send running values and rows of before, with the number of batches until then."""
+        """Start, and send what the record lacks: running values, and rows with the number of batches until then."""
         known = self.start(run)
         self._started = True
+        if self.replays:
+            known = -1
         for step in steps:
             self.log(_running(step), step.step)
         for row, batches in rows:

@@ -300,14 +300,18 @@ def test_a_run_folder_does_not_decide_where_trackers_send() -> None:
     }
 
 
-@pytest.mark.parametrize(("known", "missing"), [(-1, [0, 1]), (0, [1]), (1, []), (None, [])])
+@pytest.mark.parametrize(
+    ("known", "replays", "missing"),
+    [(-1, False, [0, 1]), (0, False, [1]), (1, False, []), (None, False, []), (None, True, [0, 1])],
+)
 def test_a_resumed_run_sends_the_epochs_that_its_record_lacks(
-    known: int | None, missing: list[int], monkeypatch: pytest.MonkeyPatch
+    known: int | None, replays: bool, missing: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process may have been killed before they were sent."""
     first = make_learner(Recorder(), Broken(at=""))
     first.fit()
     broken, sent = Broken(at=""), list[tuple[int | None, int]]()
+    monkeypatch.setattr(Broken, "replays", replays)
     monkeypatch.setattr(broken, "start", lambda run: known)
     monkeypatch.setattr(broken, "log", lambda values, step, epoch=None: sent.append((epoch, step)))
     second = make_learner(Recorder(), broken, epochs=3)
