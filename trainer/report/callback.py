@@ -45,11 +45,11 @@ class Report(Callback):
     _refresher: Refresher | None = field(default=None, init=False)
     _parameters: int = field(default=0, init=False)
     _read: Background[Record] | None = field(default=None, init=False)  # what does not change during the fit
-    _picture: Background[None] | None = field(default=None, init=False)
+    _batch: Background[None] | None = field(default=None, init=False)  # reads the image of the first batch
 
     def before_fit(self, learner: Learner) -> None:
         """Forget the fit before."""
-        self._refresher, self._read, self._picture = Refresher(REPORT_FILE), None, None
+        self._refresher, self._read, self._batch = Refresher(REPORT_FILE), None, None
         self._parameters = count_parameters(learner.model)
 
     def after_batch(self, learner: Learner) -> None:
@@ -71,16 +71,16 @@ class Report(Callback):
             refresher.start(partial(self._write, ending, rows, steps, left))
 
     def after_train(self, learner: Learner) -> None:
-        """Get the picture of the first batch ready in the background: it takes a third of the last report's time."""
-        if self._picture is None and learner.folder is not None and (learner.folder / BATCH).is_file():
-            self._picture = Background(partial(_read_picture, learner.folder / BATCH))
+        """Read the image of the first batch in the background, so that the end of the fit need not wait for it."""
+        if self._batch is None and learner.folder is not None and (learner.folder / BATCH).is_file():
+            self._batch = Background(partial(_read_image, learner.folder / BATCH))
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
         if self._refresher is not None:
             self._refresher.finish()
-        if self._picture is not None:
-            self._picture.drop()
+        if self._batch is not None:
+            self._batch.drop()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
             if self._read is not None:
                 self._read.drop()
@@ -123,8 +123,8 @@ class Report(Callback):
         return replace(read, task=learner.task, classes=learner.classes, parameters=self._parameters)
 
 
-def _read_picture(file: Path) -> None:
-    """Have the page remember the picture."""
+def _read_image(file: Path) -> None:
+    """Read an image of the page, which remembers it."""
     from trainer.report.images import inline_image
 
     inline_image(file)

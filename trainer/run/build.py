@@ -35,9 +35,9 @@ from trainer.run.config import Config
 from trainer.run.weights import start_from
 from trainer.tasks.registry import task_named
 
-# Validation on a GPU uses larger batches than training, up to this many times as large, as far as that helps. Without
-# gradients they take less memory than a training batch.
-_TIMES, _HELPS = 4, 256
+# On a GPU, a batch of validation is up to this many times as large as one of training, up to a number of images: small
+# batches leave the GPU waiting for Python, and without gradients these still take less memory than one of training.
+_VAL_TIMES, _VAL_IMAGES = 4, 256
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def make_loader(
     ranks = current()
     batch_size = config.fit.batch_size // ranks.size
     if plan.split == "val" and device.type == "cuda":
-        batch_size = max(batch_size, min(_TIMES * batch_size, _HELPS))
+        batch_size = max(batch_size, min(_VAL_TIMES * batch_size, _VAL_IMAGES))
     return Loader(
         plan,
         split,

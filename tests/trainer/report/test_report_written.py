@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_read_once_is_read_again(tmp_path: Path, monkeyp
     assert "finished" in Page((tmp_path / REPORT_FILE).read_text()).text
 
 
-def test_the_picture_of_the_first_batch_is_read_while_the_fit_runs(
+def test_the_image_of_the_first_batch_is_read_while_the_fit_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
