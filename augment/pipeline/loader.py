@@ -263,7 +263,7 @@ class Loader:
 
     @property
     def _is_spent(self) -> bool:
-        """Whether the next pass needs a new pipeline, although the last one is over."""
+        """Whether the last pass is over and the next one needs a new pipeline."""
         return self._consumed > 0 and not self._is_inside and (self._one_pass or self._pipeline is None)
 
     def _restart(self, epoch: int) -> None:

@@ -96,7 +96,7 @@ class StopSignals:
     def came(self) -> bool:
         """Whether a signal came while signals were held, here or in a context around this one.
 
-        So did one that raised where Python discards exceptions, such as in a destructor.
+        This includes signals that raised where Python discards exceptions, such as in a destructor.
         """
         return self.asked or (self._outer is not None and self._outer.asked)
 

@@ -195,7 +195,7 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     """Check callbacks and sort them by `order`.
 
     Raises:
-        UserError: one is no callback, or has an unknown event.
+        UserError: one is not a callback, or has an unknown event.
     """
     checked = list(callbacks)
     for callback in checked:

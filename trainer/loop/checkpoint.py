@@ -231,8 +231,8 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 class Snapshot(Generic[S]):
     """A copy of a state as it is now, which training does not change.
 
-    On a GPU with enough free memory the copy is made there, which takes a hundredth of the time of a copy to the host;
-    another thread can make that one while training continues.
+    On a GPU with enough free memory, the copy is made there, in a tenth of the time that a copy to the host takes.
+    Another thread can then bring it to the host while training continues.
 
     Args:
         state: the state.
@@ -250,9 +250,9 @@ class Snapshot(Generic[S]):
             self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def to_host(self) -> S:
-        """Return the state in the host's memory and release the copy; in any thread, and once.
+        """Return the state in the host's memory and release the copy. Call it once, in any thread.
 
-        A copy on a GPU waits for no work that began after it.
+        On a GPU, it waits for no work that was begun after the copy was made.
         """
         import torch
 
@@ -278,7 +278,7 @@ def _on_device(tensor: Tensor) -> Tensor:
 
 
 def _mapped(state: S, change: Callable[[Tensor], Tensor]) -> S:
-    return type(state)(**{name: _copied(value, change) for name, value in vars(state).items()})
+    return type(state)(**_copied(vars(state), change))
 
 
 def _copied(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -57,7 +57,7 @@ class Learner(Counts):
         ranks: the processes that train the model together; see `trainer.loop.ranks`.
 
     Raises:
-        UserError: a loader or a callback is none, or a callback has an unknown event.
+        UserError: a loader or callback is of another type, or a callback has an unknown event.
     """
 
     def __init__(

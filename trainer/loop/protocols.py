@@ -41,10 +41,10 @@ class BatchLoader(Protocol):
 
 
 def checked_loaders(train_loader: BatchLoader, val_loader: BatchLoader) -> tuple[BatchLoader, BatchLoader]:
-    """Return the loaders of a fit, after a check that they are not those of PyTorch.
+    """Return the loaders of a fit, having checked that none is a `DataLoader` of PyTorch.
 
     Raises:
-        UserError: one has not the methods of a `BatchLoader`.
+        UserError: one lacks the methods of a `BatchLoader`.
     """
     for name, loader in (("train_loader", train_loader), ("val_loader", val_loader)):
         if not hasattr(loader, "batches_in"):
