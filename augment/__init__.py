@@ -10,6 +10,7 @@ Importing this package imports neither PyTorch nor DALI. Plugins import what the
 """
 
 import logging
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -62,6 +63,11 @@ __all__ = [
     "source",
     "torch_op",
 ]
+
+# Without it, small images of uneven size, and what else is small and brought to a GPU, can arrive there wrong: DALI may
+# free the pinned buffer that it copies them from before the copy has ended. tests/support/dali_staging_program.py shows
+# it with DALI alone. It must be set before DALI is used.
+os.environ.setdefault("DALI_RESTRICT_PINNED_MEM", "1")
 
 # Where each name is declared, for `__getattr__`.
 _MODULES = {

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 import torch
+from nvidia.dali import backend
 from torch import distributed as dist
 
 from augment.data.sources import SOURCES
@@ -96,4 +97,9 @@ def torch_device(name: torch.device | str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= seen:
         count, gpus = (amount(seen, "GPU") if seen else "no GPU"), (f", cuda:{number}" for number in range(seen))
         raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: cpu{''.join(gpus)}.")
+    if device.type == "cuda" and not backend.RestrictPinnedMemUsage():  # type: ignore[attr-defined]
+        logger.warning(
+            "small images can arrive wrong on a busy GPU, as DALI was used before augment was imported, or "
+            "DALI_RESTRICT_PINNED_MEM=0; import augment first (docs/reliability.md)"
+        )
     return torch.device("cuda", torch.cuda.current_device()) if str(name) == "cuda" else device
