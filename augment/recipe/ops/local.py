@@ -208,7 +208,7 @@ def equalize(images: Node, dali: "Dali") -> Node:
     clip_limit=Number(default=2.0, within=(0, 100), above=0, doc="limit of the contrast gain"),
 )
 def clahe(images: Node, dali: "Dali", tiles: int, clip_limit: float) -> Node:
-    """Equalize the luma of each tile with limited contrast (CLAHE, Zuiderveld 1994)."""
+    """Equalize the LAB lightness of each tile with limited contrast (CLAHE, Zuiderveld 1994), as OpenCV does."""
     return dali.fn.clahe(images, tiles_x=tiles, tiles_y=tiles, clip_limit=clip_limit)
 
 
