@@ -24,16 +24,18 @@ from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 
-AT_ONCE = 10
+AT_ONCE = 12
 SAMPLES, BATCH, EPOCHS, CALLS = 96, 16, 2, 4
 
-# All of them end with images of this side. The second brings the kernels of some samples to the GPU.
+# Each process has one of them. All end with images of this side; the second brings kernels of some samples to the GPU.
 SIZE = 16
 STEPS: list[dict[str, Any]] = [
     {"resize": {}, "brightness": {"factor_range": [0.3, 1.0]}},
     {"resize": {}, "motion_blur": {"p": 0.5}},
     {"random_resized_crop": {"area_range": [0.5, 1.0]}, "rotate": {"p": 0.5}, "invert": {"p": 0.5}},
 ]
+
+Batch = tuple[str, list[int], torch.Tensor]  # what made it, indices, and images, (N, 3, SIZE, SIZE) in levels
 
 # The largest difference, in levels, between an image of the CPU and one of the GPU that is only rounding.
 ROUNDING = 4
@@ -47,41 +49,36 @@ def small_images() -> list[np.ndarray]:
     return [(30 + 2 * level + pixels).astype(np.uint8) for level, pixels in enumerate(noise)]
 
 
-def batches_of(device: str) -> list[tuple[str, list[int], torch.Tensor]]:
-    """Return the indices and the images of each batch, (N, 3, SIZE, SIZE) in levels, with what made it."""
+def batches_of(number: int, device: str) -> list[Batch]:
+    """Return the batches of a loader and of a transform, with the steps of that number."""
     images = small_images()
-    files = tuple(MemoryImage(str(number), pixels) for number, pixels in enumerate(images))
-    split = Split(files, tuple(number % 3 for number in range(SAMPLES)))
-    placement = Placement("gpu" if device == "cuda" else "cpu", prefetch=4)
-    made = []
-    for number, steps in enumerate(STEPS):
-        aug = {"size": SIZE, "mean": [0, 0, 0], "std": [1, 1, 1], "train": steps}
-        loader = Loader(
-            build_plan(parse_aug(aug), "train"),
-            split,
-            batch_size=BATCH,
-            seed=number,
-            device=torch.device(device),
-            classes=("a", "b", "c"),
-            placement=placement,
-        )
-        # Nothing waits for the GPU before the last batch.
-        for _ in range(EPOCHS):
-            made += [(f"loader {number}", batch.indices, batch.images) for batch in loader]
-        transform = Transform(load_recipe(aug), device=device, seed=number)
-        for call in range(CALLS):
-            chosen = range(call * BATCH // 2, call * BATCH // 2 + BATCH)
-            made.append((f"transform {number}", torch.tensor(chosen), transform([images[index] for index in chosen])))
+    files = tuple(MemoryImage(str(index), pixels) for index, pixels in enumerate(images))
+    aug = {"size": SIZE, "mean": [0, 0, 0], "std": [1, 1, 1], "train": STEPS[number]}
+    loader = Loader(
+        build_plan(parse_aug(aug), "train"),
+        Split(files, tuple(index % 3 for index in range(SAMPLES))),
+        batch_size=BATCH,
+        seed=number,
+        device=torch.device(device),
+        classes=("a", "b", "c"),
+        placement=Placement("gpu" if device == "cuda" else "cpu", prefetch=4),
+    )
+    # Nothing waits for the GPU before the last batch.
+    made = [(f"loader {number}", batch.indices, batch.images) for _ in range(EPOCHS) for batch in loader]
+    transform = Transform(load_recipe(aug), device=device, seed=number)
+    for call in range(CALLS):
+        chosen = range(call * BATCH // 2, call * BATCH // 2 + BATCH)
+        made.append((f"transform {number}", torch.tensor(chosen), transform([images[index] for index in chosen])))
     return [(what, indices.tolist(), pixels.float().cpu() * 255) for what, indices, pixels in made]
 
 
-def compare(wanted: list[tuple[str, list[int], torch.Tensor]]) -> int:
+def compare(number: int, wanted: list[Batch]) -> int:
     """Print what arrives wrong on a GPU that copies all the while, and return how much."""
     ended = threading.Event()
     copying = threading.Thread(target=copy_all_the_while, args=(ended,))
     copying.start()
     try:
-        found = batches_of("cuda")
+        found = batches_of(number, "cuda")
     finally:
         ended.set()
         copying.join()
@@ -130,7 +127,7 @@ def main(processes: int) -> int:
     """Run the processes, and return 1 if something arrived wrong."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "wanted"
-        forked(lambda: bool(file.write_bytes(pickle.dumps(batches_of("cpu")))) - 1)
+        forked(lambda: file.write_bytes(pickle.dumps([batches_of(n, "cpu") for n in range(len(STEPS))])) and 0)
         os.wait()
         wanted = pickle.loads(file.read_bytes())
     torch.set_num_threads(1)
@@ -139,7 +136,8 @@ def main(processes: int) -> int:
     running: set[int] = set()
     while len(codes) < processes:
         while len(running) < AT_ONCE and len(codes) + len(running) < processes:
-            running.add(forked(compare, wanted))
+            number = (len(codes) + len(running)) % len(STEPS)
+            running.add(forked(compare, number, wanted[number]))
         ended, status = os.wait()
         if ended in running:
             running.discard(ended)
