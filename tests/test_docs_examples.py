@@ -37,7 +37,8 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks
 from trainer.cli.main import main as train
 from trainer.loop.callback import RunDescription
-from trainer.run.config import identity, parse_config
+from trainer.run.config import parse_config
+from trainer.run.identity import identity
 from trainer.tasks.registry import known_tasks
 from trainer.tools.reference import help_text
 

@@ -60,8 +60,9 @@ def diff_steps(old: tuple[Step, ...], new: tuple[Step, ...]) -> list[Change]:
 
 
 def diff_views(old: Views, new: Views) -> list[Change]:
-    """Return the differences between views by name: their settings and steps."""
+    """Return the differences between views by name: their settings, steps and order."""
     before, after = ({view.name: view for view in views.named} for views in (old, new))
+    moved = _moved(list(before), list(after))
     changes = []
     for name in dict.fromkeys([*before, *after]):
         path = f"views.{name}"
@@ -70,6 +71,8 @@ def diff_views(old: Views, new: Views) -> list[Change]:
             continue
         if name not in before:
             changes.append(Change("added", path, ""))
+        if name in moved:
+            changes.append(Change("moved", path, moved[name]))
         was, now = before.get(name, View()), after[name]
         changes += [
             Change("changed", f"{path}.{setting}", _arrow(param, getattr(was, setting), getattr(now, setting)))
@@ -85,16 +88,22 @@ def _diff_steps(old: Mapping[str, Plain], new: Mapping[str, Plain], prefix: str)
     for key in old:
         if key not in kept:
             yield from _whole("removed", prefix + key, old[key])
-    unmoved = _longest_in_order([key for key in old if key in kept], kept)
-    previous = ""
+    moved = _moved([key for key in old if key in kept], list(new))
     for key in new:
         if key not in kept:
             yield from _whole("added", prefix + key, new[key])
         else:
-            if key not in unmoved:
-                yield Change("moved", prefix + key, f"now after {previous}" if previous else "now the first")
+            if key in moved:
+                yield Change("moved", prefix + key, moved[key])
             yield from _diff_values(old[key], new[key], prefix + key)
-        previous = key
+
+
+def _moved(old: Sequence[str], new: Sequence[str]) -> dict[str, str]:
+    """Return the new position of each key that has moved."""
+    kept = [key for key in new if key in old]
+    unmoved = _longest_in_order([key for key in old if key in kept], kept)
+    before = dict(zip(new, ["", *new], strict=False))
+    return {key: f"now after {before[key]}" if before[key] else "now the first" for key in kept if key not in unmoved}
 
 
 def _whole(kind: ChangeKind, name: str, step: Plain) -> Iterator[Change]:

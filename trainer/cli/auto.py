@@ -10,8 +10,9 @@ from augment.cli.overrides import key_of, parse
 from augment.support.errors import UserError
 from augment.support.files import shown
 from trainer.loop.checkpoint import LAST
-from trainer.run.config import CONFIG_FILE, Config, identity, load_config, parse_config
+from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.folder import named_folder, reserve, user_of
+from trainer.run.identity import identity, identity_text
 from trainer.run.overrides import AUTO
 from trainer.run.summary import Summary, read_summary
 
@@ -27,7 +28,7 @@ def resume_auto(
 ) -> tuple[list[str], Summary | None]:
     """Find the run that `fit.resume=auto` stands for.
 
-    Runs of the same configuration are those of the same `trainer.run.config.identity`. The newest decides: one
+    Runs of the same configuration are those of the same `trainer.run.identity.identity`. The newest decides: one
     that finished is not repeated, one that left a checkpoint is resumed, one without any is ignored. If the command
     line names the folder of the run, only this one is looked at, and the run continues or starts again there.
 
@@ -93,6 +94,6 @@ def _is_same(config: Config, run: Path) -> bool:
         one, other = identity(load_config(run)), identity(config)
         if one["fit"].get("auto_batch_size") and other["fit"]["auto_batch_size"]:
             one["fit"]["batch_size"] = other["fit"]["batch_size"]  # the run has the one that it found
-        return one == other
+        return identity_text(one) == identity_text(other)
     except UserError:  # not a configuration that can be read
         return False

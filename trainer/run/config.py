@@ -234,30 +234,6 @@ def config_text(config: Config) -> str:
     return OmegaConf.to_yaml(as_written(config.resolved))
 
 
-def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the resolved configuration without what changes no result: `fit.resume`, `fit.gpus`, `run` and trackers.
-
-    Two configurations are the same if these values are equal, also as JSON with sorted keys: where the order of keys
-    counts, among steps and stages, mappings become lists of pairs.
-
-    Args:
-        config: the configuration, or its plain values as `load_config` reads them from a run's folder.
-    """
-    plain = as_written(config.resolved if isinstance(config, Config) else config)
-    known = known_callbacks()
-
-    def section(name: str) -> dict[str, Any]:
-        return dict(plain[name]) if isinstance(plain.get(name), Mapping) else {}
-
-    fit = {name: value for name, value in section("fit").items() if name not in ("resume", "gpus")}
-    trackers = {name for name in section("callbacks") if name in known and known[name].tracks}
-    return {name: value for name, value in plain.items() if name != "run"} | {
-        "aug": {name: _pairs(value) if name in ("train", "val") else value for name, value in section("aug").items()},
-        "fit": fit | {"stages": _pairs(fit.get("stages"))},
-        "callbacks": {name: value for name, value in section("callbacks").items() if name not in trackers},
-    }
-
-
 def config_file(folder: Path) -> Path:
     """Return the file with the configuration of a run.
 
@@ -317,12 +293,6 @@ def left_out_of(folder: Path) -> LeftOut | None:
 
 def _name_of(settings: object, registry: Mapping[str, type]) -> str:
     return next(name for name, cls in registry.items() if type(settings) is cls)
-
-
-def _pairs(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return [[name, _pairs(inner)] for name, inner in value.items()]
-    return [_pairs(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _plain(section: Any) -> dict[str, Any]:

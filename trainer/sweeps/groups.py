@@ -9,7 +9,7 @@ from statistics import mean
 
 from augment.support.nested import leaves, section_of
 from augment.support.text import list_some
-from trainer.run.config import identity
+from trainer.run.identity import identity, identity_text
 from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Run
 from trainer.sweeps.verdict import Key, Metric, Replicates, resolution_of
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
@@ -204,15 +204,11 @@ def value_of(run: Run, key: str) -> str:
 
 def _identity(run: Run) -> str:
     if not run.config:
-        return json.dumps(sorted(_counted(run.overrides)))
+        return json.dumps(_counted(run.overrides))
     plain = identity(run.config)
     plain.pop(SEED, None)
-    if isinstance(plain.get("data"), Mapping):
-        plain["data"] = {name: value for name, value in plain["data"].items() if name != "fold"}
-    try:
-        return json.dumps(plain, sort_keys=True, default=str)
-    except (TypeError, ValueError):  # keys of several types, in a damaged file
-        return repr(plain)
+    plain["data"].pop("fold", None)
+    return identity_text(plain)
 
 
 def _counted(overrides: Iterable[str]) -> list[str]:

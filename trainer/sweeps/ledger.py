@@ -9,8 +9,9 @@ from pathlib import Path
 from augment.support.errors import UserError, first_line
 from augment.support.files import read_some, shown, write_json
 from trainer.loop.checkpoint import LAST
-from trainer.run.config import Config, identity
+from trainer.run.config import Config
 from trainer.run.folder import user_of
+from trainer.run.identity import identity, identity_text
 from trainer.run.summary import SUMMARY_FILE, read_summary
 from trainer.sweeps.lease import Lease, claim, holder_of
 from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, JOB_FILE, PLANNED, PRUNED, RUNNING
@@ -96,7 +97,7 @@ class Job:
 
 def job_id(config: Config) -> str:
     """Return ten hexadecimal digits that tell apart configurations with different results, see `identity`."""
-    return sha256(json.dumps(identity(config), sort_keys=True, default=str).encode()).hexdigest()[:10]
+    return sha256(identity_text(identity(config)).encode()).hexdigest()[:10]
 
 
 def plan_jobs(

@@ -11,7 +11,8 @@ from augment.params import parse_settings
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.text import list_some
-from trainer.run.config import Config, identity
+from trainer.run.config import Config
+from trainer.run.identity import identity
 from trainer.run.jobs import check_jobs
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.groups import flat
@@ -116,8 +117,11 @@ def begin(plan: Plan) -> None:
     folder, now = shown(plan.search.folder), _settings(plan.base)
     with plan.search.locked() as study:
         before = study.user_attrs.get(_BASE, now)
-        if changed := [key for key in (now | before) if now.get(key) != before.get(key)]:
-            texts = (f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed)
+        changed = [key for key in (now | before) if now.get(key) != before.get(key)]
+        texts = [f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed]
+        if not changed and _of_recipe(now) != _of_recipe(before):
+            texts = ["aug: steps or views in another order"]
+        if texts:
             raise UserError(
                 f"{list_some(texts, 3, '; ')}: not the configuration of the search in {folder}. Allowed: the same; or "
                 "another hydra.sweep.dir."
@@ -131,5 +135,9 @@ def begin(plan: Plan) -> None:
 
 
 def _settings(config: Config) -> dict[str, str]:
-    """Return what may change a result, as texts by their key paths."""
+    """Return what may change a result, as texts by their key paths; those of steps and views in their order."""
     return flat(identity(config) | {"aug": config.resolved["aug"]})
+
+
+def _of_recipe(settings: Mapping[str, str]) -> list[str]:
+    return [key for key in settings if key.startswith("aug.")]

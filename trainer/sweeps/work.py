@@ -197,7 +197,7 @@ class Worker:
         if job_id(config) != job.id:
             raise UserError(
                 f"{shown(job.folder)}: its configuration has changed since the sweep was planned (now "
-                f"{job_id(config)}): a file of conf/ or a default is different. Allowed: a new sweep."
+                f"{job_id(config)}): a file of conf/, a default or the version is different. Allowed: a new sweep."
             )
         return config
 

@@ -158,3 +158,6 @@ def test_views_by_name_are_compared_by_name() -> None:
         "+ views.small.flip  p 0.5  direction horizontal",
         "+ views.small.gaussian_blur  p 1  sigma 0.1..2 px",
     ]
+    swapped = parse_aug({"train": train, "views": {"second": {}, "first": {}}}).views
+    plain = parse_aug({"train": train, "views": {"first": {}, "second": {}}}).views
+    assert list(map(str, diff_views(plain, swapped))) == ["> views.first  now after second"]

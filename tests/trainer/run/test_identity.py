@@ -1,0 +1,87 @@
+"""Which configurations are the same: those that make the same run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from runs import config_of
+
+from trainer.run.identity import identity, identity_text
+
+STEPS: dict[str, Any] = {"rotate": {}, "flip": {}}
+VIEWS: dict[str, Any] = {"strong": {"steps": {"invert": {}, "solarize": {}}}, "weak": {}}
+OWN: dict[str, Any] = {"source": "own", "train": "mine.Photos", "val": "mine.Photos"}
+CLASSES: dict[str, Any] = {"cat": 0, "dog": 1}
+
+
+def backwards(values: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(reversed(values.items()))
+
+
+def text_of(given: Mapping[str, Any]) -> str:
+    return identity_text(identity(config_of(**given)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"fit": {"resume": "outputs/run"}}, True),
+        ({"run": {"name": "other", "tags": ["b"]}}, True),
+        ({"callbacks": {"wandb": {"project": "birds"}, "ema": {}}}, True),
+        ({"callbacks": {"wandb": {}}}, False),
+        ({"fit": {"lr": 0.5}}, False),
+        ({"seed": 1}, False),
+        ({"data": {"source": "sample", "dir": "elsewhere"}}, False),
+    ],
+    ids=str,
+)
+def test_what_makes_a_configuration_another_one(changed: dict[str, Any], same: bool) -> None:
+    kept = {"callbacks": {"ema": {}}, "aug": {"train": STEPS}}
+    assert (text_of(kept) == text_of(kept | changed)) is same
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"aug": {"train": STEPS}}, {"aug": {"train": backwards(STEPS)}}, False),
+        ({"aug": {"val": STEPS}}, {"aug": {"val": backwards(STEPS)}}, False),
+        *(
+            ({"aug": {"train": {op: {"steps": STEPS}}}}, {"aug": {"train": {op: {"steps": backwards(STEPS)}}}}, False)
+            for op in ("one_of", "some_of")
+        ),
+        ({"aug": {"views": VIEWS}}, {"aug": {"views": backwards(VIEWS)}}, False),
+        (
+            {"aug": {"views": VIEWS}},
+            {"aug": {"views": VIEWS | {"strong": {"steps": backwards(VIEWS["strong"]["steps"])}}}},
+            False,
+        ),
+        ({"aug": {"views": {"count": 2, "crop": "same"}}}, {"aug": {"views": {"crop": "same", "count": 2}}}, True),
+        ({"aug": {"train": {}, "size": 64}}, {"aug": {"size": 64, "train": {}}}, True),
+        (
+            {"fit": {"stages": {"a": {"epochs": 2, "size": 32}, "b": {}}}},
+            {"fit": {"stages": {"b": {}, "a": {"size": 32, "epochs": 2}}}},
+            False,
+        ),
+        ({"fit": {"optimizer_options": {"a": 1, "b": 2}}}, {"fit": {"optimizer_options": {"b": 2, "a": 1}}}, True),
+        (  # arguments go by name; what one of them holds may be enumerated
+            {"data": OWN | {"options": {"a": 1, "classes": CLASSES}}},
+            {"data": OWN | {"options": {"classes": CLASSES, "a": 1}}},
+            True,
+        ),
+        (
+            {"data": OWN | {"options": {"classes": CLASSES}}},
+            {"data": OWN | {"options": {"classes": backwards(CLASSES)}}},
+            False,
+        ),
+        ({"callbacks": {"ema": {}, "grad_clip": {}}}, {"callbacks": {"grad_clip": {}, "ema": {}}}, True),
+    ],
+    ids=str,
+)
+def test_order_counts_where_it_changes_results(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
+    assert (text_of(one) == text_of(other)) is same
+
+
+def test_the_order_of_callbacks_of_plugins_counts() -> None:
+    """They run in the order in which they were given."""
+    one, other = {"callbacks": {"mine": {}, "yours": {}}}, {"callbacks": {"yours": {}, "mine": {}}}
+    assert identity_text(identity(one)) != identity_text(identity(other))

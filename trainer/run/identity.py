@@ -1,0 +1,70 @@
+"""What makes two configurations the same: the one form that everything compares which tells configurations apart."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from augment.support.nested import section_of
+from augment.support.secrets import as_written
+from trainer.callbacks.registry import known_callbacks
+from trainer.run.config import Config
+
+
+def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resolved configuration without what changes no result: `fit.resume`, `fit.gpus`, `run` and trackers.
+
+    Two configurations are the same if `identity_text` of these values is. Where the order of keys counts, mappings
+    become lists of pairs: steps, views, stages, and what is nested in arguments of other code, which may look at it.
+    Built-in callbacks have an order of their own.
+
+    Args:
+        config: the configuration, or its plain values as `load_config` reads them from a run's folder.
+    """
+    plain = as_written(config.resolved if isinstance(config, Config) else config)
+    known = known_callbacks()
+    aug, fit = section_of(plain, "aug"), section_of(plain, "fit")
+    callbacks = {
+        name: value
+        for name, value in section_of(plain, "callbacks").items()
+        if name not in known or not known[name].tracks
+    }
+    own = [name for name in callbacks if name not in known or not known[name].__module__.startswith("trainer.")]
+    fit = {name: value for name, value in fit.items() if name not in ("resume", "gpus")}
+    return (
+        {name: value for name, value in plain.items() if name != "run"}
+        | {
+            "data": _with_arguments(section_of(plain, "data")),
+            "aug": {name: _pairs(value) if _is_ordered(name, value) else value for name, value in aug.items()},
+            "fit": _with_arguments(fit) | {"stages": _pairs(fit.get("stages"))},
+            "callbacks": callbacks,
+        }
+        | ({"own_callbacks": own} if len(own) > 1 else {})
+    )
+
+
+def identity_text(values: Mapping[str, Any]) -> str:
+    """Return what `identity` returned, or a part of it, as a text that is the same for the same configuration."""
+    try:
+        return json.dumps(values, sort_keys=True, default=str)
+    except (TypeError, ValueError):  # keys of several types, in a damaged file
+        return repr(values)
+
+
+def _is_ordered(name: str, value: Any) -> bool:
+    """Whether a part of a recipe is a mapping whose order counts: steps, or views by name."""
+    by_name = isinstance(value, Mapping) and any(isinstance(view, Mapping) for view in value.values())
+    return name in ("train", "val") or (name == "views" and by_name)
+
+
+def _with_arguments(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section in whose mappings of arguments the order counts below the names of the arguments."""
+    return {
+        name: {key: _pairs(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+        for name, value in section.items()
+    }
+
+
+def _pairs(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return [[name, _pairs(inner)] for name, inner in value.items()]
+    return [_pairs(inner) for inner in value] if isinstance(value, list) else value
