@@ -64,12 +64,20 @@ class Replicates:
     @property
     def samples(self) -> tuple[float, ...]:
         """What counts as a sample: the scores, or the means of folds with several scores, which resemble each other."""
-        return _samples(self.scores)
+        return tuple(self.by_sample.values())
+
+    @property
+    def by_sample(self) -> Mapping[Key, float]:
+        """The samples by what they are of, a seed or a fold."""
+        of_fold: defaultdict[str, list[float]] = defaultdict(list)
+        for (_, fold), score in self.scores.items():
+            of_fold[fold].append(score)
+        return {("", fold): mean(some) for fold, some in of_fold.items()} if len(of_fold) > 1 else self.scores
 
     @property
     def unit(self) -> str:
         """What a sample is."""
-        return _unit(self.scores)
+        return "fold" if len({fold for _, fold in self.scores}) > 1 else "seed"
 
     @property
     def mean(self) -> float:
@@ -210,23 +218,21 @@ def compare(
 def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Difference | None:
     """Return the difference to a baseline, by Student's t of the pairs or Welch's of both sides; see `compare`.
 
-    Scores of the same seed and fold are paired if more than half of the smaller side has a partner.
+    Samples are paired if each has a partner. Otherwise all count without pairs, which is careful where some seeds are
+    shared: what they have in common makes the difference of the means vary less than is assumed.
     """
     from scipy.special import stdtr, stdtrit  # takes a while
 
-    shared = [key for key in other.scores if key in baseline.scores]
-    if paired := 1 < len(shared) > min(len(other.scores), len(baseline.scores)) / 2:
-        pairs = _samples({key: other.scores[key] - baseline.scores[key] for key in shared})
-        value, counts, unit, freedom = mean(pairs), (len(pairs), len(pairs)), _unit(shared), 1.0
-        spread = _spread(pairs)
-        error, degrees = spread / math.sqrt(len(pairs)), len(pairs) - 1.0
+    ours, theirs = other.by_sample, baseline.by_sample
+    counts = len(ours), len(theirs)
+    if min(counts) < 2:
+        return None
+    value, unit = other.mean - baseline.mean, other.unit if other.unit == baseline.unit else "run"
+    if paired := ours.keys() == theirs.keys():
+        spread = _spread([score - theirs[key] for key, score in ours.items()])
+        error, degrees, freedom = spread / math.sqrt(counts[0]), counts[0] - 1.0, 1.0
     else:
-        sides = other.samples, baseline.samples
-        counts = len(sides[0]), len(sides[1])
-        if min(counts) < 2:
-            return None
-        value, unit = mean(sides[0]) - mean(sides[1]), other.unit if other.unit == baseline.unit else "run"
-        one, two = (_spread(side) ** 2 for side in sides)
+        one, two = (_spread(side.samples) ** 2 for side in (other, baseline))
         spread = math.sqrt(one + two)
         error = math.sqrt(one / counts[0] + two / counts[1])
         if spread:
@@ -275,17 +281,6 @@ def _power(seen: Difference, count: int, detect: float, level: float) -> float:
     if shift > 3 * critical + 10:
         return 1.0  # to many digits; scipy may return NaN
     return 1 - float(nctdtr(degrees, shift, critical))
-
-
-def _unit(keys: Iterable[Key]) -> str:
-    return "fold" if len({fold for _, fold in keys}) > 1 else "seed"
-
-
-def _samples(scores: Mapping[Key, float]) -> tuple[float, ...]:
-    of_fold: defaultdict[str, list[float]] = defaultdict(list)
-    for (_, fold), score in scores.items():
-        of_fold[fold].append(score)
-    return tuple(map(mean, of_fold.values())) if len(of_fold) > 1 else tuple(scores.values())
 
 
 def _spread(samples: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind, ttest_rel
+from simulated_verdicts import NOISES, false_verdicts
 
 from trainer.sweeps.verdict import (
     MANY,
@@ -120,6 +121,32 @@ def test_differences_are_those_of_scipy() -> None:
         assert not found.paired
         assert found.p == pytest.approx(welch.pvalue)
         assert found.interval == pytest.approx(tuple(welch.confidence_interval()))
+
+
+def test_partly_shared_seeds_drop_no_run() -> None:
+    """The three seeds in common say the opposite of the means."""
+    base, other = seeds("b", 0.900, 0.902, 0.950, 0.951, 0.952), seeds("o", 0.940, 0.942, 0.941, 0.990, 0.992, start=2)
+    found = difference(base, other, ACCURACY)
+    assert found is not None
+    assert (found.mean, found.counts, found.paired) == (pytest.approx(other.mean - base.mean), (5, 5), False)
+    assert said(base, other)[0].startswith("no difference beyond chance (+3.0 points")
+    more = difference(seeds("b", 0.90, 0.91, 0.92, 0.80), seeds("o", 0.91, 0.92, 0.93), ACCURACY)
+    assert more is not None
+    assert (more.mean, more.counts, more.paired) == (pytest.approx(0.0375), (3, 4), False)
+
+
+@pytest.mark.parametrize(("counts", "shared"), [((5, 5), 2), ((5, 5), 4), ((6, 3), 3)])
+def test_verdicts_on_partly_shared_seeds_are_rarely_false(counts: tuple[int, int], shared: int) -> None:
+    """docs/sweeps.md has the figures of a longer simulation."""
+    assert false_verdicts(NOISES["normal, 0"], counts, shared, correlation=0.5, samples=400) <= 0.06
+
+
+def test_folds_are_paired_whatever_their_seeds() -> None:
+    base = folds("b", 0.5, 0.6, 0.7, 0.8, 0.6, 0.6)
+    one_seed = Replicates("o", {("0", str(fold)): score for fold, score in enumerate((0.65, 0.75, 0.65))})
+    found, expected = difference(base, one_seed, ACCURACY), ttest_rel([0.65, 0.75, 0.65], [0.55, 0.75, 0.6])
+    assert found is not None
+    assert (found.paired, found.p) == (True, pytest.approx(expected.pvalue))
 
 
 def test_seeds_of_a_fold_count_as_one() -> None:
