@@ -1,6 +1,5 @@
 """Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,7 +35,7 @@ from trainer.sweeps.study import (
 )  # fmt: skip
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import score
-from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, time_left
+from trainer.sweeps.work import Worker, time_left
 from trainer.tasks.registry import range_of
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
@@ -122,11 +121,7 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
         while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
             jobs.append(job)
         if not jobs and not (jobs := _begun(plan, others=True)):
-            if not _just_begun(plan):
-                return
-            worker.signals.check(NO_FURTHER_JOB)
-            time.sleep(POLL)
-            continue
+            return
         launcher.run_until_one_ends(jobs, worker)
 
 
@@ -140,17 +135,17 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
                 return None
             trial = ask(plan.search, study)
             chosen = suggest_from(trial, plan.space)
-        overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
-        try:
-            (config,) = check_jobs([overrides], config_name=plan.config_name)
-        except UserError as error:
-            text = f"trial {trial.number} is not possible: {describe_error(error)}"
-            worker.console.print(text, style="red", markup=False, soft_wrap=True)
-            set_job(trial, "none")  # it counts
-            study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)  # by another process
-            continue
-        (job,) = plan_jobs(plan.search.folder, [(config, overrides)], plan.fixed, trial=trial.number)
-        set_job(trial, job.id)
+            overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
+            try:
+                (config,) = check_jobs([overrides], config_name=plan.config_name)
+            except UserError as error:
+                text = f"trial {trial.number} is not possible: {describe_error(error)}"
+                worker.console.print(text, style="red", markup=False, soft_wrap=True)
+                set_job(trial, "none")  # it counts
+                study.tell(trial, state=TrialState.FAIL)
+                continue
+            (job,) = plan_jobs(plan.search.folder, [(config, overrides)], plan.fixed, trial=trial.number)
+            set_job(trial, job.id)
         worker.configs[job.id] = config
         return job
 
@@ -165,11 +160,6 @@ def _begun(plan: Plan, *, others: bool = False) -> list[Job]:
         if (name := job_of(trial)) in known
     ]
     return [job for job in jobs if others or job.status() != RUNNING]
-
-
-def _just_begun(plan: Plan) -> bool:
-    """Return whether another process has asked for a trial whose job it has not planned yet."""
-    return any(trial.state == TrialState.RUNNING and job_of(trial) is None for trial in counted(plan.search.study()))
 
 
 def _tell(plan: Plan) -> None:

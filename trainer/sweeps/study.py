@@ -2,13 +2,12 @@
 
 import fcntl
 import os
-import time
 import warnings
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import optuna
@@ -16,12 +15,13 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
+from augment.support.seeds import derive_seed
 from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
 from trainer.tasks.registry import smaller_is_better
 
@@ -30,31 +30,59 @@ STUDY = "search"
 _LOCK_FILE = ".study.lock"
 _JOB, _REPEATS, _METRICS = "job", "repeats", "metrics"
 
-# Seconds after which a trial without a job is one of a process that was killed in between. The clock may be set back.
-# Start times have no zone; those of other hosts, or of summer, differ by multiples of a quarter of an hour.
-_STALE, _QUARTER = 60.0, 900.0
 
+class _JournalLock:
+    """Lets one process at a time append to a journal; whatever a process left unfinished there is dropped first.
 
-class _Journal(JournalFileBackend):
-    """A journal whose last line may have been cut short by a full disk or a power failure."""
+    Optuna's own locks are files, which stay behind when a process is killed.
+    """
 
     def __init__(self, file: Path) -> None:
-        self._file, self._access = file, JournalFileSymlinkLock(str(file))
-        super().__init__(str(file), self._access)
+        self._file = file
+        self._held: BinaryIO | None = None
 
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append lines, which Optuna alone would append to half a line, and never read again."""
-        self._access.acquire()
-        try:
-            with self._file.open("rb+") as file:
-                if file.seek(0, os.SEEK_END):
-                    file.seek(-1, os.SEEK_END)
-                    if file.read() != b"\n":
-                        file.seek(0)
-                        file.truncate(file.read().rfind(b"\n") + 1)
-        finally:
-            self._access.release()
-        super().append_logs(logs)
+    def acquire(self) -> bool:
+        """Wait for the lock, and drop half a line, which later ones would be appended to."""
+        held = _lock(self._file)
+        if held.seek(0, os.SEEK_END):
+            held.seek(-1, os.SEEK_END)
+            if held.read() != b"\n":
+                held.seek(0)
+                held.truncate(held.read().rfind(b"\n") + 1)
+        self._held = held
+        return True
+
+    def release(self) -> None:
+        """Release the lock."""
+        assert self._held is not None
+        _unlock(self._held)
+
+
+def _lock(file: Path) -> BinaryIO:
+    """Open a file, which is made if there is none, and wait for the system's lock of it.
+
+    The system releases it however the process ends.
+
+    Raises:
+        UserError: the file system has no locks.
+        OSError: the file cannot be written, or is a link.
+    """
+    flags = os.O_CREAT | os.O_NOFOLLOW
+    opened = open(file, "rb+", buffering=0, opener=lambda path, mode: os.open(path, mode | flags, 0o666))  # noqa: SIM115
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+    except OSError as error:
+        opened.close()
+        raise UserError(
+            f"{shown(file.parent)}: a search needs locks, and this file system has none ({error.strerror}). "
+            "Allowed: a hydra.sweep.dir on another one."
+        ) from error
+    return opened
+
+
+def _unlock(opened: BinaryIO) -> None:
+    fcntl.flock(opened, fcntl.LOCK_UN)  # closing is not enough where a process was forked meanwhile
+    opened.close()
 
 
 @dataclass(frozen=True)
@@ -90,11 +118,22 @@ class Search:
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
-        """Yield the study while no other process of this host asks it for trials."""
+        """Yield the study while no other process plans a trial; trials of processes that died meanwhile are queued.
+
+        Raises:
+            UserError: see `study`; or the folder's file system has no locks.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / _LOCK_FILE).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield self.study()
+        lock = _lock(self.folder / _LOCK_FILE)
+        try:
+            study = self.study()
+            for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+                if job_of(trial) is None:
+                    repeat(study, trial)
+                    study.tell(trial.number, state=TrialState.FAIL)
+            yield study
+        finally:
+            _unlock(lock)
 
     def study(self) -> Study:
         """Return the study, which is made if there is none.
@@ -115,7 +154,7 @@ class Search:
                 load_if_exists=True,
                 sampler=RandomSampler(seed=self.settings.seed),
             )
-        except OSError:
+        except (OSError, UserError):
             raise
         except Exception as error:  # of any database
             if self.settings.storage is None:
@@ -139,7 +178,11 @@ class Search:
         """Return the storage of the study."""
         url = self.settings.storage
         if url is None:
-            return JournalStorage(_Journal(self.folder / JOURNAL_FILE))
+            file = self.folder / JOURNAL_FILE
+            lock = _JournalLock(file)
+            lock.acquire()  # before Optuna opens what may be a link
+            lock.release()
+            return JournalStorage(JournalFileBackend(str(file), lock))  # type: ignore[arg-type]  # it only calls these
         return optuna.storages.get_storage(url)
 
     def pruner(self) -> BasePruner:
@@ -149,15 +192,18 @@ class Search:
 
     def sampler(self, number: int) -> BaseSampler:
         """Return the sampler of a trial; each has a seed of its own, whichever process asks."""
-        seed = self.settings.seed + number
+        seed = derive_seed("search", self.settings.seed, number) % 2**32
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             if self.settings.sampler == "tpe":
                 return TPESampler(seed=seed, multivariate=True, group=True)
             if self.settings.sampler == "cmaes":
                 return CmaEsSampler(seed=seed, warn_independent_sampling=False)
-            if self.settings.sampler == "qmc":  # a sequence of points, which one seed makes
-                return QMCSampler(seed=self.settings.seed, warn_independent_sampling=False)
+            if self.settings.sampler == "qmc":  # one seed makes its points; what the first trial lacks is drawn
+                drawn = RandomSampler(seed=seed)
+                return QMCSampler(
+                    scramble=True, seed=self.settings.seed, independent_sampler=drawn, warn_independent_sampling=False
+                )
             return RandomSampler(seed=seed)
 
 
@@ -168,7 +214,7 @@ def ask(search: Search, study: Study) -> Trial:
 
 
 def repeat(study: Study, trial: FrozenTrial) -> None:
-    """Queue a failed trial again, under another number with the same job: Optuna's trials end once."""
+    """Queue a trial again, under another number with the same values and job: Optuna's trials end once."""
     again = optuna.create_trial(
         state=TrialState.WAITING,
         params=trial.params,
@@ -181,22 +227,10 @@ def repeat(study: Study, trial: FrozenTrial) -> None:
 
 
 def counted(study: Study) -> list[FrozenTrial]:
-    """Return the trials that have begun, except those that are repeated.
-
-    Those of processes that were killed before they had a job have failed.
-    """
-    trials, known = [], study.get_trials(deepcopy=False)
+    """Return the trials that have begun, except those that are repeated."""
+    known = study.get_trials(deepcopy=False)
     repeated = {trial.user_attrs.get(_REPEATS) for trial in known}
-    for trial in known:
-        if trial.number in repeated:
-            continue
-        state, begun, bare = trial.state, trial.datetime_start, job_of(trial) is None
-        age = 0.0 if begun is None else (time.time() - begun.timestamp()) % _QUARTER
-        if state == TrialState.RUNNING and bare and _STALE < age < _QUARTER - _STALE:
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        elif state != TrialState.WAITING and not (state == TrialState.FAIL and bare):
-            trials.append(trial)
-    return trials
+    return [trial for trial in known if trial.state != TrialState.WAITING and trial.number not in repeated]
 
 
 def job_of(trial: FrozenTrial) -> str | None:

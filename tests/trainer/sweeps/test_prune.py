@@ -10,7 +10,7 @@ import pytest
 from trainer.loop.callback import CancelFit
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.prune import Prune
-from trainer.sweeps.study import Search, ask
+from trainer.sweeps.study import Search, ask, set_job
 
 EPOCHS = 8
 
@@ -22,7 +22,9 @@ def search_in(folder: Path) -> Search:
 def train(search: Search, score: float, first: int = 0) -> Prune:
     """Return the callback of a new trial after epochs that all have one score, or after the one that ended it."""
     with search.locked() as study:
-        prune = Prune(search, ask(search, study).number)
+        trial = ask(search, study)
+        set_job(trial, f"job {trial.number}")
+    prune = Prune(search, trial.number)
     for epoch in range(first, EPOCHS):
         rows = [{"val_accuracy": score}]
         learner: Any = SimpleNamespace(epoch=epoch, epochs=EPOCHS, find=lambda _, rows=rows: SimpleNamespace(rows=rows))

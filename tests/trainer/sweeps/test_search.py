@@ -1,14 +1,19 @@
 """Searches with runs that end at once, so that what is found is known."""
 
+import errno
+import fcntl
 import json
 import math
+import os
 import shutil
-import time
+import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from jobs import FakeRuns, runs
@@ -24,6 +29,7 @@ from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.plan import Plan, begin
 from trainer.sweeps.prune import Prune
 from trainer.sweeps.search import search, watch_trials
+from trainer.sweeps.space import suggest_from
 from trainer.sweeps.study import ask, counted, job_of
 from trainer.sweeps.work import Worker
 
@@ -190,32 +196,39 @@ def test_an_interrupted_search_goes_on_with_the_same_trials(runs: FakeRuns, tmp_
     assert len({*runs.runs}) == 4
 
 
-@pytest.mark.parametrize("later", [70, -3530])
-def test_a_trial_that_never_got_a_job_does_not_count(
-    later: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sampler", ["tpe", "grid"])
+def test_a_trial_whose_process_died_before_it_had_a_job_is_repeated(
+    runs: FakeRuns, tmp_path: Path, sampler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process was killed; the clock may have been set back since."""
-    search = make(tmp_path).search
-    with search.locked() as study:
-        ask(search, study)
-    assert len(counted(search.study())) == 1
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + later)
-    assert counted(search.study()) == []
-    assert [trial.state for trial in search.study().trials] == [TrialState.FAIL]
+    plan = make(tmp_path, [SWEPT[1]] if sampler == "grid" else SWEPT, sampler=sampler, n_trials=2)
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.sweeps.search.check_jobs", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            search(plan, Local(), runs.worker())
+    (lost,) = plan.search.study().get_trials(states=[TrialState.RUNNING])
+    assert search(plan, Local(), runs.worker()) == 0
+    trials = counted(plan.search.study())
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 2
+    assert lost.params in [trial.params for trial in trials]
 
 
-@pytest.mark.parametrize("hours", [-3.5, 5.75])
-def test_a_trial_that_a_host_in_another_time_zone_has_begun_counts(
-    hours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its process is about to plan its job."""
-    search = make(tmp_path).search
-    with search.locked() as study:
-        ask(search, study)
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 3600 * hours + 20)
-    assert [trial.state for trial in counted(search.study())] == [TrialState.RUNNING]
+@pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "qmc"])
+def test_the_seed_of_a_search_decides_about_its_trials(sampler: str, tmp_path: Path) -> None:
+    """Those of the next seed are others, not the same ones a trial later."""
+    tried = []
+    for seed in (0, 0, 1):
+        plan = make(tmp_path / str(len(tried)), sampler=sampler, seed=seed)
+        drawn = []
+        for _ in range(12):
+            with plan.search.locked() as study:
+                trial = ask(plan.search, study)
+                drawn.append(tuple(suggest_from(trial, plan.space).values()))
+                study.tell(trial, drawn[-1][-1])
+        tried.append(drawn)
+    first, same, other = tried
+    assert first == same
+    assert not {*first} & {*other}
+    assert {rotated for _, rotated in first} == {0, 0.5}
 
 
 def test_failed_and_impossible_trials_count(runs: FakeRuns, tmp_path: Path) -> None:
@@ -314,6 +327,11 @@ def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: P
     other = Plan.of(SWEEPER, [*FIXED, "++fit.epochs=9"], SWEPT, tmp_path, "config", check=False)
     with pytest.raises(UserError, match=r"^fit\.epochs=9, was \d+: not the configuration of the search in .*Allowed: "):
         begin(other)
+    swapped = ["++aug={train: {flip: {}, rotate: {}}}", "++aug={train: {rotate: {}, flip: {}}}"]
+    before, after = (Plan.of(SWEEPER, [aug], SWEPT[:1], tmp_path / "steps", "config", check=False) for aug in swapped)
+    begin(before)
+    with pytest.raises(UserError, match=r"^aug: steps or views in another order: not the configuration of the search"):
+        begin(after)
     for metric in ("val_loss", "val_top5"):  # one of them is to be maximized as before
         with pytest.raises(
             UserError, match=r"^hydra\.sweeper\.metrics: .* began with maximize val_accuracy\. Allowed: "
@@ -352,3 +370,44 @@ def test_half_a_line_in_the_journal_is_dropped(tmp_path: Path) -> None:
     journal.write_bytes(b"{\n" + journal.read_bytes())
     with pytest.raises(UserError, match=rf"{JOURNAL_FILE}: damaged \(.*\)\. Allowed: delete it"):
         searched.study()
+
+
+def test_locks_of_killed_processes_do_not_stay(tmp_path: Path) -> None:
+    """Version 0.9.6 left a link whose target is relative, and Optuna would wait for it forever."""
+    searched = make(tmp_path).search
+    searched.study()
+    (tmp_path / f"{JOURNAL_FILE}.lock").symlink_to("opt/study.journal")
+
+    def die(event: str, arguments: Sequence[object]) -> None:
+        if event == "open" and str(arguments[0]).endswith(JOURNAL_FILE) and arguments[1] == "a":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if not (child := os.fork()):
+        sys.addaudithook(die)
+        try:
+            with searched.locked() as study:  # the process dies with both locks
+                study.set_user_attr("a", 0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    with searched.locked() as again:
+        again.set_user_attr("a", 1)
+    assert searched.study().user_attrs["a"] == 1
+
+
+@pytest.mark.parametrize("name", [JOURNAL_FILE, ".study.lock"])
+def test_nothing_is_written_through_links(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"), make(tmp_path / "folder").search.locked():
+        raise AssertionError
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UserError, match=r"a search needs locks, .* Allowed: a hydra\.sweep\.dir on another one\."):
+        begin(make(tmp_path))

@@ -1,0 +1,123 @@
+"""Searches that are killed at random moments, also with the lock of the journal, and resumed to their end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from photos import draw_photo
+from PIL import Image
+
+from trainer.run.folder import SWEEP_FILE
+
+pytestmark = pytest.mark.faults
+
+ROOT = Path(__file__).parents[2]
+
+# Runs the trainer until it opens the journal for the nth time to append to it; then it dies, after half a line or none.
+DYING = """
+import os, runpy, signal, sys
+
+nth, half, left = int(sys.argv.pop(1)), sys.argv.pop(1) == "half", []
+
+
+def die(event, arguments):
+    if event != "open" or not str(arguments[0]).endswith("study.journal") or arguments[1] != "a":
+        return
+    left.append(arguments)
+    if len(left) == nth:
+        if half:
+            os.write(os.open(arguments[0], os.O_WRONLY | os.O_APPEND), b'{"op_code":5,"worker_id":"')
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+sys.addaudithook(die)
+runpy.run_module("trainer", run_name="__main__", alter_sys=True)
+"""
+
+SEARCH = [
+    *("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.finalists=0", "hydra.sweep.dir=opt"),
+    *("data=folder", "aug.size=16", "fit.batch_size=4", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"),
+    *("callbacks.plots=null", "callbacks.report=null", "fit.lr=tag(log,interval(1e-3,1e-1))"),
+]
+WORKERS = "hydra.launcher.n_jobs=2"
+
+# How they are killed: by the clock, at an append to the journal, or in the middle of it.
+WAYS = ("clock", "none", "half")
+CASES = [(number, how, workers) for number in range(5) for how in WAYS for workers in (False, True)]
+
+# About as many appends as a search makes.
+APPENDS = 40
+
+# Seconds in which a search ends even on a busy machine; on an idle one, in ten.
+LIMIT = 180
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 16 + 8 images of two classes."""
+    folder = tmp_path_factory.mktemp("killed_searches") / "photos"
+    for split, count in (("train", 16), ("val", 8)):
+        for seed in range(count):
+            file = folder / split / ("cat", "dog")[seed % 2] / f"{seed}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(draw_photo(40, 30, seed + 1000 * len(split))).save(file)
+    return folder
+
+
+def run(given: list[str], folder: Path, *, after: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder, and kill it after some seconds; without them, it has to end by itself."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment["PYTHONUNBUFFERED"] = "1"
+    with (folder / "log").open("w") as log:  # no pipe, which workers of a dead process would hold
+        process = subprocess.Popen([sys.executable, *given], cwd=folder, env=environment, stdout=log, stderr=log)
+        try:
+            process.wait(LIMIT if after is None else after)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    return subprocess.CompletedProcess(given, process.returncode, (folder / "log").read_text())
+
+
+@cache
+def undisturbed(data: Path, workers: bool) -> float:
+    """Return the seconds that a search takes if nobody kills it."""
+    folder = data.parent / f"undisturbed-{workers}"
+    folder.mkdir()
+    begun = time.monotonic()
+    ended = run(["-m", "trainer", *search(data, workers)], folder)
+    assert ended.returncode == 0, ended.stdout
+    return time.monotonic() - begun
+
+
+def search(data: Path, workers: bool) -> list[str]:
+    return [*SEARCH, f"data.root={data}", *[WORKERS] * workers]
+
+
+@pytest.mark.parametrize(
+    ("number", "how", "workers"),
+    [pytest.param(*case, marks=[pytest.mark.sample] * (case == (0, "half", False))) for case in CASES],
+)
+def test_a_killed_search_is_resumed_to_its_end(
+    number: int, how: str, workers: bool, data: Path, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng([number, WAYS.index(how), workers])
+    if how == "clock":
+        after = rng.uniform(0.02, undisturbed(data, workers))
+        killed = run(["-m", "trainer", *search(data, workers)], tmp_path, after=after)
+    else:
+        dying = ["-c", DYING, str(rng.integers(1, APPENDS)), how]
+        killed = run([*dying, *search(data, workers)], tmp_path)
+    assert killed.returncode in (0, -signal.SIGKILL), killed.stdout
+    begun = (tmp_path / "opt" / SWEEP_FILE).is_file()
+    again = run(["-m", "trainer", *(["sweep", "resume", "opt"] if begun else search(data, workers))], tmp_path)
+    assert again.returncode == 0, (killed.stdout, again.stdout)
+    first = json.loads((tmp_path / "opt" / "search.json").read_text())["lines"][0]
+    assert first.startswith("4 trials, "), (first, killed.stdout, again.stdout)
+    assert first.endswith(" 0 failed."), (first, killed.stdout, again.stdout)
