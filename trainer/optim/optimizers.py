@@ -26,6 +26,9 @@ _LOOKAHEAD_OPTIONS: Mapping[str, Param[Any]] = {
     "lookahead_k": Count(default=6, within=(1, 10**6), doc="steps between two updates of the slow weights"),
 }
 
+# In place of a default of 0, as in `timm.optim.create_optimizer_v2`: nobody means SGD without it.
+_MOMENTUM = 0.9
+
 # Options of the implementation, which are chosen for the device and not restored from a checkpoint.
 IMPLEMENTATION = ("fused", "foreach", "capturable")
 
@@ -126,11 +129,6 @@ def set_value(group: dict[str, Any], name: str, value: float) -> None:
         group[name] = value
 
 
-def has_momentum(optimizer: Optimizer) -> bool:
-    """Return whether `set_value` has a momentum to set."""
-    return all("momentum" in group or "betas" in group for group in optimizer.param_groups)
-
-
 def _find(name: str, given: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
     """Return the optimizer's class or function, and the arguments that its name implies."""
     if name in _OURS:
@@ -159,10 +157,13 @@ def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) 
     betas: tuple[float, ...] = takes["betas"].default if "betas" in takes else ()
     if "momentum" in takes:
         arguments["momentum"] = settings.momentum
-    elif betas:
+        if settings.momentum is None:
+            default = takes["momentum"].default
+            arguments["momentum"] = _MOMENTUM if default in (0, Parameter.empty) else default
+    elif settings.momentum is not None:
+        if not betas:
+            raise UserError(f"fit.momentum={settings.momentum:g}: {settings.optimizer} has none. Allowed: null.")
         betas = (settings.momentum, *betas[1:])
-    elif settings.momentum != OptimizerSettings.momentum:
-        raise UserError(f"fit.momentum={settings.momentum:g}: {settings.optimizer} has none.")
     if settings.beta2 is not None and len(betas) > 1:
         betas = (betas[0], settings.beta2, *betas[2:])
     if betas:

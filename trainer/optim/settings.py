@@ -29,8 +29,15 @@ class OptimizerSettings:
             doc="sgd, adamw, muon, a name of timm.optim or of a plugin; lookahead_ before a name wraps it",
         )
     )
-    momentum: float = setting(
-        Number(default=0.9, within=(0, 0.9999), doc="momentum of SGD and Muon; beta1 of AdamW and similar optimizers")
+    momentum: float | None = setting(
+        Number(
+            optional=True,
+            within=(0, 0.9999),
+            doc=(
+                "momentum of SGD and Muon; beta1 of AdamW and similar optimizers; null: the optimizer's default, but "
+                "0.9 for SGD and others whose default is 0"
+            ),
+        )
     )
     beta2: float | None = setting(
         Number(
@@ -113,6 +120,11 @@ class ScheduleSettings(OptimizerSettings):
             if self.schedule != "one_cycle":
                 raise UserError(
                     f"fit.momentum_low={self.momentum_low:g}: only fit.schedule=one_cycle changes it. Allowed: null."
+                )
+            if self.momentum is None:
+                raise UserError(
+                    f"fit.momentum_low={self.momentum_low:g}: the momentum elsewhere is not set. Allowed: "
+                    "fit.momentum=0.9 or another number, too; or fit.momentum_low=null."
                 )
             if self.momentum_low > self.momentum:
                 raise UserError(

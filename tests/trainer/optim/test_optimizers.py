@@ -42,7 +42,8 @@ def step(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         ({"optimizer": "muon", "momentum": 0.95}, Muon, {"momentum": 0.95, "beta2": 0.999, "nesterov": True}),
         ({"optimizer": "muon", "beta2": 0.9, "nesterov": False}, Muon, {"beta2": 0.9, "nesterov": False}),
         ({"optimizer": "lion", "momentum": 0.95}, timm.optim.Lion, {"betas": (0.95, 0.99)}),
-        ({"optimizer": "adan", "beta2": 0.5}, timm.optim.Adan, {"betas": (0.9, 0.5, 0.99)}),
+        ({"optimizer": "adan", "beta2": 0.5}, timm.optim.Adan, {"betas": (0.98, 0.5, 0.99)}),
+        ({"optimizer": "adan", "momentum": 0.9}, timm.optim.Adan, {"betas": (0.9, 0.92, 0.99)}),
         ({"optimizer": "lambc", "optimizer_options": {"trust_clip": True}}, timm.optim.Lamb, {"trust_clip": True}),
     ],
 )
@@ -51,6 +52,21 @@ def test_settings_reach_the_optimizer(settings: dict[str, Any], cls: type, expec
     assert type(optimizer) is cls
     for group in optimizer.param_groups:
         assert {name: group[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "expected"),
+    [
+        ("sgd", "momentum", 0.9),
+        ("rmsprop", "momentum", 0.9),  # whose default is 0
+        ("muon", "momentum", 0.95),
+        ("adamw", "betas", (0.9, 0.999)),
+        ("adan", "betas", (0.98, 0.92, 0.99)),
+        ("novograd", "betas", (0.95, 0.98)),
+    ],
+)
+def test_without_a_momentum_optimizers_have_their_own(name: str, key: str, expected: Any) -> None:
+    assert made(optimizer=name).param_groups[0][key] == expected
 
 
 def test_a_name_of_timm_brings_its_own_arguments() -> None:
@@ -161,7 +177,7 @@ def test_muons_matrices_come_first_and_the_others_learn_slower() -> None:
         ({"beta2": 0.9}, "fit.beta2=0.9: sgd has no beta2."),
         ({"optimizer": "adamw", "nesterov": True}, "fit.nesterov=True: adamw has no nesterov."),
         ({"nesterov": True, "momentum": 0.0}, "fit.optimizer=sgd: Nesterov momentum requires a momentum"),
-        ({"optimizer": "adafactor", "momentum": 0.5}, "fit.momentum=0.5: adafactor has none."),
+        ({"optimizer": "adafactor", "momentum": 0.5}, "fit.momentum=0.5: adafactor has none. Allowed: null."),
         (
             {"optimizer_options": {"dampenin": 1}},
             "fit.optimizer_options.dampenin: unknown key. Did you mean 'dampening'?",

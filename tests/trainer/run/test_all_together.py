@@ -30,6 +30,7 @@ FIT: dict[str, Any] = {
     "threads": 1,
     "device": "cpu",
     "optimizer": "muon",
+    "momentum": 0.9,
     "momentum_low": 0.8,
     "label_smoothing": 0.1,
     "tta": "flip",
