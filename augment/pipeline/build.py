@@ -46,17 +46,16 @@ class Shard:
         """Return how many of `total` samples this process reads."""
         return (self.rank + 1) * total // self.world_size - self.rank * total // self.world_size
 
-    def part(self, total: int, start: int, batch_size: int) -> tuple[int, float]:
-        """Return how many samples its batch has, and their share of the batches that all processes make together.
+    def counts(self, total: int, start: int, most: int) -> list[int]:
+        """Return how many samples each process has from a position in its shard on, up to `most`.
 
         Args:
             total: number of samples in an epoch.
-            start: position in its shard of the first sample of the batch.
-            batch_size: samples in a full batch.
+            start: the position.
+            most: the highest count, such as that of a full batch.
         """
         shards = [Shard(rank, self.world_size).samples(total) for rank in range(self.world_size)]
-        counts = [min(max(count - start, 0), batch_size) for count in shards]
-        return counts[self.rank], counts[self.rank] / sum(counts)
+        return [min(max(count - start, 0), most) for count in shards]
 
 
 def build_pipeline(

@@ -143,6 +143,10 @@ class Loader:
         """Batches in an epoch."""
         return len(self)
 
+    def images_in(self, epoch: int, first: int, batches: int) -> int:
+        """Images in consecutive batches of an epoch, those of all ranks."""
+        return sum(self._shard.counts(len(self.split), first * self.batch_size, batches * self.batch_size))
+
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
         if self._process not in (None, os.getpid()):  # its pipeline has no threads here, so this would hang
@@ -163,11 +167,11 @@ class Loader:
                 for _ in range(self._per_epoch - batches):
                     self._next()
             start = number * self.batch_size
-            own, share = self._shard.part(len(self.split), start, self.batch_size)
-            if own < self.batch_size:
+            counts = self._shard.counts(len(self.split), start, self.batch_size)
+            if (own := counts[self._shard.rank]) < self.batch_size:
                 # One for a rank that has none left: synchronized batch norms count each image.
                 outputs = [output[: max(own, 1)] for output in outputs]
-            yield self._batch(outputs, epoch, start, share)
+            yield self._batch(outputs, epoch, start, own / sum(counts))
 
     def prepare(self) -> None:
         """Build the pipeline of the next pass in the background, if there is none, so that the pass starts at once.
@@ -270,7 +274,6 @@ class Loader:
         if self._prepared is not None:
             self._prepared.drop()
         self._pipeline, self._prepared = None, None
-        # Validation always draws epoch 0.
         self._built_at, self._consumed = epoch if self.plan.split == "train" else 0, 0
         self._saved = (0, None)
 

@@ -66,6 +66,9 @@ class MemoryLoader:
     def batches_in(self, epoch: int) -> int:
         return len(self)
 
+    def images_in(self, epoch: int, first: int, batches: int) -> int:
+        return min(len(self.targets) - first * self.batch_size, batches * self.batch_size)
+
     def __iter__(self) -> Iterator[Batch]:
         if self._consumed % len(self) and not self._resuming:
             self._consumed += len(self) - self._consumed % len(self)

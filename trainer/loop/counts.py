@@ -50,7 +50,7 @@ class Counts:
 
     @property
     def accumulate(self) -> int:
-        """Number of batches whose mean gradient makes one step; an epoch's last step may have fewer."""
+        """Number of batches whose images make one step; an epoch's last step may have fewer."""
         return self.settings.accumulate
 
     @property
@@ -78,3 +78,10 @@ class Counts:
         """The batches that make one step with the current training batch."""
         first = (self.position.batch - 1) // self.accumulate * self.accumulate
         return Group(first, min(self.accumulate, self.batches_in(self.position.epoch) - first))
+
+    @property
+    def share(self) -> float:
+        """The share of the current training batch, that of all ranks, in the images of its step."""
+        epoch, batch = self.position
+        of_batch = self.train_loader.images_in(epoch, batch - 1, 1)
+        return of_batch / self.train_loader.images_in(epoch, *self.group)

@@ -164,7 +164,7 @@ class Learner(Counts):
             self._stepper.expect_gradients()
             part = self._part_of(self.batch)
             if self._shares:
-                self._share.fill_(1 / self.group.batches).mul_(part)
+                self._share.fill_(self.share).mul_(part)
         self.output, self.loss, *rest = self._runner.run(kind, work, self.batch.images, self.batch.targets)
         if self.training and isinstance(part, Tensor) and self.batch.share:
             self.loss = self.loss * (part / self.batch.share)  # so that means over samples are those of all ranks

@@ -26,6 +26,16 @@ class BatchLoader(Protocol):
         """Return the number of batches in an epoch."""
         ...
 
+    def images_in(self, epoch: int, first: int, batches: int) -> int:
+        """Return the number of images in consecutive batches of an epoch, those of all ranks.
+
+        Args:
+            epoch: the epoch.
+            first: number of the first batch in the epoch, from 0.
+            batches: number of batches.
+        """
+        ...
+
     def prepare(self) -> None:
         """Get ready for the next pass in the background, if that takes time."""
 

@@ -63,6 +63,10 @@ class StagedLoader:
         """Batches in an epoch."""
         return len(self._loaders[self._number(epoch)])
 
+    def images_in(self, epoch: int, first: int, batches: int) -> int:
+        """Images in consecutive batches of an epoch, those of all ranks."""
+        return self._loaders[self._number(epoch)].images_in(epoch, first, batches)
+
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
         epoch = self._loader.next_epoch

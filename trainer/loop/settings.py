@@ -53,8 +53,8 @@ class LoopSettings:
             default=1,
             within=(1, 10**6),
             doc=(
-                "batches per optimizer step, which uses the mean of their gradients; data.balance=weights is "
-                "relative within each batch"
+                "batches per optimizer step, in which each image counts the same; data.balance=weights is relative "
+                "within each batch"
             ),
         )
     )

@@ -56,11 +56,12 @@ def test_every_sample_once_an_epoch_over_all_ranks(
     assert sum(loader.samples for loader in loaders) == samples
     assert {len(loader) for loader in loaders} == {-(-samples // (batch_size * world_size))}
     for _ in range(3):
-        seen, shares = [], []
+        seen, shares, together = [], [], [0] * len(loaders[0])
         for loader in loaders:
             whole = list(loader)
             assert len(whole) == len(loader)
             shares.append([batch.share for batch in whole])
+            together = [count + len(batch) * (batch.share > 0) for count, batch in zip(together, whole, strict=True)]
             assert all(len(batch) == 1 for batch in whole if not batch.share)
             batches = [content(batch) for batch in whole if batch.share]
             sizes = [len(batch[1]) for batch in batches]
@@ -74,6 +75,9 @@ def test_every_sample_once_an_epoch_over_all_ranks(
             seen += indices(batches)
         assert sorted(seen) == list(range(samples))
         assert [sum(parts) for parts in zip(*shares, strict=True)] == pytest.approx([1] * len(shares[0]))
+        for loader in loaders:
+            assert [loader.images_in(0, number, 1) for number in range(len(loader))] == together
+            assert loader.images_in(0, 0, len(loader)) == samples
 
 
 @needs_gpu

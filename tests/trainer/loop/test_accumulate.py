@@ -56,6 +56,13 @@ def test_the_batches_left_over_make_a_step_of_their_own() -> None:
     assert steps == [3, 5, 3, 5]
 
 
+@pytest.mark.parametrize(("samples", "accumulate", "alike"), [(101, 4, 64), (37, 3, 48), (20, 4, 64)])
+def test_each_image_of_a_step_counts_the_same_in_smaller_batches_too(samples: int, accumulate: int, alike: int) -> None:
+    """The last batches are 16, 16 and 5; 16, 16 and 5; 16 and 4."""
+    expected = weights(samples, alike, 1, constant(0.1))
+    torch.testing.assert_close(weights(samples, 16, accumulate, constant(0.1)), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_each_batch_has_its_share_of_the_gradient_but_its_own_loss() -> None:
     gradients: list[Tensor] = []
     losses: list[tuple[Tensor, Tensor]] = []

@@ -17,6 +17,7 @@ def test_a_loader_has_the_methods_of_the_protocol(loader: type) -> None:
     needed = {
         name: method for name, method in needed.items() if not name.startswith("_") or name[2:-2] in ("len", "iter")
     }
-    assert {"__len__", "__iter__", "batches_in", "prepare", "end_pass", "state_dict", "load_state_dict"} == set(needed)
+    state = {"state_dict", "load_state_dict"}
+    assert {"__len__", "__iter__", "batches_in", "images_in", "prepare", "end_pass", *state} == set(needed)
     for name, method in needed.items():
         assert list(inspect.signature(getattr(loader, name)).parameters) == list(inspect.signature(method).parameters)

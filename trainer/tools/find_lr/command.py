@@ -76,8 +76,8 @@ class LRFinder(Callback):
             set_value(group, "lr", self._rate(self._done))
 
     def after_batch(self, learner: Learner) -> None:
-        """Keep the loss, the mean over the batches of a step; check every few steps whether to stop."""
-        self._losses[self._done] += learner.loss.detach() / learner.group.batches
+        """Keep the loss, the mean over the images of a step; check every few steps whether to stop."""
+        self._losses[self._done] += learner.loss.detach() * learner.share
         if learner.position.batch < sum(learner.group):
             return
         self._done += 1
