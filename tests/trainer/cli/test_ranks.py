@@ -29,7 +29,8 @@ FITS: Mapping[str, Sequence[str]] = {
     "plain": WHOLE,
     "weights": [*WHOLE, "data.balance=weights", "fit.label_smoothing=0.1"],
     "guarded": [*SPOILED, "++callbacks.ema={decay: 0.9, warmup: false}", "++callbacks.grad_clip.max_norm=0.5"],
-    "adamw": [*WHOLE, "fit.optimizer=adamw", "fit.accumulate=2"],
+    "adamw": [*WHOLE, "fit.optimizer=adamw"],
+    "accumulated": ["fit.batch_size=6", "fit.accumulate=4", *WHOLE[1:]],  # 6, 6 and 1 images make a step
     "half": [*SPOILED, "fit.precision=fp16"],
     "norm": [*SPOILED, "model.dropout=1"],
     "limited": [*PARTS, "fit.limit_batches=2", "fit.epochs=1"],
@@ -40,7 +41,7 @@ FITS: Mapping[str, Sequence[str]] = {
     "stopped": [*PARTS, *STOP],
     "resumed": [*PARTS, *STOP, "fit.resume=stopped"],
 }
-ALIKE = ("plain", "weights", "guarded", "adamw")
+ALIKE = ("plain", "weights", "guarded", "adamw", "accumulated")
 BY_ONE = (*ALIKE, "half", "norm", "limited")
 
 
