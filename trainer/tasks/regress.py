@@ -48,10 +48,11 @@ class NumberMeter(OutputMeter):
         return {"mae": means[0], "rmse": math.sqrt(means[1])}
 
     def scores(self) -> dict[str, float]:
-        """Return the means, and the mean R2 of the numbers that are not the same in all images."""
+        """Return the means, and those over the numbers: of their RMSE, and of R2 where they differ between images."""
         kept = self.kept()
         scores = number_scores(kept) if len(kept.index) else []
-        return self.compute() | {"r2": mean_of_known([r2 for *_, r2 in scores])}
+        mean_rmse = {"mean_rmse": mean_of_known([rmse for _, rmse, _ in scores])} if self._count > 1 else {}
+        return self.compute() | mean_rmse | {"r2": mean_of_known([r2 for *_, r2 in scores])}
 
 
 @register
@@ -66,7 +67,8 @@ class Regress(Task[OutputSamples]):
         Column("train_mae", "train mae", "{:.4g}", smaller=True, within=POSITIVE),
         VAL_LOSS,
         Column("val_mae", "val mae", "{:.4g}", smaller=True, within=POSITIVE),
-        Column("val_rmse", "val rmse", "", "{:.4g}", smaller=True, within=POSITIVE),
+        Column("val_rmse", "val rmse of all errors", "", "{:.4g}", smaller=True, within=POSITIVE),
+        Column("val_mean_rmse", "val rmse, mean of numbers", "", "{:.4g}", smaller=True, within=POSITIVE, above=1),
         Column("val_r2", "val R²", "", "{:.3f}", within=(-math.inf, 1.0)),
     )
     meter, samples = NumberMeter, OutputSamples

@@ -91,12 +91,13 @@ def test_numbers_of_a_pass() -> None:
     errors = outputs - targets
     mae, rmse = errors.abs().mean().item(), errors.square().mean().sqrt().item()
     expected = r2_score(outputs.double(), targets.double(), multioutput="raw_values").tolist()
-    values = {"loss": rmse**2, "mae": mae, "rmse": rmse, "r2": np.mean(expected)}
+    roots = errors.square().mean(0).sqrt().tolist()
+    values = {"loss": rmse**2, "mae": mae, "rmse": rmse, "mean_rmse": np.mean(roots), "r2": np.mean(expected)}
     assert meter.scores() == pytest.approx(values, abs=1e-6)
+    assert "mean_rmse" not in fill("regress", outputs[:, :1], targets[:, :1]).scores()
     found = task_named("regress").per_class(meter.kept(), ("a", "b"))
     assert list(found) == ["a", "b"]
     assert np.mean([scores["mae"] for scores in found.values()]) == pytest.approx(mae)
-    roots = errors.square().mean(0).sqrt().tolist()
     assert [scores["rmse"] for scores in found.values()] == pytest.approx(roots)
     assert [scores["r2"] for scores in found.values()] == pytest.approx(expected, abs=1e-6)
 
