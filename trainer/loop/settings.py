@@ -96,7 +96,10 @@ class LoopSettings:
             aliases=("devices", "num_gpus", "n_gpus", "world_size"),
             optional=True,
             within=(1, 4096),
-            doc="processes that train together, one per GPU, or on the CPU; null: those that torchrun started, or one",
+            doc=(
+                "processes that train together, one per GPU, or with device=cpu on the CPU; null: those that torchrun "
+                "started, or one"
+            ),
         )
     )
     sync_batchnorm: bool = setting(
@@ -158,7 +161,7 @@ class LoopSettings:
         """Return the device.
 
         Raises:
-            UserError: device is a GPU that PyTorch does not see.
+            UserError: device is a GPU that PyTorch does not see, or there are fewer GPUs than processes.
         """
         import torch  # the import takes seconds, but checking a configuration should be quick
 
@@ -168,15 +171,15 @@ class LoopSettings:
             raise UserError(f"fit.device: {self.device}, but PyTorch sees no GPU here. Allowed: auto, cpu.")
         count = torch.cuda.device_count() if available else 0
         index: int | None = device.index
-        if launched() > 1 and device.type == "cuda":
+        if launched() > 1 and self.device != "cpu":
             if index is not None:
                 raise UserError(f"fit.device: {self.device}, but every rank has a GPU of its own. Allowed: auto, cpu.")
             index, ranks = local_rank()
             if (needed := max(index + 1, ranks)) > count:
                 raise UserError(
                     f"fit.gpus: {needed} processes on this machine, but each sees {amount(count, 'GPU')} "
-                    f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}). Allowed: as many GPUs as "
-                    "processes, all visible to each; or fit.device=cpu."
+                    f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}). Allowed: at most one "
+                    "process per GPU, all visible to each; or fit.device=cpu."
                 )
         if index is None:
             return device

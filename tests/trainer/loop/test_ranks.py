@@ -250,12 +250,14 @@ def test_why_an_exchange_fails(said: str, kind: type[UserError], message: str) -
     assert type(caught.value) is kind
 
 
-def test_each_rank_of_a_machine_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("count", "seen"), [(0, "0 GPUs"), (1, "1 GPU")])
+def test_each_rank_of_a_machine_needs_a_gpu(count: int, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     set_variables(monkeypatch, {"RANK": "0", "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3"})
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UserError, match=r"^fit\.gpus: 2 .* each sees 1 GPU \(CUDA_VISIBLE_DEVICES=3\)\. Allowed: "):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(UserError, match=rf"^fit\.gpus: 2 .* each sees {seen} \(CUDA_VISIBLE_DEVICES=3\)\. Allowed: "):
         LoopSettings().torch_device()
+    assert LoopSettings(device="cpu").torch_device() == torch.device("cpu")
 
 
 def test_signals_kill_a_process_that_waits_in_a_library() -> None:
