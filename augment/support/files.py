@@ -15,7 +15,6 @@ from math import isfinite
 from pathlib import Path
 from uuid import uuid4
 
-from augment.support.errors import UserError
 from augment.support.text import as_bytes
 
 # The temporary names that `atomic_path` creates.
@@ -96,29 +95,6 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
         if part.is_dir():
             shutil.rmtree(part)
         part.unlink(missing_ok=True)
-
-
-def no_link(path: Path) -> Path:
-    """Return the path of a file if it is safe to write in a folder that may come from a stranger.
-
-    Raises:
-        UserError: it is a symbolic link, which may lead anywhere, or a device or a pipe.
-    """
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UserError(f"{path}: cannot be written: it is a link, or no file. Allowed: to remove it.")
-    return path
-
-
-def read_some(file: Path, most: int = 2**26) -> str:
-    """Read a text file that may come from a stranger; bytes that are not UTF-8 are replaced.
-
-    Raises:
-        UserError: it is larger than `most` bytes.
-        OSError: it cannot be read.
-    """
-    if file.stat().st_size > most:
-        raise UserError(f"{file}: {file.stat().st_size:,} bytes. Allowed: at most {most:,} bytes.")
-    return file.read_text(encoding="utf-8", errors="replace")
 
 
 def sync(path: Path) -> None:

@@ -9,28 +9,34 @@ from pathlib import Path
 import yaml
 
 from augment.support.errors import UserError, first_line
+from augment.support.files import require_file
 from augment.support.hydra_versions import get_yaml_loader
+from augment.support.reading import MAX_DEPTH, read_bytes
 
 # Far above any real configuration. OmegaConf takes seconds for this many values, and recurses into nested ones.
-MAX_BYTES, MAX_VALUES, MAX_DEPTH = 2**20, 20_000, 40
+MAX_BYTES, MAX_VALUES = 2**20, 20_000
 
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_yaml(file: Path, *, saved: bool = False) -> object:
+def read_yaml(file: Path, *, folder: Path | None = None) -> object:
     """Read a YAML file as plain values; interpolations, `${...}`, stay text.
 
     Args:
         file: the file.
-        saved: whether a program wrote it: libyaml reads it ten times as fast, but knows less about mistakes.
+        folder: the folder of a run or sweep that it is in, see `augment.support.reading`. A program wrote it then:
+            libyaml reads it ten times as fast, but knows less about mistakes.
 
     Raises:
         UserError: it cannot be read, is not YAML, has tags for Python objects, or is too large.
     """
+    text = ""
     try:
-        loaded: object = yaml.load(check_yaml(file), Loader=_saved_loader() if saved else get_yaml_loader())
+        text = (require_file(file).read_bytes() if folder is None else read_bytes(file, folder, MAX_BYTES)).decode()
+        check_yaml(text, file)
+        loaded: object = yaml.load(text, Loader=get_yaml_loader() if folder is None else _saved_loader())
     except yaml.YAMLError as error:
-        raise UserError(f"{file}: {describe_slip(error, file.read_text(encoding='utf-8'))}") from error
+        raise UserError(f"{file}: {describe_slip(error, text)}") from error
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode()
         raise UserError(f"{file}: {_place(before)}: this is not UTF-8. Allowed: a text file in UTF-8.") from error
@@ -91,30 +97,27 @@ def _place(before: str) -> str:
     return f"line {len(lines)}, column {len(lines[-1]) + 1}"
 
 
-def read_list(file: Path) -> list[object]:
+def read_list(file: Path, folder: Path) -> list[object]:
     """Read a YAML file that holds a list; see `read_yaml`.
 
     Raises:
         UserError: see `read_yaml`; or the file holds something else.
     """
-    loaded = read_yaml(file)
+    loaded = read_yaml(file, folder=folder)
     if loaded and not isinstance(loaded, list):
         raise UserError(f"{file}: holds no list. Allowed: a YAML list.")
     return loaded if isinstance(loaded, list) else []
 
 
-def check_yaml(file: Path) -> str:
-    """Return the text of a YAML file if its values can be built safely; aliases count as what they repeat.
+def check_yaml(text: str, file: Path) -> None:
+    """Check that the values of a YAML file can be built safely; aliases count as what they repeat.
 
     Raises:
-        UserError: the file or what it holds is too large, or nested too deeply.
-        OSError: it cannot be read.
+        UserError: the text or what it holds is too large, or nested too deeply.
         YAMLError: it is not YAML.
-        ValueError: it is not text.
     """
-    if file.stat().st_size > MAX_BYTES:
-        raise UserError(f"{file}: {file.stat().st_size:,} bytes. Allowed: a YAML file of at most {MAX_BYTES:,} bytes.")
-    text = file.read_text(encoding="utf-8")
+    if len(text) > MAX_BYTES:
+        raise UserError(f"{file}: {len(text):,} bytes. Allowed: a YAML file of at most {MAX_BYTES:,} bytes.")
     anchors: dict[str | None, _Extent] = {}
     around = [_Extent(None)]  # the collections around an event, the file itself first
     for event in _events(text):
@@ -139,7 +142,6 @@ def check_yaml(file: Path) -> str:
             raise UserError(f"{file}: more than {MAX_VALUES:,} values, aliases included. Allowed: fewer.")
         if max(len(around), around[-1].depth) > MAX_DEPTH:
             raise UserError(f"{file}: nested more than {MAX_DEPTH} levels deep. Allowed: fewer.")
-    return text
 
 
 @dataclass

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
@@ -13,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import fence, json_line, write_atomically
+from augment.support.reading import parse_json, read_bytes
+from augment.support.writing import append
 from trainer.loop.callback import Callback
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.metrics import Meter, Samples
@@ -183,10 +183,7 @@ class Recorder(Callback):
             self._check_folder(learner.folder)
             _write([step._asdict() for step in self.steps], learner.folder / STEPS_FILE)
             fence()
-            with (learner.folder / METRICS_FILE).open("a") as file:
-                file.write(json_line(self.rows[-1]))
-                file.flush()
-                os.fsync(file.fileno())
+            append(learner.folder / METRICS_FILE, json_line(self.rows[-1]))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the sums of the current training pass."""
@@ -279,12 +276,15 @@ def read_rows(file: Path) -> list[MetricsRow]:
         UserError: another line is not a row.
     """
     # Read bytes, not text: a power failure may leave any bytes at the end.
-    lines = file.read_bytes().split(b"\n") if file.is_file() else []
+    try:
+        lines = read_bytes(file).split(b"\n")
+    except FileNotFoundError:
+        return []
     rows: list[MetricsRow] = []
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip(b"\0"):
-                rows.append(dict(json.loads(line)))
+                rows.append(dict(parse_json(line)))
         except (TypeError, ValueError) as error:
             if any(rest.strip(b"\0") for rest in lines[number:]):
                 raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None

@@ -9,6 +9,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image
+from augment.support.reading import UnreadableError, regular
 
 SIDE = 160  # of a thumbnail, in pixels
 
@@ -28,9 +29,9 @@ def thumbnail(file: ImageRef) -> Image.Image | None:
 def read_png(file: Path, most_pixels: int) -> Image.Image | None:
     """Return a PNG in RGB; None if there is none, or if a stranger has made it too large or unreadable."""
     try:
-        with Image.open(file, formats=["PNG"]) as image:
+        with Image.open(regular(file), formats=["PNG"]) as image:
             return image.convert("RGB") if image.width * image.height <= most_pixels else None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    except (OSError, UnreadableError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from augment.support.errors import UserError
 from augment.support.files import atomic_path
+from augment.support.reading import regular
 from trainer.loop.plain import DamagedError, check_tensors, is_whole, read_plain
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
     if not path.is_file():
         inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
         raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
-    state = read_plain(path, device)
+    state = read_plain(regular(path), device)
     if not isinstance(state, dict) or "model" not in state:
         raise UserError(f"{path}: not a checkpoint of a run.")
     found = state.pop("format", None)

@@ -35,15 +35,22 @@ def require_reachable(name: str, config: Any) -> None:
         ) from error
 
 
-@lru_cache  # for the jobs of a sweep; only what was reached is remembered
-def _reach(model_id: str) -> None:
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError
+def is_cached(model_id: str) -> bool:
+    """Return whether the weights of a model on the hub are in the cache."""
+    from huggingface_hub import try_to_load_from_cache
 
     repository, _, revision = model_id.partition("@")
-    version = revision or None
-    if any(isinstance(try_to_load_from_cache(repository, name, revision=version), str) for name in _NAMES):
+    return any(isinstance(try_to_load_from_cache(repository, n, revision=revision or None), str) for n in _NAMES)
+
+
+@lru_cache  # for the jobs of a sweep; only what was reached is remembered
+def _reach(model_id: str) -> None:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
+
+    if is_cached(model_id):
         return
+    repository, _, revision = model_id.partition("@")
     # A server that lacks this file has the other one.
     with suppress(EntryNotFoundError):
-        get_hf_file_metadata(hf_hub_url(repository, _NAMES[0], revision=version), timeout=_TIMEOUT)
+        get_hf_file_metadata(hf_hub_url(repository, _NAMES[0], revision=revision or None), timeout=_TIMEOUT)

@@ -51,6 +51,10 @@ class Model:
         """Return the same model without weights to read or download."""
         return replace(self, weights=None)
 
+    def downloads(self) -> str:
+        """Return the setting by which a run would download weights; empty if it would not."""
+        return ""
+
     def require_weights(self) -> None:
         """Check that the weights can be had, before anything is written.
 
@@ -216,6 +220,18 @@ class Timm(Model):
     def untrained(self) -> "Timm":
         """Return the same model without weights to read or download."""
         return replace(self, pretrained=False, weights=None)
+
+    def downloads(self) -> str:
+        """Return "pretrained" if the weights are not in the cache."""
+        if not self._downloads:
+            return ""
+        import timm
+
+        from trainer.models.pretrained import is_cached
+
+        self._require_name(timm)
+        hub_id = timm.get_pretrained_cfg(self.name).hf_hub_id
+        return "" if hub_id is not None and is_cached(hub_id) else "pretrained"
 
     def require_weights(self) -> None:
         """Check that the pretrained weights are in the cache or can be downloaded, within seconds."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from augment.cli.parser import USAGE, Parser, readable_errors, writing
 from augment.cli.trust import add_trust_flag
 from augment.support.errors import UserError, describe_error
+from augment.support.writing import check_folder
 from trainer.report.page import write_record
 from trainer.report.record import REPORT_FILE, read_record
 from trainer.run.config import config_file
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
                 raise UserError(f"{token}: not allowed here. Allowed: folders of runs; their plugins and data.")
         for folder in folders:
             config_file(folder)
+            check_folder(folder)
         for folder in folders:
             with writing(f"{folder / REPORT_FILE}"):
                 try:

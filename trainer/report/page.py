@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from augment.data.images import file_name, name_of
 from augment.support.background import Background
-from augment.support.files import no_link, write_atomically
+from augment.support.files import write_atomically
 from augment.support.secrets import as_written
 from augment.support.text import amount, duration
 from trainer.callbacks.plots import BATCH
@@ -40,7 +40,7 @@ def write_record(record: Record) -> Path:
         OSError: the file cannot be written.
         UserError: it is a link.
     """
-    file = no_link(record.folder / REPORT_FILE)
+    file = record.folder / REPORT_FILE
     write_atomically(file, render(record))
     return file
 
@@ -171,7 +171,7 @@ def _section(record: Record) -> dict[str, Any]:
         return section._asdict() | {"figure": ""}
     file = record.folder / record.task.figure_file
     if not file.is_file() and (figure := record.task.figure(record.samples, record.classes)):
-        plot_outputs(figure, no_link(file))
+        plot_outputs(figure, file)
     return section._asdict() | {"figure": inline_image(file)}
 
 

@@ -1,6 +1,5 @@
 """The contents of a run folder, read once; what is missing or unreadable stays empty, with a note."""
 
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from augment.cli.trust import UntrustedError, with_overrides
 from augment.data.dataset import Dataset
 from augment.data.sources import load_dataset, notices_of
 from augment.support.errors import UserError, first_line
-from augment.support.files import no_link, read_some
+from augment.support.reading import read_object, read_text
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, read_rows
 from trainer.loop.checkpoint import BEST, COUNTERS, BestModel, load
@@ -208,18 +207,16 @@ def _ending(folder: Path) -> Summary:
             status, known = RUNNING if user_of(folder) else "not ended", math.nan
         name, tags = labels_in(found)
         return Summary(status, folder, 0, {}, {}, known, error, stopped, name=name, tags=tags)
-    except (UserError, OSError, ValueError, RecursionError):
+    except (UserError, OSError):
         return Summary("not ended", folder, 0, {}, {}, math.nan)
 
 
 def _text(file: Path) -> str:
-    return read_some(no_link(file), 2**20)
+    return read_text(file, most=2**20)
 
 
 def _rows(file: Path, counter: str) -> list[MetricsRow]:
     """Read rows of numbers, each with a counter."""
-    if file.is_file():
-        read_some(file)  # not a larger one
     rows = read_rows(file)
     for row in rows:
         if not all(isinstance(value, int | float) for value in row.values()) or not math.isfinite(row[counter]):
@@ -242,11 +239,8 @@ def _environment(file: Path) -> dict[str, Any]:
 def _overrides(folder: Path) -> tuple[str, ...]:
     file = folder / OVERRIDES_FILE
     # `augment.cli.overrides.normalize` adds the plus signs, and will again.
-    return tuple(str(o).replace("++", "", 1) for o in read_list(file)) if file.is_file() else ()
+    return tuple(str(o).replace("++", "", 1) for o in read_list(file, folder)) if file.is_file() else ()
 
 
 def _json(file: Path) -> dict[str, Any]:
-    values = json.loads(read_some(file)) if file.is_file() else {}
-    if not isinstance(values, dict):
-        raise ValueError(f"{file.name}: no JSON object")
-    return values
+    return read_object(file) if file.is_file() else {}

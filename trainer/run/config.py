@@ -3,7 +3,6 @@
 Nothing here imports PyTorch or DALI; `trainer.run.check` checks what has to be tried out.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,6 +14,7 @@ from uuid import uuid4
 from omegaconf import OmegaConf
 
 from augment.cli.compose import TOP, check_keys
+from augment.cli.trust import KINDS
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
 from augment.data.selection import take_some
@@ -22,10 +22,11 @@ from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, notices
 from augment.params import parse_params, parse_settings, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
-from augment.support.errors import UserError, first_line
-from augment.support.files import expanded, read_some, write_json
+from augment.support.errors import UserError
+from augment.support.files import expanded, write_json
 from augment.support.own_code import load_plugins
 from augment.support.process import launched
+from augment.support.reading import contents, read_object
 from augment.support.secrets import as_written
 from augment.support.yaml_files import read_yaml
 from trainer.callbacks.registry import complete_callbacks, known_callbacks, parse_callbacks
@@ -38,6 +39,9 @@ from trainer.run.labels import RunLabels
 CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 LEFT_OUT_FILE = "left_out.json"
+
+# For what a folder may decide.
+KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,8 +262,8 @@ def load_config(folder: Path) -> dict[str, Any]:
         UserError: the folder has none, or it cannot be read.
     """
     file = config_file(folder)
-    loaded = read_yaml(file, saved=True)
-    if not isinstance(loaded, dict):
+    loaded = read_yaml(file, folder=folder)
+    if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run.")
     return {str(key): value for key, value in loaded.items()}
 
@@ -283,12 +287,11 @@ def left_out_of(folder: Path) -> LeftOut | None:
     """
     file = folder / LEFT_OUT_FILE
     try:
-        names = json.loads(read_some(file))
-        return frozenset(map(str, names["train"])), frozenset(map(str, names["val"]))
+        names = read_object(file)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
-        raise UserError(f"{file}: not the list of images that a run left out ({first_line(error)}).") from error
+    with contents(file):
+        return frozenset(map(str, names["train"])), frozenset(map(str, names["val"]))
 
 
 def _name_of(settings: object, registry: Mapping[str, type]) -> str:

@@ -11,6 +11,8 @@ from time import sleep
 
 from augment.support.errors import UserError
 from augment.support.files import remove_parts, shown
+from augment.support.reading import open_regular
+from augment.support.writing import check_folder
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, LAST
 from trainer.run.config import CONFIG_FILE
@@ -55,11 +57,12 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
         again: whether the folder may already hold a run, which then starts from the beginning.
 
     Raises:
-        UserError: the folder holds another run, or cannot be written to.
+        UserError: the folder holds another run or a way out of it, or cannot be written to.
     """
     path = folder.resolve()
     if path in _reserved:
         return
+    check_folder(folder)
     in_place = again or (resumed is not None and Path(resumed).resolve() == path)
     if not in_place:
         _refuse_used(folder, key)
@@ -92,8 +95,8 @@ def release() -> None:
 
 def clean(folder: Path) -> None:
     """Remove the unfinished writes that a killed run left in its folder, unless a run is writing to it."""
-    with suppress(OSError):  # it is in use, or cannot be written to
-        lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
+    with suppress(OSError, UserError):  # it is in use, or cannot be written to
+        lock = open_regular(folder / LOCK_FILE)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_parts(folder)
@@ -103,10 +106,9 @@ def clean(folder: Path) -> None:
 
 def user_of(folder: Path) -> str | None:
     """Return the process that is writing to a run's folder, as "process 17 on HOST"; None if there is none."""
-    file = folder / LOCK_FILE
     try:
-        lock = os.open(file, os.O_RDONLY)
-    except OSError:
+        lock = open_regular(folder / LOCK_FILE)
+    except (OSError, UserError):
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -135,7 +137,7 @@ def _refuse_used(folder: Path, key: str, *, locked: bool = False) -> None:
 def _lock(folder: Path, key: str) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = open_regular(folder / LOCK_FILE, flags=os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise UserError(
             f"{key}={shown(folder)}: cannot be written: {error.strerror}. Allowed: a folder that is writable."

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from augment.cli.compose import compose_jobs
+from augment.cli.trust import check_job
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from augment.support.memory import freeze_imports
@@ -66,8 +67,12 @@ def check_jobs(
 
     Raises:
         RanksError: a job needs several processes.
+        UntrustedError: see `augment.cli.trust.gated`.
         UserError: the first mistake.
     """
+    jobs = list(jobs)
+    for overrides in jobs:
+        check_job(overrides, config_name)
     configs = [parse_config(composed) for composed in compose_jobs(jobs, config_name=config_name)]
     for config in configs:
         require_ranks(config)

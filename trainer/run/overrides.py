@@ -2,7 +2,7 @@
 
 import re
 from argparse import Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,12 +10,10 @@ from hydra._internal.utils import get_args_parser
 
 from augment.cli.compose import compose_jobs, split_sweep
 from augment.cli.overrides import is_override, key_of, normalize, parse
-from augment.cli.trust import TRUST_FLAG, check_named
+from augment.cli.trust import TRUST_FLAG, check_overrides
 from augment.support.errors import UserError
-from augment.support.files import no_link
 from augment.support.text import as_bytes
 from augment.support.yaml_files import read_list
-from trainer.callbacks.registry import known_callbacks
 from trainer.loop.checkpoint import LAST
 
 # Value of fit.resume, see `trainer.cli.auto`.
@@ -53,18 +51,14 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
     trust, tokens = TRUST_FLAG in tokens, [token for token in tokens if token != TRUST_FLAG]
     saved = [token for token in _saved(file) if key_of(parse(token)) not in given]
     if not trust:
-        # The run may continue in the folder itself, where Hydra writes, too.
-        for path in (*folder.iterdir(), *(folder / OVERRIDES_FILE.parent).iterdir()):
-            if not path.is_dir() or path.is_symlink():
-                no_link(path)
-        check_saved(saved, tokens, given, file)
+        _check_saved(saved, tokens, file)
     return saved + tokens
 
 
 def _saved(file: Path) -> list[str]:
     """Return the overrides of a run, without Hydra's own: where and how a resumed run runs is decided again."""
     saved = []
-    for token in map(str, read_list(file)):
+    for token in map(str, read_list(file, file.parents[1])):
         if not is_override(token):
             raise UserError(f"{file}: {token!r} is not an override. Allowed: key=value, ~key.")
         parsed = parse(token)
@@ -73,27 +67,13 @@ def _saved(file: Path) -> list[str]:
     return saved
 
 
-def check_saved(saved: Sequence[str], tokens: Sequence[str], given: Collection[str], file: Path) -> None:
-    """Check what the overrides in a folder would change; see `augment.cli.trust`.
-
-    Args:
-        saved: the overrides in the folder.
-        tokens: those of the command line.
-        given: the keys that these name.
-        file: where the saved ones are, for messages.
-
-    Raises:
-        UntrustedError: they decide something that only the command line may decide.
-    """
-    for token in saved:
-        if "${" in token:
-            key, _, value = token.lstrip("+").partition("=")
-            check_named({key: value}, given, file)
+def _check_saved(saved: Sequence[str], tokens: Sequence[str], file: Path) -> None:
     config_name = parse_flags(tokens)[0].config_name or "config"
     # What the command line deletes, it names.
-    named = [token for token in tokens if is_override(token) and not token.startswith("~")]
-    for composed in compose_jobs(split_sweep(normalize([*saved, *named])), config_name=config_name):
-        check_named(composed, given, file, callbacks=known_callbacks())
+    given = [token for token in tokens if is_override(token) and not token.startswith("~")]
+    named, *_ = compose_jobs(split_sweep(normalize(given)), config_name=config_name)
+    for runs in split_sweep(normalize([*saved, *given])):  # which has its weights
+        check_overrides(saved, runs, named, file, config_name, ("data", "callbacks"))
 
 
 def parse_flags(tokens: Sequence[str]) -> tuple[Namespace, list[str]]:

@@ -10,6 +10,7 @@ from augment.data.sources import Source
 from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
+from augment.support.reading import regular
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.recorder import Recorder
@@ -99,7 +100,7 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
         )  # fmt: skip
     loaders.val.placement = loaders.train.placement  # restored to the saved run's choice
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
-        write_atomically(learner.folder / BEST, (run / BEST).read_bytes())
+        write_atomically(learner.folder / BEST, regular(run / BEST).read_bytes())
     return position
 
 

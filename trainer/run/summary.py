@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from augment.support.errors import describe_error
+from augment.support.errors import UserError, describe_error
 from augment.support.files import json_line, shown, write_atomically, write_json
+from augment.support.reading import contents, read_object
 from augment.support.text import clip, plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.early_stopping import reason_of
@@ -117,16 +118,39 @@ def reserve_summary(folder: Path, name: str = "", tags: tuple[str, ...] = ()) ->
 
 def read_summary(folder: Path) -> Summary | None:
     """Return how a run ended; None if it has not, was killed, or its summary is unreadable."""
+    file = folder / SUMMARY_FILE
     try:
-        found = json.loads((folder / SUMMARY_FILE).read_text())
-        if found["status"] == RUNNING:
-            return None
-        given: dict[str, Any] = {"epochs": 0, "best": {}, "last": {}}
-        given |= {field.name: found[field.name] for field in fields(Summary) if field.name in found}
-        name, tags = labels_in(found)
-        return Summary(**given | {"folder": folder, "name": name, "tags": tags})
-    except (OSError, ValueError, LookupError, TypeError):
+        found = read_object(file)
+        with contents(file):
+            return None if found["status"] == RUNNING else _parsed(found, folder)
+    except (OSError, UserError):
         return None
+
+
+def _parsed(found: Mapping[str, Any], folder: Path) -> Summary:
+    """Return the summary in a file, each value as its type."""
+    name, tags = labels_in(found)
+    texts = {key: str(found.get(key, "")) for key in ("status", "error", "stopped", "monitor")}
+    best, last = ({str(key): _number(value) for key, value in found.get(row, {}).items()} for row in ("best", "last"))
+    first = found.get("first_step")
+    return Summary(
+        **texts,
+        folder=folder,
+        epochs=int(found.get("epochs", 0)),
+        best=best,
+        last=last,
+        seconds=float(found["seconds"]),
+        planned=int(found.get("planned", 0)),
+        name=name,
+        tags=tags,
+        first_step=None if first is None else float(first),
+    )
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, int | float | None):
+        raise TypeError("no number")
+    return value
 
 
 def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:

@@ -13,7 +13,9 @@ from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
+from augment.support.errors import UserError
 from augment.support.files import set_fence
+from augment.support.reading import contents, read_object
 
 # A lease that was not renewed for this long is void, unless its process is known to live. Its holder stops writing
 # after half of it.
@@ -176,15 +178,18 @@ def _create(file: Path, progress: int) -> bool:
 def _read(file: Path) -> tuple[Holder, int] | None:
     """Return the holder of a lease, and the progress when it began; None if it was released or cannot be read."""
     try:
-        found = json.loads(file.read_text(errors="replace"))
-        return Holder(**found["holder"]), int(found["progress"])
-    except (OSError, ValueError, TypeError, LookupError):
+        found = read_object(file)
+        with contents(file):
+            process, began = int(found["holder"]["process"]), int(found["holder"]["began"])
+            host, name = str(found["holder"]["host"]), str(found["holder"]["name"])
+            return Holder(process, began, host, name), int(found["progress"])
+    except (OSError, UserError):
         return None
 
 
 def _newest(folder: Path) -> int:
     numbers = (file.name.removeprefix(_PREFIX) for file in folder.glob(f"{_PREFIX}*"))
-    return max((int(number) for number in numbers if number.isdecimal()), default=0)
+    return max((int(number) for number in numbers if number.isdecimal() and len(number) < 10), default=0)
 
 
 def _now(folder: Path) -> float:

@@ -1,13 +1,13 @@
 """The ledger of a sweep: which jobs it has, what became of each, and who works on it."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from augment.support.errors import UserError, first_line
-from augment.support.files import read_some, shown, write_json
+from augment.support.errors import UserError
+from augment.support.files import shown, write_json
+from augment.support.reading import UnreadableError, contents, read_object
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config
 from trainer.run.folder import user_of
@@ -158,19 +158,19 @@ def unfinished(jobs: Iterable[Job]) -> list[Job]:
 
 def _read(file: Path) -> Job:
     try:
-        found = json.loads(read_some(file))
-        assert isinstance(found, Mapping)
-        trial = found.get("trial")
-        return Job(
-            file.parent,
-            int(found["order"]),
-            tuple(map(str, found["overrides"])),
-            tuple(map(str, found.get("varied", ()))),
-            None if trial is None else int(trial),
-            bool(found.get("finalist")),
-        )
-    except (OSError, ValueError, LookupError, TypeError, AssertionError, RecursionError) as error:
+        found = read_object(file, file.parents[1])
+        with contents(file):
+            trial = found.get("trial")
+            return Job(
+                file.parent,
+                int(found["order"]),
+                tuple(map(str, found["overrides"])),
+                tuple(map(str, found.get("varied", ()))),
+                None if trial is None else int(trial),
+                bool(found.get("finalist")),
+            )
+    except (OSError, UnreadableError) as error:
         raise UserError(
-            f"{shown(file)}: not a job of a sweep ({first_line(error)}). Allowed: delete its folder, and give the "
-            "command of the sweep again, which runs the job anew."
+            f"{shown(file)}: not a job of a sweep ({error}). Allowed: delete its folder, and give the command of the "
+            "sweep again, which runs the job anew."
         ) from error

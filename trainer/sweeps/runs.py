@@ -1,6 +1,5 @@
 """Read the folders of many runs, which may come from strangers: nothing in them is run, imported or followed."""
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,13 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import near_file, read_some
+from augment.support.files import near_file
 from augment.support.nested import section_of
-from augment.support.yaml_files import MAX_BYTES, read_list
+from augment.support.reading import contents, read_object, regular
+from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, read_rows
 from trainer.run.config import CONFIG_FILE, load_config
 from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.folder import LOCK_FILE, user_of
+from trainer.run.folder import user_of
 from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE
@@ -31,9 +31,6 @@ INTERRUPTED, PRUNED = "interrupted", "pruned"
 
 # A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
-
-# What reading damaged files raises; OverflowError: a number that is too large for a float.
-_DAMAGE = (UserError, OSError, ValueError, TypeError, LookupError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -132,24 +129,22 @@ def read_run(folder: Path) -> Run:
     def attempt(name: Path | str, read: Callable[[Path], T], otherwise: T) -> T:
         file = folder / name
         try:
-            if not os.path.lexists(file):
-                return otherwise
-            # A link could show a file from elsewhere; reading a pipe might never end.
-            if file.is_symlink() or not file.is_file():
-                raise UserError(f"{file}: a link, or no file")
-            return read(file)
-        except _DAMAGE as error:
+            with contents(regular(file, folder)):
+                return read(file)
+        except FileNotFoundError:
+            return otherwise
+        except (OSError, UserError) as error:
             notes[str(name)] = first_line(error)
             return otherwise
 
     nothing: dict[str, Any] = {}
-    job = attempt(JOB_FILE, _object, nothing)
-    summary = attempt(SUMMARY_FILE, _object, nothing)
+    job = attempt(JOB_FILE, read_object, nothing)
+    summary = attempt(SUMMARY_FILE, read_object, nothing)
     config = attempt(CONFIG_FILE, lambda file: load_config(file.parent), nothing)
-    rows = attempt(METRICS_FILE, _rows, list[MetricsRow]())
+    rows = attempt(METRICS_FILE, lambda file: [*map(_numbers, read_rows(file))], list[MetricsRow]())
     given = job.get("overrides")
     if not isinstance(given, list):
-        given = attempt(OVERRIDES_FILE, read_list, list[object]())
+        given = attempt(OVERRIDES_FILE, lambda file: read_list(file, folder), list[object]())
     order, varied, trial = job.get("order"), job.get("varied"), job.get("trial") is not None
     derived = varied_name([*map(str, varied)]) if isinstance(varied, list) else ""
     return Run(
@@ -166,7 +161,7 @@ def read_run(folder: Path) -> Run:
         config=config,
         rows=tuple(rows),
         summary=summary,
-        environment=attempt(ENVIRONMENT_FILE, _object, nothing),
+        environment=attempt(ENVIRONMENT_FILE, read_object, nothing),
         score=_score([*rows, _numbers(summary.get("last"))], summary),
         sweep=folder.parent if job else None,
         order=order if isinstance(order, int) else 0,
@@ -195,8 +190,7 @@ def _status(folder: Path, summary: Mapping[str, Any], *, began: bool) -> str:
         return PRUNED
     if status in (FINISHED, FAILED, INTERRUPTED):
         return str(status)
-    lock = folder / LOCK_FILE
-    if lock.is_file() and not lock.is_symlink() and user_of(folder):
+    if user_of(folder):
         return RUNNING
     return INTERRUPTED if began else PLANNED
 
@@ -211,18 +205,6 @@ def _score(rows: Iterable[MetricsRow], summary: Mapping[str, Any]) -> str:
         if isinstance(key, str) and key in keys:
             return key
     return own
-
-
-def _object(file: Path) -> dict[str, Any]:
-    values = json.loads(read_some(file, MAX_BYTES))
-    if not isinstance(values, dict):
-        raise ValueError("no JSON object")
-    return values
-
-
-def _rows(file: Path) -> list[MetricsRow]:
-    read_some(file)  # not a larger one
-    return list(map(_numbers, read_rows(file)))
 
 
 def _numbers(values: object) -> MetricsRow:

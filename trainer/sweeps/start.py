@@ -10,13 +10,16 @@ from typing import Any
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from augment.cli.compose import compose_hydra, split_sweep
+from augment.cli.compose import compose_hydra, compose_jobs, split_sweep
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import table_console
-from augment.support.errors import UserError, first_line
+from augment.cli.trust import check_overrides
+from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically
+from augment.support.reading import contents
 from augment.support.signals import StopSignals
 from augment.support.text import amount, plural
+from augment.support.writing import check_folder
 from augment.support.yaml_files import read_yaml
 from trainer.run.config import CONFIG_FILE
 from trainer.run.folder import SWEEP_FILE, named_folder
@@ -24,7 +27,7 @@ from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
 from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.runs import FAILED
+from trainer.sweeps.runs import FAILED, JOB_FILE
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 
@@ -97,6 +100,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
     """
     section = request.section()
     folder, launcher = section["folder"], parse_launcher(section["launcher"])
+    check_folder(folder)
     searches = is_search(section["sweeper"])
     if not searches and (unknown := [key for key in section["sweeper"] if key not in _OF_GRIDS]):
         raise UserError(f"hydra.sweeper.{unknown[0]}: needs a search. Allowed: hydra/sweeper=optuna as well.")
@@ -106,6 +110,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
     if holds:
         raise UserError(f"hydra.sweep.dir={shown(folder)}: {holds} is in this folder. Allowed: another one.")
     if searches:
+        _check_found(folder, request, section["sweeper"])
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
@@ -186,6 +191,15 @@ def search(
     return _ended(folder, read_ledger(folder), worker.console) or code
 
 
+def _check_found(folder: Path, request: Request, sweeper: Mapping[str, Any]) -> None:
+    """Check the jobs that a search goes on with, but did not make: their folder may be a stranger's."""
+    varied = {key_of(parse(token)) for token in (*request.params(sweeper), *request.swept)} | {"seed"}
+    (named,) = compose_jobs([request.fixed], config_name=request.config_name)
+    for job in read_ledger(folder):
+        if any(o not in request.fixed and key_of(parse(o)) not in varied for o in job.overrides):
+            check_overrides(job.overrides, job.overrides, named, job.folder / JOB_FILE, request.config_name)
+
+
 def is_search(sweeper: Mapping[str, Any]) -> bool:
     """Return whether Hydra's section `sweeper` asks for a search.
 
@@ -255,12 +269,9 @@ def read_request(folder: Path) -> Request:
     if not file.is_file():
         missing = f"no {SWEEP_FILE} in it" if folder.is_dir() else "there is no such folder"
         raise UserError(f"{folder}: {missing}. Allowed: the folder of a sweep.")
-    found = read_yaml(file)
-    try:
-        assert isinstance(found, dict)
+    found: Any = read_yaml(file, folder=folder)
+    with contents(file):
         return Request.of([str(token) for token in found["command"]], str(found.get("config_name", "config")))
-    except (AssertionError, LookupError, TypeError) as error:
-        raise UserError(f"{file}: not the command of a sweep ({first_line(error)}).") from error
 
 
 def _of_hydra(token: str, *, sweeps: bool) -> str:

@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
+from augment.support.reading import open_regular
 from augment.support.seeds import derive_seed
 from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
 from trainer.tasks.registry import smaller_is_better
@@ -64,11 +65,10 @@ def _lock(file: Path) -> BinaryIO:
     The system releases it however the process ends.
 
     Raises:
-        UserError: the file system has no locks.
-        OSError: the file cannot be written, or is a link.
+        UserError: the file system has no locks, or it is a link or no regular file.
+        OSError: the file cannot be written.
     """
-    flags = os.O_CREAT | os.O_NOFOLLOW
-    opened = open(file, "rb+", buffering=0, opener=lambda path, mode: os.open(path, mode | flags, 0o666))  # noqa: SIM115
+    opened = open(open_regular(file, flags=os.O_RDWR | os.O_CREAT), "rb+", buffering=0)  # noqa: SIM115
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
     except OSError as error:

@@ -18,9 +18,10 @@ from augment.data.formats.folder import scan_split
 from augment.data.sources import load_dataset
 from augment.data.sources.notices import warn_of_foreign
 from augment.support.errors import UserError
-from augment.support.files import json_line, no_link, write_json
+from augment.support.files import json_line, write_json
 from augment.support.secrets import masked
 from augment.support.text import printable
+from augment.support.writing import append, check_folder
 from trainer.callbacks.recorder import Recorder
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.display import Evaluation
@@ -120,13 +121,12 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
         **scores.values,
     }
     with writing(f"{run / name}.json"):
-        write_json(no_link(run / f"{name}.json"), values | {"per_class": scores.per_class})
-        with no_link(run / HISTORY_FILE).open("a", encoding="utf-8") as stream:
-            stream.write(json_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **values}))
+        write_json(run / f"{name}.json", values | {"per_class": scores.per_class})
+        append(run / HISTORY_FILE, json_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **values}))
         if scores.figure is not None:
             from trainer.figures.outputs import plot_outputs
 
-            plot_outputs(scores.figure, no_link(run / f"{name}.png"))
+            plot_outputs(scores.figure, run / f"{name}.png")
     files = ".json" if scores.figure is None else ".json, .png"
     console.print(f"{run / name}{files}", highlight=False, soft_wrap=True)
 
@@ -160,6 +160,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
         options, run, folder, overrides = run_and_images(_parser(), arguments)
+        check_folder(run)
         scores = evaluate(run, folder, overrides, tta=options.tta, trust=options.trust)
         _report(scores, run, folder, overrides)
     return 0

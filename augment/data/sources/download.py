@@ -58,13 +58,8 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
     Raises:
         UserError: the archive cannot be downloaded, its checksum differs, or it does not hold a data set.
     """
-    named = re.fullmatch(r"(.+?)(\.tar)?\.\w+", archive.name)
-    if urlsplit(archive.url).scheme not in ("http", "https") or not named:
-        raise UserError(
-            f"data.url={archive.url}: allowed is http(s)://<host>/<path>/<archive>, such as imagenette2.tgz."
-        )
-    directory = expanded(directory).absolute()
-    folder = directory / named[1]
+    folder = _folder_of(archive, directory)
+    directory = folder.parent
     if _holds_splits(folder):
         return folder
     try:
@@ -83,6 +78,21 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
     except OSError as error:  # of the disk: `_download` and `_unpack` handle those of the network and the archive
         raise UserError(f"{error.filename or directory}: {error.strerror or error}, while making {folder}.") from error
     return folder
+
+
+def needs_download(archive: Archive, directory: Path) -> bool:
+    """Return whether `prepare_archive` would download the archive; see there."""
+    folder = _folder_of(archive, directory)
+    return not (_holds_splits(folder) or (folder.parent / archive.name).exists())
+
+
+def _folder_of(archive: Archive, directory: Path) -> Path:
+    named = re.fullmatch(r"(.+?)(\.tar)?\.\w+", archive.name)
+    if urlsplit(archive.url).scheme not in ("http", "https") or not named:
+        raise UserError(
+            f"data.url={archive.url}: allowed is http(s)://<host>/<path>/<archive>, such as imagenette2.tgz."
+        )
+    return expanded(directory).absolute() / named[1]
 
 
 def _download(archive: Archive, file: Path) -> None:

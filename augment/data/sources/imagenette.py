@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.formats.folder import scan_folder
-from augment.data.sources.download import Archive, prepare_archive
+from augment.data.sources.download import Archive, needs_download, prepare_archive
 from augment.data.sources.registry import Source, source
 from augment.params import DOWNLOADS, WRITES, Choice, Text, setting
 
@@ -62,13 +62,21 @@ class Imagenette(Source):
 
     def load(self) -> Dataset:
         """Download and unpack missing files; replace WordNet's numbers by readable class names."""
+        dataset = scan_folder(prepare_archive(self._archive, Path(self.dir)))
+        return replace(dataset, classes=tuple(CLASS_NAMES.get(name, name) for name in dataset.classes))
+
+    def downloads(self) -> str:
+        """Return "source" if the archive is not there."""
+        return "source" if needs_download(self._archive, Path(self.dir)) else ""
+
+    @property
+    def _archive(self) -> Archive:
         archive = self.archives[self.variant]
         if self.url:
             mirror = Archive(self.url)
             # Another file name may mean another archive, of an unknown checksum.
             archive = replace(archive, url=self.url) if mirror.name == archive.name else mirror
-        dataset = scan_folder(prepare_archive(archive, Path(self.dir)))
-        return replace(dataset, classes=tuple(CLASS_NAMES.get(name, name) for name in dataset.classes))
+        return archive
 
 
 @source("imagewoof")

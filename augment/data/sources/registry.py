@@ -76,6 +76,10 @@ class Source:
     # Whether val is read alone and as train, for a loader of val where there is no train. No setting.
     only_val: bool = False
 
+    def downloads(self) -> str:
+        """Return the setting by which loading would download something now; empty if it would not."""
+        return ""
+
     def load(self) -> Dataset:
         """Prepare missing files and list all images of both splits; with `cuts_val`, only those of train are used.
 

@@ -93,7 +93,7 @@ def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
     file = run / "config.yaml"
     if not file.is_file():
         raise UserError(f"--run {run}: contains no config.yaml. Allowed: the folder of a run.")
-    config = read_yaml(file)
+    config = read_yaml(file, folder=run)
     if not isinstance(config, dict):
         raise UserError(f"{file}: not the configuration of a run.")
     plus = [token.lstrip("+") for token in overrides]

@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
         pytest.param("[" * 100_000, f"nested more than {MAX_DEPTH} levels deep", id="a deep list"),
         pytest.param("\n".join(" " * i + "a:" for i in range(500)), "nested more than", id="a deep mapping"),
         pytest.param("\n".join(f"k{i}: 1" for i in range(MAX_VALUES)), "more than", id="many values"),
-        pytest.param("#" * 2**21, "2,097,152 bytes. Allowed: a YAML file of at most", id="a large file"),
+        pytest.param("#" * 2**21, "2,097,152 bytes. Allowed: a", id="a large file"),
         pytest.param("a: !!python/object/apply:os.system [ls]", "the tag tag:yaml.org,2002:python/object", id="code"),
         pytest.param("a: !!python/object/apply:pathlib.Path [x]", "the tag tag:yaml.org", id="an object"),
         pytest.param("a: !mine x", "could not determine a constructor for the tag '!mine'", id="an unknown tag"),
@@ -53,7 +53,7 @@ def file(tmp_path: Path) -> Path:
 def test_what_cannot_be_used_is_refused(file: Path, text: str, reason: str, saved: bool) -> None:
     file.write_text(text)
     with pytest.raises(UserError) as caught:
-        read_yaml(file, saved=saved)
+        read_yaml(file, folder=file.parent if saved else None)
     assert str(caught.value).startswith(f"{file}: ")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -62,7 +62,7 @@ def test_what_cannot_be_used_is_refused(file: Path, text: str, reason: str, save
 def test_a_saved_file_has_the_same_values(file: Path) -> None:
     values = "a: 1e-3\nb: 2020-01-01\nc: .nan\nd: ${x}\ne: 'é'\nf: {g: [yes, 0x10, null], h: {}}\ni: 1_0\nj: |\n  x\n"
     file.write_text(values)
-    assert repr(read_yaml(file, saved=True)) == repr(read_yaml(file))
+    assert repr(read_yaml(file, folder=file.parent)) == repr(read_yaml(file))
     assert issubclass(_saved_loader(), yaml.CSafeLoader)
 
 
@@ -101,7 +101,7 @@ def test_a_missing_file_is_named(file: Path) -> None:
 
 def test_lists(file: Path) -> None:
     file.write_text("")
-    assert read_list(file) == []
+    assert read_list(file, file.parent) == []
     file.write_text("a: 1")
     with pytest.raises(UserError, match=r"holds no list. Allowed: a YAML list\."):
-        read_list(file)
+        read_list(file, file.parent)

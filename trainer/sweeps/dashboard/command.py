@@ -6,8 +6,9 @@ from pathlib import Path
 
 from augment.cli.parser import Parser, output, readable_errors, whole_number, writing
 from augment.support.errors import UserError
-from augment.support.files import no_link, shown, write_atomically
+from augment.support.files import shown, write_atomically
 from augment.support.text import amount, printable
+from augment.support.writing import check_path
 from trainer.sweeps.dashboard.content import collect
 from trainer.sweeps.dashboard.page import render
 from trainer.sweeps.dashboard.server import Server, Watched
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.port is not None and not options.watch:
             raise UserError("--port: has no effect without --watch. Allowed: --watch --port N.")
         folder = folders[0] if folders else Path("outputs")
-        file = no_link(options.out or folder / DASHBOARD_FILE)
+        file = check_path(options.out or folder / DASHBOARD_FILE)
         if options.watch and not folders:
             with writing(str(folder)):
                 folder.mkdir(exist_ok=True)  # the first run may be about to begin

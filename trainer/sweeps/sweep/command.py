@@ -3,6 +3,7 @@
 import sys
 from argparse import SUPPRESS
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,19 @@ from rich.console import Console
 
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import INTERRUPTED, USAGE, Parser, readable_errors, table_console
-from augment.cli.trust import TRUST_FLAG, add_trust_flag
+from augment.cli.trust import TRUST_FLAG, add_trust_flag, check_job, gated
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.process import end_with_parent
 from augment.support.signals import StopSignals
+from augment.support.writing import check_folder
 from trainer.loop.callback import Callback
 from trainer.run.folder import SWEEP_FILE
-from trainer.run.overrides import check_saved
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
 from trainer.sweeps.ledger import Job, read_ledger, unfinished
 from trainer.sweeps.processes import LED, WITH_PARENT, Orders
-from trainer.sweeps.runs import FAILED, JOB_FILE
+from trainer.sweeps.runs import FAILED
 from trainer.sweeps.start import Request, continued, is_search, read_request, run, search
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import Worker
@@ -44,7 +45,7 @@ _OWN = ("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.")
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     parser = _parser()
-    with readable_errors(), StopSignals() as signals:
+    with readable_errors(), StopSignals() as signals, ExitStack() as gate:
         options, paths, overrides = parser.split_paths(arguments)
         if len(paths) != 2:
             sys.stdout.write(parser.format_help())
@@ -60,14 +61,16 @@ def main(arguments: Sequence[str]) -> int:
         request = read_request(folder)
         if action == "show":
             return 0 if report_sweep(folder, table_console(), write=False) else 1
+        check_folder(folder)
         jobs = _chosen(folder, options.job)
         _check_given(overrides)
-        if not options.trust:
-            check_saved(request.fixed, (), (), folder / SWEEP_FILE)
-            for job in jobs:
-                check_saved(job.overrides, (), (), job.folder / JOB_FILE)
         request = replace(request, config_name=options.config_name or request.config_name)
         tokens = normalize(overrides)
+        if not options.trust:
+            gate.enter_context(gated(folder / SWEEP_FILE, request.config_name, named=bool(options.config_name)))
+            # All of them before the first one runs; what a search composes later is checked then.
+            for given in (request.fixed, *(job.overrides for job in jobs)):
+                check_job(given, request.config_name)
         launcher, sweeper = _sections(request, tokens, trust=options.trust)
         # What is asked of the search now, such as more trials, is asked of it from now on.
         kept = [token for token in tokens if key_of(parse(token)).startswith("hydra.sweeper.")]
@@ -142,20 +145,24 @@ def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[
         UserError: the sweep chooses such a one.
     """
     named = {key_of(parse(token)) for token in tokens}
-    saved = []
-    for token in request.hydra:
-        key, _, value = token.lstrip("+").partition("=")
-        if "launcher" in key and "hydra/launcher" in named:
-            continue
-        if not key.startswith(_OWN):
-            continue
-        settings = key.startswith("hydra.sweeper.") and key != "hydra.sweeper.storage"
-        harmless = settings or key in ("hydra.launcher.n_jobs", "hydra.launcher.gpus") or value in ("local", "optuna")
-        if not (trust or key in named) and ("${" in token or not harmless):
-            raise UserError(f"{token}: was asked of the sweep. Allowed: {token} here as well, or {TRUST_FLAG}.")
-        saved.append(token)
+    changed = [token for token in request.hydra if "launcher" in token and "hydra/launcher" in named]
+    saved = [token for token in request.hydra if token.lstrip("+").startswith(_OWN) and token not in changed]
+    own = Request.of(tokens, request.config_name)
+    if not trust and (token := next((token for token in saved if "${" in token), None)):
+        raise UserError(f"{token}: was asked of the sweep. Allowed: {token} here as well, or {TRUST_FLAG}.")
     # An experiment may choose them, too.
-    section = replace(request, swept=(), hydra=(*saved, *Request.of(tokens).hydra)).section()
+    section = replace(request, swept=(), hydra=(*saved, *own.hydra)).section()
+    launcher, storage = section["launcher"].get("kind"), section["sweeper"].get("storage")
+    if not trust:
+        given = own.section()
+        for key, value, theirs in (
+            ("hydra/launcher", launcher, {"local", given["launcher"].get("kind")}),
+            ("hydra.sweeper.storage", storage, {None, given["sweeper"].get("storage")}),
+        ):
+            if value not in theirs:
+                raise UserError(
+                    f"{key}={value}: was asked of the sweep. Allowed: {key}={value} here as well, or {TRUST_FLAG}."
+                )
     return parse_launcher(section["launcher"]), section["sweeper"]
 
 

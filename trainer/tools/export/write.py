@@ -23,9 +23,9 @@ from augment.pipeline.serving.pillow import CROPS
 from augment.pipeline.serving.serialized import deserialize, serialize
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import build_plan
-from augment.support.errors import UserError
-from augment.support.files import installed_version, no_link, write_atomically, write_json
+from augment.support.files import installed_version, write_atomically, write_json
 from augment.support.text import amount, list_some, plural, printable
+from augment.support.writing import check_folder
 from trainer.run.trained import Trained, load_trained
 from trainer.tools.evaluate import evaluated_split
 from trainer.tools.export.check import Check, Run, compare
@@ -83,14 +83,9 @@ def export(
 
 
 def _write(folder: Path, files: Mapping[str, bytes | str]) -> None:
-    """Write files into a folder that may be in that of a stranger: nothing is written through links."""
     with writing(f"--out {folder}"):
         for name, content in files.items():
-            inner = [folder, *(folder / part for part in reversed(Path(name).parents[:-1]))]
-            if link := next((path for path in inner if path.is_symlink()), None):
-                raise UserError(f"--out {folder}: {link} is a link. Allowed: a folder.")
-            inner[-1].mkdir(parents=True, exist_ok=True)
-            write_atomically(no_link(folder / name), content)
+            write_atomically(folder / name, content)
 
 
 def _opened(image: ImageRef, prepare: Callable[[Image.Image], NDArray[Any]]) -> NDArray[Any]:
@@ -131,7 +126,7 @@ def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder:
         lines.append("all have the same top class")
     console.print("; ".join(map(printable, lines)), highlight=False, soft_wrap=True)
     with writing(f"--out {folder}"):
-        write_json(no_link(folder / "export.json"), {**facts, **vars(check)})
+        write_json(folder / "export.json", {**facts, **vars(check)})
 
 
 def export_run(options: Namespace, run: Path, images: Path | None, overrides: Sequence[str]) -> None:
@@ -140,6 +135,7 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     Raises:
         UserError: the model cannot be exported, or the images to compare on cannot be used.
     """
+    check_folder(options.out or run)
     own = images is None and not options.unchecked
     # bfloat16 would differ by more than an export may.
     trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own)

@@ -1,0 +1,117 @@
+"""Read the files of run and sweep folders, which may come from strangers.
+
+Only regular files are opened, and none through a link: a link could show a file from elsewhere, and a pipe never ends.
+Sizes and depths are limited, and damaged contents raise one class of errors, which names the file.
+"""
+
+import json
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from augment.support.errors import UserError, first_line
+
+# Far above what any run writes: bytes of a file, and levels of a value.
+MAX_BYTES, MAX_DEPTH = 2**26, 40
+
+# What damaged contents raise; a RuntimeError is PyTorch's, an OverflowError about a number that no float can hold.
+_DAMAGE = (
+    *(ValueError, TypeError, LookupError, AttributeError, RuntimeError, AssertionError, OverflowError, MemoryError),
+    *(EOFError, struct.error),
+)
+
+
+class UnreadableError(UserError):
+    """A file of a run or sweep folder is no regular file, or does not hold what a run writes."""
+
+
+def open_regular(file: Path, folder: Path | None = None, flags: int = os.O_RDONLY) -> int:
+    """Open a file, and return its descriptor.
+
+    Args:
+        file: the file.
+        folder: the folder of a run or sweep that the file is in, which may itself be a link; None: the file's own.
+        flags: those of `os.open`.
+
+    Raises:
+        UnreadableError: it is no regular file, or a link leads to it from the folder.
+        OSError: it cannot be opened.
+    """
+    inside = [path for path in file.parents if folder is not None and path != folder and path.is_relative_to(folder)]
+    if linked := next((path for path in (*inside, file) if path.is_symlink()), None):
+        raise UnreadableError(f"{linked}: a link, which is not followed. Allowed: a regular file.")
+    descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnreadableError(f"{file}: no regular file. Allowed: to remove it.")
+    return descriptor
+
+
+def regular(file: Path, folder: Path | None = None) -> Path:
+    """Return the path of a file that others will open; see `open_regular`."""
+    os.close(open_regular(file, folder))
+    return file
+
+
+def read_bytes(file: Path, folder: Path | None = None, most: int = MAX_BYTES) -> bytes:
+    """Read a file of at most some bytes; see `open_regular`."""
+    with open(open_regular(file, folder), "rb") as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise UnreadableError(f"{file}: {file.stat().st_size:,} bytes. Allowed: a file of at most {most:,} bytes.")
+    return content
+
+
+def read_text(file: Path, folder: Path | None = None, most: int = MAX_BYTES) -> str:
+    """Read a text; bytes that are not UTF-8 are replaced. See `read_bytes`."""
+    return read_bytes(file, folder, most).decode(errors="replace")
+
+
+def read_object(file: Path, folder: Path | None = None) -> dict[str, Any]:
+    """Read a JSON object; see `read_bytes` and `parse_json`."""
+    text = read_text(file, folder)
+    with contents(file):
+        values = parse_json(text)
+        if not isinstance(values, dict):
+            raise ValueError("no JSON object")
+    return values
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    level, depth = [value], 0
+    while level := [inner for one in level for inner in _inner(one)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+    return value
+
+
+def _inner(value: object) -> list[Any]:
+    return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+@contextmanager
+def contents(file: Path) -> Iterator[None]:
+    """Raise an UnreadableError that names the file for what damaged contents raise inside.
+
+    Errors of a graphics card's memory are not about the contents.
+    """
+    try:
+        yield
+    except _DAMAGE as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            raise
+        raise UnreadableError(f"{file}: damaged, or no run wrote it ({first_line(error)}).") from error

@@ -1,0 +1,80 @@
+"""Reading and writing in a folder that may come from a stranger."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from augment.support.errors import UserError
+from augment.support.reading import UnreadableError, contents, parse_json, read_bytes, read_object, regular
+from augment.support.writing import UnwritableError, append, check_folder, check_path
+
+
+def test_a_regular_file_is_read_through_no_link(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "inner").mkdir(parents=True)
+    (run / "inner" / "a").write_text('{"a": 1}')
+    assert read_object(run / "inner" / "a", run) == {"a": 1}
+    (run / "file").symlink_to(run / "inner" / "a")
+    (run / "folder").symlink_to("inner")
+    for name in ("file", "folder/a"):
+        with pytest.raises(UnreadableError, match="a link, which is not followed"):
+            read_bytes(run / name, run)
+    (tmp_path / "mine").symlink_to(run)  # the folder itself may be one
+    assert regular(tmp_path / "mine" / "inner" / "a", tmp_path / "mine").exists()
+
+
+def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "."):
+        with pytest.raises(UnreadableError, match="no regular file"):
+            read_bytes(tmp_path / name)
+    (tmp_path / "large").write_bytes(bytes(11))
+    with pytest.raises(UnreadableError, match="11 bytes. Allowed: a file of at most 10"):
+        read_bytes(tmp_path / "large", most=10)
+
+
+@pytest.mark.parametrize("text", ["", "[" * 10**5, "[" * 50 + "]" * 50, "1" * 5000, '{"a":', "NULL"])
+def test_json_that_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="."):
+        parse_json(text)
+
+
+@pytest.mark.parametrize("text", ["[]", "1", "null", "\0", "{"])
+def test_other_contents_are_named(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "summary.json"
+    file.write_text(text)
+    with pytest.raises(UnreadableError, match=r"summary\.json: damaged, or no run wrote it \(.+\)\."):
+        read_object(file)
+    with pytest.raises(UnreadableError, match=r"summary\.json: damaged"), contents(file):
+        int(float("inf"))
+
+
+def test_a_folder_with_a_way_out_is_not_written_to(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "wandb").mkdir(parents=True)
+    (run / "wandb" / "latest").symlink_to("run-1")  # as trackers make them
+    (tmp_path / "mine").symlink_to(run)
+    for folder in (run, tmp_path / "mine", tmp_path / "none"):
+        check_folder(folder)
+    (run / "wandb" / "log").symlink_to("../../log")
+    with pytest.raises(UnwritableError, match="wandb/log: cannot be written: it is a link that leads elsewhere"):
+        check_folder(tmp_path / "mine")
+    (run / "wandb" / "log").unlink()
+    with socket.socket(socket.AF_UNIX) as listening:
+        here = Path.cwd()
+        os.chdir(run)  # the address is short
+        listening.bind("socket")
+        os.chdir(here)
+        with pytest.raises(UnwritableError, match="it is a socket"):
+            check_folder(run)
+
+
+def test_lines_are_appended_to_regular_files(tmp_path: Path) -> None:
+    append(tmp_path / "rows", "1\n")
+    append(check_path(tmp_path / "rows"), "2\n")
+    assert (tmp_path / "rows").read_text() == "1\n2\n"
+    (tmp_path / "link").symlink_to("rows")
+    with pytest.raises(UserError, match="a link"):
+        append(tmp_path / "link", "3\n")
