@@ -76,6 +76,12 @@ class Folder(Source):
         """Whether the only folder is that of val."""
         return not self.train_dir and has_only(expanded(self.root), self.val_dir or "val")
 
+    @property
+    def given_val(self) -> tuple[str, str] | None:
+        """The folder of val beside that of train."""
+        train, val = (expanded(self.root) / name for name in (self.train_dir or "train", self.val_dir or "val"))
+        return (str(val), f"data.root={train}") if train.is_dir() and val.is_dir() else None
+
     def load_train(self) -> Dataset:
         """Load the folder, and val if there is one; images need no classes, as self-supervised training has none."""
         root = expanded(self.root)

@@ -41,7 +41,7 @@ class Source:
             optional=True,
             within=(0, 0.9),
             above=0,
-            doc="share of the training images, of each class, to validate on; data.val is not used",
+            doc="share of the training images, of each class, to validate on; without a val of its own",
         )
     )
     folds: int | None = setting(
@@ -124,6 +124,11 @@ class Source:
         return False
 
     @property
+    def given_val(self) -> tuple[str, str] | None:
+        """The validation data that the settings name, and the setting that leaves them aside; None: there are none."""
+        return None
+
+    @property
     def cuts_val(self) -> bool:
         """Whether val is cut from train."""
         return self.folds is not None or self.val_fraction is not None
@@ -165,6 +170,11 @@ class LabeledSource(Source):
     targets: tuple[str, ...] = setting(
         Texts(default=(), doc="names of the numbers to predict, or of the labels with data.multilabel=true")
     )
+
+    @property
+    def given_val(self) -> tuple[str, str] | None:
+        """What data.val names."""
+        return None if self.val is None else (f"data.val={self.val}", "data.val=null")
 
     def given(self) -> dict[str, str]:
         """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
@@ -227,6 +237,12 @@ def parse_data(given: object, *, needs_train: bool = True) -> Source:
         raise UserError(f"{was}. Allowed: 0 to {source.folds - 1}, or -m 'data.fold=range({source.folds})' for all.")
     if source.folds is not None and source.val_fraction is not None:
         raise UserError(f"data.val_fraction={source.val_fraction:g}: but data.folds={source.folds}. Allowed: either.")
+    if source.val_fraction is not None and source.given_val:
+        val, without = source.given_val
+        raise UserError(
+            f"data.val_fraction={source.val_fraction:g}: but there is {val}, whose images would not be used. Allowed: "
+            f"null, which validates on them; or {without}, which leaves them aside."
+        )
     return source
 
 

@@ -96,7 +96,8 @@ def weights(learner: Learner) -> list[float]:
 
 def test_limited_batches_validate_on_a_random_sample(photo_root: Path) -> None:
     """Sources list images class by class: the first batches would all be of one class."""
-    given = ["data=folder", f"data.root={photo_root}", "data.val_fraction=0.7", "fit.batch_size=2", "fit.device=cpu"]
+    root = f"data.root={photo_root}/train"
+    given = ["data=folder", root, "data.val_fraction=0.7", "fit.batch_size=2", "fit.device=cpu"]
     whole, *some = (
         parse_config(compose([*given, f"data.split_seed={seed}", f"fit.limit_batches={limit}"])).dataset.val
         for seed, limit in ((0, "null"), *((seed, 1) for seed in range(8)))

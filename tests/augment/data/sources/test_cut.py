@@ -78,6 +78,17 @@ def test_a_val_is_missed_before_anything_is_read(samples: list[Sample]) -> None:
         parse_data({"source": "folder", "root": ".", "folds": 3, "fold": 0, "val_fraction": 0.2})
 
 
+@pytest.mark.parametrize("source", ["folder", "filelist", "tfrecord"])
+def test_a_val_that_a_cut_would_drop_is_refused(source: str, samples: list[Sample]) -> None:
+    given = {**put(source, "train", samples), **put(source, "val", samples)}
+    with pytest.raises(UserError, match=r"^data\.val_fraction=0\.2: but there is .*val") as caught:
+        parse_data({"source": source, **given, "val_fraction": 0.2})
+    key, value = str(caught.value).partition("; or data.")[2].partition(",")[0].split("=")
+    aside = {**given, key: None if value == "null" else value}
+    dataset = load_dataset(parse_data({"source": source, **aside, "val_fraction": 0.2}))
+    assert len(dataset.train) + len(dataset.val) == 20
+
+
 def test_too_few_images(samples: list[Sample]) -> None:
     with pytest.raises(UserError, match=r"^data.val_fraction=0.2: train has 2 images, of which val would have none"):
         cut("filelist", samples[:2], val_fraction=0.2)
