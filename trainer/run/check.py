@@ -5,6 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
+from augment.data.formats.folder import describe_nested
 from augment.support.errors import UserError
 from augment.support.text import amount
 from trainer.callbacks.freeze import keep_statistics
@@ -36,6 +37,13 @@ def check_config(config: Config) -> None:
                 f"fit.gpus: {ranks}, but {split} has {amount(images, 'image')}. Allowed: at most one process per image."
             )
     classes = dataset.classes
+    if dataset.task == "classify" and len(classes) == 1:
+        given = config.resolved["data"]
+        key = next(key for key in ("root", "train", "source") if given.get(key))
+        raise UserError(
+            f"data.{key}={given[key]}: holds a single class, {classes[0]}: nothing to learn from labels. Allowed: two "
+            f"classes or more{describe_nested(dataset)}."
+        )
     task = task_named(dataset.task)
     measured = {metric.key for metric in task.measured(len(classes))}
     allowed = (AUTO, *(key for key in task.monitored if key in measured))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from augment.data.balance import balanced, check_balance
 from augment.data.copies import warn_of_copies
 from augment.data.dataset import TASKS, Dataset, check_dataset
-from augment.data.formats.folder import CUT, describe_nested
+from augment.data.formats.folder import CUT
 from augment.data.own.factory import ObjectName
 from augment.data.selection import as_left_out, take_fold, take_fraction, take_val
 from augment.data.sources.notices import recorded_notices, warn_of_foreign, warn_of_missing, warn_of_unused_names
@@ -359,8 +359,5 @@ def _load(source: Source, folder: Path, needs_val: bool) -> tuple[Dataset, tuple
             raise UserError(VAL_MISSING)
         warn_of_unused_names(source, dataset)
         warn_of_foreign(dataset)
-        if dataset.task == "classify" and len(dataset.classes) == 1:
-            name, hint = dataset.classes[0], describe_nested(dataset)
-            logger.warning("there is only one class, %s: nothing to learn from labels%s", name, hint)
     _STATES[source, folder] = _state(source, folder), source.own_code()
     return dataset, tuple(notices)

@@ -1,6 +1,7 @@
 """Checks of a configuration that try out the data and the model."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,21 @@ def test_every_experiment_that_comes_with_the_project(name: str, monkeypatch: py
     check_config(parsed)
     assert parsed.aug.train, "an experiment has a recipe"
     assert parse_config(parsed.resolved).resolved == parsed.resolved
+
+
+def test_a_single_class_is_refused(tmp_path: Path, image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos/all" / name).mkdir(parents=True)
+        for number, file in enumerate(image_files.files[:4]):
+            shutil.copy(file, tmp_path / f"photos/all/{name}/{number}{file.suffix}")
+    Path("cat.txt").write_text("".join(f"{file} cat\n" for file in Path("photos/all/cat").iterdir()))
+    above = {"source": "folder", "root": "photos", "val_fraction": 0.25}
+    with pytest.raises(UserError, match=r"^data\.root=photos: holds a single class, all: .*: data\.root=photos/all\.$"):
+        check_config(config_of(data=above, fit={"device": "cpu"}))
+    listed = {"source": "filelist", "train": "cat.txt", "val": "cat.txt"}
+    with pytest.raises(UserError, match=r"^data\.train=cat\.txt: holds a single class, cat: .* two classes or more\.$"):
+        check_config(config_of(data=listed, fit={"device": "cpu"}))
 
 
 # Of batch norm that is not frozen to the end nothing can be trained so.
