@@ -20,6 +20,7 @@ from augment.pipeline.state import check_state, digest_of, restored
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
+from augment.support.signals import outside_python
 from augment.support.text import amount
 
 T = TypeVar("T")
@@ -333,11 +334,12 @@ class Loader:
     def _run(self, pipeline: Pipeline) -> list[Tensor]:
         # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
-        if self._primed:
-            self._primed = False
-        else:
-            pipeline.schedule_run()
-        return outputs_of(pipeline, stream)
+        with outside_python():
+            if self._primed:
+                self._primed = False
+            else:
+                pipeline.schedule_run()
+            return outputs_of(pipeline, stream)
 
     def _batch(self, outputs: list[Tensor], epoch: int, start: int, share: float) -> Batch:
         *images, index = outputs

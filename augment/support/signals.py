@@ -1,6 +1,7 @@
 """Signals that ask a program to stop: Ctrl-C, and those of schedulers, containers and closed terminals."""
 
 import os
+import select
 import signal
 import stat
 import sys
@@ -8,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from time import monotonic
+from time import monotonic, sleep
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -22,6 +23,60 @@ _HANGUP_SECONDS = 1.0
 
 # One of several processes that train together gets a signal twice: itself, and from the process that started it.
 _RELAYED_SECONDS = 5.0
+
+# Seconds that a wait for a batch goes on after a signal that asks to stop, and after the next one.
+_PATIENCE, _IMPATIENCE = 10.0, 0.5
+
+# The number of waits outside Python, where the main thread handles no signals, and whether one of them goes on.
+_waits, _waiting = 0, False
+
+
+@contextmanager
+def outside_python() -> Iterator[None]:
+    """Wait inside for what may never come, such as an image that has become a pipe; see `ending_waits`."""
+    global _waits, _waiting
+    _waits, _waiting = _waits + 1, True
+    try:
+        yield
+    finally:
+        _waiting = False
+
+
+@contextmanager
+def ending_waits(code: int, message: str) -> Iterator[None]:
+    """Inside, end the process if a signal asks to stop and a wait `outside_python` goes on; a second one at once.
+
+    Args:
+        code: exit code of the process.
+        message: text to print before the end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while number := os.read(reading, 1):
+            wait = _waits
+            if number[0] not in STOP_SIGNALS or not _waiting:
+                continue
+            if select.select([reading], [], [], _PATIENCE)[0]:
+                sleep(_IMPATIENCE)
+            if _waiting and wait == _waits:
+                os.write(1, message.encode())
+                os._exit(code)
+
+    thread = threading.Thread(target=watch, name="signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+        thread.join()
+        os.close(reading)
 
 
 @contextmanager

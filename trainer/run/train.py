@@ -10,6 +10,7 @@ from time import monotonic, time
 import torch
 from rich.console import Console
 
+from augment.cli.parser import INTERRUPTED
 from augment.data.balance import describe_balance
 from augment.data.sources.notices import replay_notices
 from augment.recipe.plan import build_plan
@@ -19,7 +20,7 @@ from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
 from augment.support.memory import keep_freed_memory, regularly_returned
 from augment.support.own_code import OwnCodeError
-from augment.support.signals import StopSignals
+from augment.support.signals import StopSignals, ending_waits
 from augment.support.text import amount
 from trainer.callbacks.interrupt import Interrupt, status_of
 from trainer.callbacks.loss_scale import LossScale
@@ -95,6 +96,7 @@ def train(
         try:
             signals.check()
             algorithms.enter_context(prompt_turns())
+            algorithms.enter_context(ending_waits(INTERRUPTED, "stopped while waiting for a batch that did not come\n"))
             device = config.fit.torch_device()
             algorithms.enter_context(using(device))
             algorithms.enter_context(deterministic(config.fit.deterministic))
