@@ -1,5 +1,6 @@
 """Parse the command lines of all programs: flags next to overrides, readable errors, exit codes."""
 
+import logging
 import math
 import os
 import sys
@@ -31,9 +32,16 @@ INTERRUPTED = 130  # exit code of what Ctrl-C or another signal interrupted, as 
 _WIDE = 100_000  # columns of a table in a file or a pipe
 
 
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 @contextmanager
 def readable_errors() -> Iterator[None]:
     """Turn a user's mistake into one message and exit code 2, an error of their code into 1, and Ctrl-C into 130."""
+    if logging.lastResort is not None:  # prints the warnings of tools
+        logging.lastResort.setFormatter(_Printable())
     try:
         yield
     except OwnCodeError as error:
@@ -47,12 +55,12 @@ def readable_errors() -> Iterator[None]:
         raise SystemExit(USAGE) from None
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        sys.stderr.write(f"error: {mark.name if mark else 'a configuration file'}: {describe_slip(error)}\n")
+        sys.stderr.write(printable(f"error: {mark.name if mark else 'a configuration file'}: {describe_slip(error)}\n"))
         raise SystemExit(USAGE) from None
     except OSError as error:
         if error.errno != ENAMETOOLONG:
             raise
-        sys.stderr.write(f"error: {str(error.filename)[:40]}...: {error.strerror}.\n")
+        sys.stderr.write(printable(f"error: {str(error.filename)[:40]}...: {error.strerror}.\n"))
         raise SystemExit(USAGE) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
@@ -125,9 +133,9 @@ def flags_in(arguments: Sequence[str]) -> set[str]:
 
 def table_console() -> "Console":
     """Return a console for tables; in a file or a pipe they are as wide as necessary, so that no name is cut."""
-    from rich.console import Console  # takes a while
+    from augment.support.console import PlainConsole  # takes a while to import
 
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE, markup=False)
+    return PlainConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE)
 
 
 @contextmanager

@@ -1,12 +1,30 @@
 """Consoles for text, and the progress bar of everything but training."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
+
+from augment.support.text import printable
+
+
+class PlainConsole(Console):
+    """A console without markup on which names out of files cannot move the cursor; see `printable`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, **options)
+
+    def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+        """Return the segments of what is printed; control characters are the console's own only."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 def text_console() -> Console:
     """Return a console on stdout for plain text: no markup, no highlighting, no wrapping."""
-    return Console(highlight=False, markup=False, soft_wrap=True)
+    return PlainConsole(highlight=False, soft_wrap=True)
 
 
 def progress_bar(*further: ProgressColumn, quiet: bool = False) -> Progress:
@@ -16,7 +34,7 @@ def progress_bar(*further: ProgressColumn, quiet: bool = False) -> Progress:
         further: columns that replace the count, for example those of a download.
         quiet: show nothing.
     """
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

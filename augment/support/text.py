@@ -1,9 +1,11 @@
 """Format counts, shares, times, numbers and lists of names for sentences."""
 
+import re
 import sys
-import unicodedata
 from collections.abc import Iterable
 from io import TextIOWrapper
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 # The beginnings of cells that a spreadsheet takes for formulas.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -71,7 +73,7 @@ def keep_names() -> None:
 
 def printable(text: str) -> str:
     """Return a text for a terminal: question marks for control characters, which could move its cursor."""
-    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "?" for c in text)
+    return _CONTROL.sub("?", text)
 
 
 def clip(text: str, most: int) -> str:

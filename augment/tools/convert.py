@@ -15,7 +15,7 @@ from augment.data.convert.manifest import total_checksum
 from augment.data.convert.schema import Schema
 from augment.data.convert.writers import FORMATS
 from augment.support.errors import UserError
-from augment.support.text import amount
+from augment.support.text import amount, printable
 from augment.support.timing import cores
 
 _EXAMPLES = """\
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         checked, note = take_foreign(listed, quality=options.quality, skip_bad=skip_bad, cache=cache)
         dataset = select(source, checked)
         if note:
-            sys.stdout.write(f"{note}\n")
+            sys.stdout.write(printable(f"{note}\n"))
         form = Options(options.to, options.size, options.quality, options.shard_mb)
         try:
             done = convert(dataset, options.out, form, jobs=options.jobs)

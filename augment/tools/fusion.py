@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
-from rich.console import Console
 from rich.table import Table
 
 from augment.cli.parser import Parser, png_file, readable_errors, writing
@@ -28,6 +27,7 @@ from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import step_matrix
 from augment.recipe.steps import Aug, parse_steps
+from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.text import amount
 from augment.tools._photos import find_photos
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
         if rest:
             raise UserError(f"{' '.join(rest)}: not allowed here. Allowed: flags only, see --help.")
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
-        console = Console(markup=False)
+        console = PlainConsole()
         with tempfile.TemporaryDirectory() as temporary:
             title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
             table = Table(title=title, title_justify="left")

@@ -15,18 +15,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from rich.console import Console
 
 from augment.cli.compose import TOP, plain_values
 from augment.cli.conf import CONF, group_names, register_folders, set_config_dir
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.cli.parser import INTERRUPTED, readable_errors
 from augment.cli.tools import find_tools
+from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.hydra_versions import VERSION_BASE, register_resolver
 from augment.support.own_code import load_plugins
 from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
+from augment.support.text import printable
 from trainer.cli import folders, ranks
 from trainer.cli.auto import is_auto, resume_auto
 from trainer.run import NOTHING_TO_RESUME
@@ -116,7 +117,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
                 )
             given, done = resume_auto(args.overrides, config_name=args.config_name or "config")
             if done is not None:
-                sys.stdout.write(f"already finished, nothing to resume: {done}\n")
+                sys.stdout.write(printable(f"already finished, nothing to resume: {done}\n"))
                 ranks.send(None)
                 return 0
             tokens = [*(token for token in tokens if token not in args.overrides), *given]
@@ -213,7 +214,7 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
 
     def job(composed: DictConfig) -> None:
         folder = Path(HydraConfig.get().runtime.output_dir)
-        console = Console(markup=False)
+        console = PlainConsole()
         try:
             config = parse_config(plain_values(composed))
             require_ranks(config)

@@ -16,6 +16,7 @@ from augment.data.sources.notices import replay_notices
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import doubts
 from augment.support.background import prompt_turns
+from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
 from augment.support.memory import keep_freed_memory, regularly_returned
@@ -83,7 +84,7 @@ def train(
         that says how to resume.
     """
     begun, now = began or monotonic(), time()
-    name, console = run_name(config.run, folder, varied), console or Console(markup=False)
+    name, console = run_name(config.run, folder, varied), console or PlainConsole()
     leaves = leaves and current().size == 1  # several leave one another first, and nothing on a GPU may refer to them
     with StopSignals() as signals:
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from uuid import uuid4
 from augment.support.errors import UserError
 from augment.support.files import set_fence
 from augment.support.reading import contents, read_object
+from augment.support.text import printable
 
 # A lease that was not renewed for this long is void, unless its process is known to live. Its holder stops writing
 # after half of it.
@@ -104,7 +105,7 @@ class Lease:
                     return
             holder = holder_of(self._folder)
         with suppress(OSError):
-            sys.stderr.write(f"{self._folder}: this process was suspended for too long; {holder} took over the job\n")
+            sys.stderr.write(printable(f"{self._folder}: suspended for too long; {holder} took over the job\n"))
             sys.stderr.flush()
         os._exit(LOST)
 

@@ -14,6 +14,7 @@ from augment.cli.compose import compose_hydra, compose_jobs, split_sweep
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import table_console
 from augment.cli.trust import check_overrides
+from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically
 from augment.support.reading import contents
@@ -114,7 +115,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
         return search(request, section["sweeper"], folder, launcher, signals)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
-    worker = Worker(Console(markup=False), signals, request.config_name)
+    worker = Worker(PlainConsole(), signals, request.config_name)
     if len(overrides) >= _MANY:
         worker.console.print(f"checking {amount(len(overrides), 'job')}", highlight=False)
     with launcher.pool(folder, worker, len(overrides)) as pool:
@@ -172,7 +173,7 @@ def search(
         UserError: see `sweep`.
         KeyboardInterrupt: see there.
     """
-    worker = Worker(Console(markup=False), signals, request.config_name)
+    worker = Worker(PlainConsole(), signals, request.config_name)
     with launcher.pool(folder, worker, launcher.at_a_time) as pool:
         from trainer.sweeps import plan as planning  # Optuna takes a while to import
         from trainer.sweeps import search as searching

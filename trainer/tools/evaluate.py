@@ -20,7 +20,6 @@ from augment.data.sources.notices import warn_of_foreign
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
 from augment.support.secrets import masked
-from augment.support.text import printable
 from augment.support.writing import append, check_folder
 from trainer.callbacks.recorder import Recorder
 from trainer.run.trained import Trained, load_trained
@@ -106,7 +105,7 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
     if scores.table.rows:
         table = Table(*scores.table.head)
         for row in scores.table.rows:
-            table.add_row(*(Text(printable(cell)) for cell in row))
+            table.add_row(*map(Text, row))
         console.print(table)
     if scores.table.title:
         console.print(scores.table.title, highlight=False)

@@ -211,19 +211,19 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
     top = max(len(prediction.classes) for prediction in predictions)
     unit = next((p.unit for p in predictions if p.classes), "class")
     heads = [unit, *[""] * (top - 1)][: top if top <= _MAX_COLUMNS else 1]
-    table = Table("image", *heads, *(Column(Text(printable(name))) for name in _number_names(predictions)))
+    table = Table("image", *heads, *(Column(Text(name)) for name in _number_names(predictions)))
     for prediction in predictions:
-        cells = [f"{printable(name)} {share:.1%}" for name, share in prediction.classes]
+        cells = [f"{name} {share:.1%}" for name, share in prediction.classes]
         cells = cells if top <= _MAX_COLUMNS else [", ".join(cells)]
         cells += [f"{number:.4g}" for _, number in prediction.numbers]
         if not prediction.error:  # Text, as the console would read [words] as markup
-            table.add_row(Text(printable(str(prediction.file)), overflow="fold"), *map(Text, cells))
+            table.add_row(Text(str(prediction.file), overflow="fold"), *map(Text, cells))
     console.print(table)
 
 
 def _write(text: str, file: str, flag: str) -> None:
     if file == STDOUT:
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text))
         return
     with writing(f"{flag} {file}"):
         write_atomically(Path(file), text)

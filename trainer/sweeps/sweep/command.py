@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import INTERRUPTED, USAGE, Parser, readable_errors, table_console
 from augment.cli.trust import TRUST_FLAG, add_trust_flag, check_job, gated
+from augment.support.console import PlainConsole
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.process import end_with_parent
@@ -80,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
             )
         kept = [token for token in kept if key_of(parse(token)) != "hydra.sweeper.storage"]
         request = Request.of([*request.fixed, *request.swept, *request.hydra, *kept], request.config_name)
-        console = Console(markup=False)
+        console = PlainConsole()
         signals.check()
         signals.hold()
         try:

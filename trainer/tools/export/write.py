@@ -24,7 +24,7 @@ from augment.pipeline.serving.serialized import deserialize, serialize
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import build_plan
 from augment.support.files import installed_version, write_atomically, write_json
-from augment.support.text import amount, list_some, plural, printable
+from augment.support.text import amount, list_some, plural
 from augment.support.writing import check_folder
 from trainer.run.trained import Trained, load_trained
 from trainer.tools.evaluate import evaluated_split
@@ -124,7 +124,7 @@ def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder:
         lines.append(f"{ones}, with a lead of at most {check.margin:.2g}: {list_some(check.differing)}")
     elif trained.task.ranked:
         lines.append("all have the same top class")
-    console.print("; ".join(map(printable, lines)), highlight=False, soft_wrap=True)
+    console.print("; ".join(lines), highlight=False, soft_wrap=True)
     with writing(f"--out {folder}"):
         write_json(folder / "export.json", {**facts, **vars(check)})
 
