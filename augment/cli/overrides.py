@@ -73,7 +73,7 @@ def _without_secret(token: str, override: Override) -> str:
     key, value = key_of(override), override.value()
     if override.type == OverrideType.DEL:
         return token
-    if as_written(value, key) == value and masked(token) == token:
+    if as_written(value, key) in (value,) and masked(token) == token:  # NaN equals nothing, but it is itself
         return token
     if not isinstance(value, str):
         raise UserError(

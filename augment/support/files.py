@@ -194,7 +194,10 @@ def near_file(path: Path, *, folder: bool = False) -> str:
 
 def shown(path: Path) -> Path:
     """Return a path as a user would type it: relative to the current folder if it lies below it."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was deleted
+        return path
     return path.relative_to(here) if path != here and path.is_relative_to(here) else path
 
 

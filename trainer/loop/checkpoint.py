@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from augment.support.errors import UserError
 from augment.support.files import atomic_path
-from augment.support.reading import regular
+from augment.support.reading import contents, regular
 from trainer.loop.plain import DamagedError, check_tensors, is_whole, read_plain
 
 if TYPE_CHECKING:
@@ -198,10 +198,14 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
     Raises:
         UserError: a type is wrong, or a tensor is larger than its file because it repeats its numbers.
     """
-    names = state.get("classes", ())
+    names, position = state.get("classes", ()), state.get("position", (0, 0))
     tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
+    others = [state.get(name, {}) for name in ("row", "optimizer", "loader", "callbacks", "random")]
     plain = (
-        all(isinstance(kept, dict) for kept in (*tensors, state.get("row", {})))
+        all(isinstance(kept, dict) for kept in (*tensors, *others, *state.get("others", ())))
+        and isinstance(position, tuple)
+        and len(position) == 2
+        and all(isinstance(count, int) and 0 <= count < 2**31 for count in position)
         and isinstance(names, tuple | list)
         and all(isinstance(name, str) for name in (*names, state.get("task", ""), *state.get("row", {})))
         and all(isinstance(value, int | float) for value in state.get("row", {}).values())
@@ -209,6 +213,18 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
     if not plain:
         raise UserError(f"{path}: holds other types than a checkpoint does.")
     check_tensors((value for kept in tensors for value in kept.values()), path)
+    with contents(path):
+        check_tensors(_tensors_in(state), path)
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield all tensors in plain values."""
+    from torch import Tensor
+
+    if isinstance(value, Tensor):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _tensors_in(inner)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from augment.data.sources import Source
 from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
-from augment.support.reading import regular
+from augment.support.nested import section_of
+from augment.support.reading import contents, regular
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.recorder import Recorder
@@ -43,7 +44,9 @@ def check_resume(config: Config) -> None:
     epoch, ending = state.position[0], read_summary(run)
     # After the last epoch, figures, the report and the summary may still have to be written.
     ended = ending is not None and ending.status == "finished"
-    if epoch >= config.fit.epochs and (ended or not epoch == config.fit.epochs == saved["fit"]["epochs"]):
+    if epoch >= config.fit.epochs and (
+        ended or not epoch == config.fit.epochs == section_of(saved, "fit").get("epochs")
+    ):
         finished = amount(epoch, "epoch")
         raise UserError(f"fit.resume={run}: that run has finished its {finished}. Allowed: a larger fit.epochs.")
     if state.position[1] and state.ranks != (ranks := current().size):  # each rank has sums of its own
@@ -57,11 +60,14 @@ def check_resume(config: Config) -> None:
     _check_same(config.fit, saved, "fit", task.resume_settings)
     if "stages" in state.loader and not config.fit.stages:
         raise UserError("fit.stages: missing, but the run to resume had stages. Allowed: the same stages.")
-    make_train_loader(config, dataset.train).check_state(state.loader)
+    loader = make_train_loader(config, dataset.train)
+    with contents(run / LAST):
+        loader.check_state(state.loader)
     with only_shapes():
         network = config.model.untrained().build(len(dataset.classes), config.aug.size)
     task.prepare(network, config.fit, dataset.train.targets, dataset.classes)
-    check_same(network, state.model)
+    with contents(run / LAST):
+        check_same(network, state.model)
     theirs, ours = ({n: value.shape for n, value in s.items()} for s in (state.model, network.state_dict()))
     if differing := next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), ""):
         raise UserError(
@@ -70,7 +76,9 @@ def check_resume(config: Config) -> None:
         )
     _check_same(config.fit, saved, "fit", ["optimizer"])
     groups = make_optimizer(config.fit, network).param_groups
-    if [len(g["params"]) for g in groups] != [len(g["params"]) for g in state.optimizer["param_groups"]]:
+    with contents(run / LAST):
+        sizes = [len(g["params"]) for g in state.optimizer["param_groups"]]
+    if [len(g["params"]) for g in groups] != sizes:
         raise UserError(
             f"fit.resume={run}: its optimizer had other groups of parameters. Allowed: weight_decay, decay_norms and "
             "layer_decay of that run."
@@ -91,8 +99,9 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     assert config.fit.resume is not None
     run = Path(config.fit.resume)
     state = load(run / LAST, FitState, learner.device)
-    check_same(learner.model, state.model)
-    position = learner.restore(state)
+    with contents(run / LAST):
+        check_same(learner.model, state.model)
+        position = learner.restore(state)
     for image in (*config.dataset.train.bad, *config.dataset.val.bad):
         log.warning(
             "data.skip_bad=true: %s %s, but the run to resume had read it: another image of its class stands in for it",
@@ -119,7 +128,7 @@ def _check_same(section: object, saved: Mapping[str, Any], key: str, names: Iter
     """Check that the named settings of the section `key` are those of the saved run."""
     for name in names:
         param, now = settings(type(section))[name], getattr(section, name)
-        was = saved[key].get(name, param.default)
+        was = section_of(saved, key).get(name, param.default)
         if was not in (now, as_written(now)):
             raise UserError(
                 f"{key}.{name}: {param.show(now)}, but the run to resume had {param.show(was)}. Allowed: the same."

@@ -20,7 +20,8 @@ from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
 from augment.support.memory import keep_freed_memory, regularly_returned
-from augment.support.own_code import OwnCodeError
+from augment.support.own_code import OwnCodeError, describe_own
+from augment.support.reading import UnreadableError, contents
 from augment.support.signals import StopSignals, ending_waits
 from augment.support.text import amount
 from trainer.callbacks.interrupt import Interrupt, status_of
@@ -132,7 +133,7 @@ def train(
             # If the disk is full, callbacks fail in after_fit, too: report the error that ended the fit.
             cause = getattr(learner, "error", None) or error
             pressed = isinstance(cause, KeyboardInterrupt)
-            failure = explain(cause, config, folder) or cause
+            failure = explain(cause, config, folder) or _of_state(cause, config, learner)
             ending = "finished" if _is_complete(learner) else "interrupted"
             status, why = (ending, "") if pressed else ("failed", describe_error(failure))
             with suppress(OSError):  # the message below says enough
@@ -152,7 +153,11 @@ def train(
             if (folder / LAST).is_file() and not isinstance(failure, NonFiniteLossError):
                 failure.hint = f"fit.resume={shown(folder)} continues from its last checkpoint."
                 failure.args = (f"{failure} {failure.hint}",)
-            log.error("the run failed: %s", failure, exc_info=cause if isinstance(failure, OwnCodeError) else None)
+            log.error(
+                "the run failed: %s",
+                failure,
+                exc_info=cause if isinstance(failure, OwnCodeError | UnreadableError) else None,
+            )
             raise failure from cause
         else:
             summary.write()
@@ -200,6 +205,18 @@ def _fit_along(config: Config, loaders: Loaders) -> str:
             raise
         raise explained from error
     return status_of(learner)
+
+
+def _of_state(error: BaseException, config: Config, learner: Learner | None) -> BaseException:
+    """Return the error that names the checkpoint if one of a resumed run was raised before its first batch was done."""
+    began = learner is not None and learner.find(Recorder).first_at is not None
+    if config.fit.resume is None or began or describe_own(error):
+        return error
+    try:
+        with contents(Path(config.fit.resume) / LAST):
+            raise error
+    except BaseException as named:
+        return named
 
 
 def _callbacks(config: Config) -> tuple[Callback, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from augment.cli.trust import with_overrides
 from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError
+from augment.support.reading import contents
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.settings import LoopSettings
@@ -120,13 +122,18 @@ def load_trained(
     if isinstance(loaded.get("model"), dict):
         loaded["model"].pop("weights", None)  # what training started from is not read again
     config = parse_config(with_overrides(loaded, given, run / CONFIG_FILE, trust=trust, data=data))
+    from trainer.models.shapes import only_shapes
+
     best = load(run / BEST, BestModel)
-    classes = best.classes
-    network = config.model.untrained().build(len(classes), config.aug.size)
     task = task_named(best.task)
-    task.restore(network, best.model)
-    try:
-        network.load_state_dict(best.model)
-    except RuntimeError as error:
-        raise UserError(f"{run / BEST}: not the weights of the configured model ({first_line(error)})") from error
-    return Trained(config, classes, network, task)
+    # First without its memory, which a folder could ask for without end.
+    for shapes in (only_shapes(), nullcontext()):
+        with shapes:
+            network = config.model.untrained().build(len(best.classes), config.aug.size)
+            with contents(run / BEST):
+                task.restore(network, best.model)
+        theirs, ours = ({n: value.shape for n, value in s.items()} for s in (best.model, network.state_dict()))
+        if differing := next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), ""):
+            raise UserError(f"{run / BEST}: not the weights of the configured model ({differing}).")
+    network.load_state_dict(best.model)
+    return Trained(config, best.classes, network, task)
