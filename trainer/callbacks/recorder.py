@@ -29,7 +29,7 @@ MAX_STEPS = 4000
 
 
 class NonFiniteLossError(UserError):
-    """The training loss is not finite, so that it makes no sense to continue."""
+    """The loss of training or of validation is not finite, so that it makes no sense to continue."""
 
 
 class StepRow(NamedTuple):
@@ -170,6 +170,8 @@ class Recorder(Callback):
         meter = self._val if learner.ranks.size == 1 else _merged(learner, self._val, keep=True)
         self.val = {f"val_{name}": value for name, value in meter.scores().items()}
         self.samples = meter.kept()
+        if self._row:  # in a fit
+            _check_finite(learner, meter, self.val["val_loss"])
 
     def after_epoch(self, learner: Learner) -> None:
         """Write the row and the running values."""
@@ -247,15 +249,18 @@ class Recorder(Callback):
 
 
 def _check_finite(learner: Learner, meter: Meter[Any], loss: float) -> None:
-    # `trainer.callbacks.nonfinite` reports skipped batches; the loss is NaN if all were skipped.
-    checks = learner.ranks.is_main and not learner.settings.skip_nonfinite
-    if meter.samples and checks and not math.isfinite(loss):
-        raise NonFiniteLossError(
-            f"the training loss is {loss} at step {learner.step + 1} of {learner.total_steps} "
-            f"(epoch {learner.epoch + 1}). A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help; "
-            "fit.skip_nonfinite=10 skips such batches, up to 10, and saves them for a look."
-            f"{' fit.precision=bf16 has the range of fp32.' if learner.settings.scaled else ''}"
-        )
+    # `trainer.callbacks.nonfinite` reports skipped batches; the training loss is NaN if all were skipped.
+    skips = learner.training and learner.settings.skip_nonfinite
+    if not meter.samples or not learner.ranks.is_main or skips or math.isfinite(loss):
+        return
+    kind, more = "validation", ""
+    if learner.training:
+        kind, more = "training", "; fit.skip_nonfinite=10 skips such batches, up to 10, and saves them for a look"
+    raise NonFiniteLossError(
+        f"the {kind} loss is {loss} at step {learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}). "
+        f"A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help{more}."
+        f"{' fit.precision=bf16 has the range of fp32.' if learner.settings.scaled else ''}"
+    )
 
 
 def _merged(learner: Learner, meter: Meter[Any], *, keep: bool = False) -> Meter[Any]:

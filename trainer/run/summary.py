@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -97,9 +96,6 @@ class Summary:
             score = f"best {key} {best:.4f} in epoch {epoch}" if chosen else f"{key} {best:.4f} in epoch {epoch}"
             score += "" if chosen else f", the best by {self.monitor}"
         final = f", last {self.last[key]:.4f}" if key in self.last else ""
-        loss: float | None = self.last.get("val_loss", 0.0)
-        if loss is None or not isfinite(loss):  # in a file, a value that is not finite is null
-            final += ", val_loss not finite"
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
         first = "" if self.first_step is None else f" ({self.first_step:.1f} s to the first step)"
         took = f"{self.seconds:.0f} s{first}, in {shown(self.folder)}"

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes import make_learner, on
@@ -119,13 +118,6 @@ def test_the_summary_has_the_reason() -> None:
 def test_a_summary_has_the_planned_epochs(epochs: int, planned: int, said: str) -> None:
     summary = Summary("finished", Path("run"), epochs, {}, {}, 3.0, planned=planned)
     assert str(summary).startswith(f"finished after {said}: ")
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf, None])
-def test_a_summary_says_that_the_loss_is_not_finite(loss: Any) -> None:
-    row = {"epoch": 2.0, "val_accuracy": 0.7, "val_loss": loss}
-    text = str(Summary("finished", Path("run"), 6, row, row, 3.0))
-    assert text.endswith("in epoch 3, last 0.7000, val_loss not finite, 3 s, in run")
 
 
 def test_a_summary_names_the_monitored_value() -> None:

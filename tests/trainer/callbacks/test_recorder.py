@@ -137,10 +137,12 @@ def test_it_ends_the_fit_after_the_pass_at_the_latest() -> None:
         learner.fit()
 
 
-def test_a_validation_loss_that_is_not_finite_is_only_recorded() -> None:
-    learner = broken(math.nan, lambda learner: not learner.training, known(Recorder()))
-    learner.fit()
-    assert all(math.isnan(row["val_loss"]) for row in learner.find(Recorder).rows)
+def test_a_validation_loss_that_is_not_finite_ends_the_fit(tmp_path: Path) -> None:
+    learner = known(Recorder(), folder=tmp_path, epochs=3, skip_nonfinite=1)
+    broken(math.nan, lambda learner: not learner.training and learner.epoch == 1, learner)
+    with pytest.raises(NonFiniteLossError, match=r"^the validation loss is nan at step 4 of 6 \(epoch 2\)\. "):
+        learner.fit()
+    assert len(read_metrics(tmp_path)) == 1
 
 
 def test_the_predictions_for_each_validation_image() -> None:
