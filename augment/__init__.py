@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("dali-trainer")
     for module, names in _MODULES.items():
         if name in names.split():
             return getattr(import_module(module), name)

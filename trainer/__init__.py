@@ -8,6 +8,7 @@ Names are imported when they are first used, because PyTorch and DALI take secon
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("dali-trainer")
     for module, names in _MODULES.items():
         if name in names.split():
             return getattr(import_module(module), name)

@@ -4,13 +4,32 @@ import ast
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from augment.cli.conf import own_files
 from augment.cli.parser import USAGE, readable_errors
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError
+
+# How other programs name what is done here, and how it is done here.
+_TRAINS = "python -m trainer, which trains"
+_MEANT = {
+    **dict.fromkeys(("train", "fit", "learn", "run"), _TRAINS),
+    **dict.fromkeys(("test", "val", "valid", "validate", "score"), "python -m trainer evaluate"),
+    **dict.fromkeys(("infer", "inference", "classify"), "python -m trainer predict"),
+    **dict.fromkeys(("list", "ls", "runs", "status", "ui"), "python -m trainer dashboard"),
+    **dict.fromkeys(("init", "new", "create", "config"), "python -m trainer --help, which lists all settings"),
+    **dict.fromkeys(("tune", "search", "optimize"), "python -m trainer -m hydra/sweeper=optuna"),
+    **dict.fromkeys(("show", "view", "visualize"), "python -m augment preview"),
+    **dict.fromkeys(("stats", "inspect", "check"), "python -m augment info"),
+    **dict.fromkeys(("lr_find", "lr_finder"), "python -m trainer find_lr"),
+    "resume": "fit.resume=RUN_FOLDER",
+    "help": "--help",
+    "version": "--version",
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +80,38 @@ def list_tools(package: str) -> str:
     return "".join(f"  {name:<{width}}  {tool.summary}\n" for name, tool in tools.items())
 
 
+def refuse_tool(word: str, package: str, *, surely: bool = True) -> None:
+    """Refuse a word that is no tool of a package; name the tool that is meant, which may be of the other package.
+
+    Args:
+        word: the first argument of the command line.
+        package: the package.
+        surely: whether it can be nothing else; otherwise one that resembles no tool is not refused.
+
+    Raises:
+        UserError: see above.
+    """
+    own = find_tools(package)
+    others = [name for other in ("augment", "trainer") for name in find_tools(other)]
+    near = [] if word in _MEANT else get_close_matches(word.lower(), [*others, "train"], n=1)
+    name = near[0] if near else ""
+    if name in own:
+        meant = f"'{name}'"
+    elif name:
+        meant = _MEANT.get(name) or f"python -m {'trainer' if package == 'augment' else 'augment'} {name}"
+    else:
+        meant = _MEANT.get(word, "")
+    if surely or meant:
+        hint = f" Did you mean {meant}?" if meant else ""
+        raise UserError(f"{word}: unknown tool.{hint} Allowed: {', '.join(own)}.")
+
+
+def print_version() -> int:
+    """Print this project's version; return the exit code."""
+    sys.stdout.write(f"dali-trainer {version('dali-trainer')}\n")
+    return 0
+
+
 def list_own_files() -> str:
     """Return a line with the overrides that choose the user's own config files; empty if there are none."""
     return f"\nyour own files: {', '.join(files)}\n" if (files := own_files()) else ""
@@ -80,7 +131,9 @@ def run_tool(package: str, arguments: Sequence[str]) -> int:
                 f"`python -m {package} TOOL --help` describes a tool.\n"
             )
             return 0 if arguments else USAGE
+        if name == "--version":
+            return print_version()
         tools = find_tools(package)
         if name not in tools:
-            raise UserError(f"{name}: unknown tool.{suggest(name, tools)}")
+            refuse_tool(name, package)
         return tools[name].run(rest)

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from uuid import uuid4
@@ -17,10 +17,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from augment.cli.compose import TOP, plain_values
-from augment.cli.conf import CONF, group_names, register_folders, set_config_dir
+from augment.cli.conf import CONF, default_groups, group_names, register_folders, set_config_dir
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.cli.parser import INTERRUPTED, readable_errors
-from augment.cli.tools import find_tools
+from augment.cli.tools import find_tools, print_version, refuse_tool
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.hydra_versions import VERSION_BASE, register_resolver
@@ -47,13 +47,10 @@ _FLAGS = (
 )
 
 # Flags of Hydra that say what to do; it allows one.
-_MODES = ("multirun", "run", "cfg", "info", "shell-completion")
+_MODES = ("multirun", "run", "cfg", "info")
 
-# Flags of Hydra that would run what nobody has checked.
-_UNCHECKED = ("config-path", "experimental-rerun")
-
-_TRAINS = "python -m trainer, which trains"
-_NOT_TOOLS = {"train": _TRAINS, "fit": _TRAINS, "resume": "fit.resume=RUN_FOLDER", "help": "--help"}
+# Flags of Hydra that would run what nobody has checked, or complete keys that it does not know.
+_REFUSED = ("config-path", "experimental-rerun", "shell-completion")
 
 # Two runs that start in the same second must not share a folder.
 register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
@@ -85,7 +82,10 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         if launched() > 1:
             raise UserError(f"{arguments[0]}: runs in one process. Allowed: to start it without torchrun.")
         return tools[arguments[0]].run(arguments[1:])
-    _refuse_word(arguments, tools)
+    if "--version" in arguments:
+        return print_version()
+    if arguments and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
+        refuse_tool(arguments[0], "trainer", surely=False)
     set_config_dir(parse_flags(arguments)[0].config_dir)
     if "--help" in arguments or "-h" in arguments:
         from trainer.tools.reference import help_text
@@ -95,15 +95,18 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return 0
     tokens = flags_first(normalize(with_resumed(arguments)))
     args, unknown = parse_flags(tokens)
-    unknown += [f"--{name}" for name in _UNCHECKED if getattr(args, name.replace("-", "_"))]
+    unknown += [f"--{name}" for name in _REFUSED if getattr(args, name.replace("-", "_"))]
     if unknown:
-        raise UserError(f"{unknown[0]}: unknown flag.{_meant(unknown[0])} Allowed: {', '.join(_FLAGS)}; key=value.")
+        flag = next((token for token in tokens if token.split("=")[0] == unknown[0].split("=")[0]), unknown[0])
+        after = arguments[arguments.index(flag) + 1 :][:1] if flag in arguments else []
+        meant = _meant(flag, *(word for word in after if word[:1] != "-" and "=" not in word))
+        raise UserError(f"{flag}: unknown flag.{meant} Allowed: {', '.join(_FLAGS)}; key=value.")
     refuse_words(args.overrides)
     if len(modes := [f"--{name}" for name in _MODES if getattr(args, name.replace("-", "_"))]) > 1:
         raise UserError(f"{' and '.join(modes)}: exclude each other. Allowed: one of them.")
     if ranks.follows():
         return ranks.follow()
-    only_shows = args.cfg or args.info or args.hydra_help or args.shell_completion
+    only_shows = args.cfg or args.info or args.hydra_help
     if only_shows:
         ranks.send(None)
     else:
@@ -143,18 +146,6 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     return INTERRUPTED if "interrupted" in statuses else 0
 
 
-def _refuse_word(arguments: Sequence[str], tools: Collection[str]) -> None:
-    """Refuse a first word that looks like the name of a tool."""
-    word = arguments[0] if arguments else ""
-    if word in _NOT_TOOLS:
-        meant = _NOT_TOOLS[word]
-    elif "=" not in word and (near := get_close_matches(word, tools, n=1)):
-        meant = f"'{near[0]}'"
-    else:
-        return
-    raise UserError(f"{word}: unknown tool. Did you mean {meant}? Allowed: {', '.join(tools)}.")
-
-
 def _run_hydra(tokens: Sequence[str]) -> list[str]:
     """Let Hydra run a job, or show what it is asked to show; return how the job ended."""
     register_folders()
@@ -189,12 +180,20 @@ def _load_given_plugins(arguments: Sequence[str]) -> None:
             load_plugins(tuple(TOP["plugins"].parse(override.value(), key) or ()), key)
 
 
-def _meant(flag: str) -> str:
-    """Return a hint at the setting of the same name, or at the nearest flag, if there is one."""
-    name = flag.lstrip("-").split("=")[0].replace("-", "_")
-    keys = inner_keys()
+def _meant(flag: str, value: str = "...") -> str:
+    """Return a hint at the setting or config group of the same name, or at the nearest flag, if there is one.
+
+    Args:
+        flag: the unknown flag, perhaps with its value.
+        value: the word after it.
+    """
+    name, equals, own = flag.lstrip("-").partition("=")
+    name, value = name.replace("-", "_"), own if equals else value
+    keys, groups = inner_keys(), group_names()
     if name in keys or name in keys.values():
-        return f" Did you mean '{keys.get(name, name)}=...'?"
+        return f" Did you mean '{keys.get(name, name)}={value}'?"
+    if name in groups:
+        return f" Did you mean '{'' if default_groups().get(name) else '+'}{name}={value}'?"
     if flag.startswith("-aug."):
         return f" Did you mean '~{flag[1:]}'?"
     if flag == "--config-path":

@@ -88,6 +88,7 @@ def parse_flags(tokens: Sequence[str]) -> tuple[Namespace, list[str]]:
 
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign]
+    parser.allow_abbrev = False
     return parser.parse_known_args(flags_first(tokens))
 
 
