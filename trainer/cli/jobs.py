@@ -1,5 +1,7 @@
 """Training from Python, with the overrides of the command line."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +24,7 @@ from trainer.run.summary import Summary
 def train(*overrides: str, folder: Path | str | None = None, trust: bool = False) -> Summary:
     """Train as `python -m trainer` does: `train("+aug=imagenette", "fit.epochs=2")`.
 
-    In a program that torchrun started, all ranks call it; they train together, as rank 0's overrides say. If the fit
+    In a program that torchrun started, all ranks call it with the same overrides; they train together. If the fit
     fails, a rank should end: the others may wait for it.
 
     Args:
@@ -37,16 +39,15 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         UserError: a mistake in the overrides, found before anything is written, or one that ends the run.
     """
     forget_changed()
+    given = partial(_normalized, overrides, trust=trust)
     if ranks.follows():
-        ranks.follow(leaves=False)
+        ranks.follow(lambda: (given(), "config"), leaves=False)
         ending: Any = None
         if (ending := ranks.share(ending)) is None:
             raise UserError("rank 0 did not train; its message says why.")
         return cast(Summary, ending)
     try:
-        refuse_words(overrides)
-        tokens = normalize(with_resumed([*overrides, *([TRUST_FLAG] if trust else [])]))
-        refuse_sweeps(tokens)
+        tokens = given()
         if is_auto(tokens):
             tokens, done = resume_auto(tokens, None if folder is None else Path(folder))
             if done is not None:
@@ -59,5 +60,12 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         if isinstance(error, HydraException | OmegaConfBaseException):
             raise UserError(explain(error)) from error
         raise
-    ranks.send(tokens)
+    ranks.send(config, tokens)
     return ranks.share(run_job(config, tokens, new_folder() if folder is None else Path(folder)))
+
+
+def _normalized(overrides: Sequence[str], *, trust: bool) -> list[str]:
+    refuse_words(overrides)
+    tokens = normalize(with_resumed([*overrides, *([TRUST_FLAG] if trust else [])]))
+    refuse_sweeps(tokens)
+    return tokens

@@ -105,7 +105,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     if len(modes := [f"--{name}" for name in _MODES if getattr(args, name.replace("-", "_"))]) > 1:
         raise UserError(f"{' and '.join(modes)}: exclude each other. Allowed: one of them.")
     if ranks.follows():
-        return ranks.follow()
+        return ranks.follow(lambda: (args.overrides, args.config_name or "config"))
     only_shows = args.cfg or args.info or args.hydra_help
     if only_shows:
         ranks.send(None)
@@ -132,11 +132,11 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
 
             return sweep(Request.of(args.overrides, args.config_name or "config"), signals)
         try:
-            check_jobs([args.overrides], config_name=args.config_name or "config", signals=signals)
+            (config,) = check_jobs([args.overrides], config_name=args.config_name or "config", signals=signals)
         except RanksError as several:
             release()
             return ranks.start(several.count, arguments)
-        ranks.send(args.overrides, args.config_name or "config")
+        ranks.send(config, args.overrides, args.config_name or "config")
     signals.check()
     signals.hold()  # from here on there may be a folder, whose run handles them
     statuses = _run_hydra(tokens)

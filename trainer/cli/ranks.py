@@ -4,14 +4,19 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
+from augment.cli.compose import compose_jobs
+from augment.cli.overrides import key_of, parse
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError, describe_error
+from augment.support.nested import leaves as leaves_of
 from augment.support.process import end_with_parent, launched
+from augment.support.text import list_some
+from trainer.run.config import Config, parse_config
 
 T = TypeVar("T")
 
@@ -62,10 +67,11 @@ def follows() -> bool:
     return not join().is_main
 
 
-def follow(*, leaves: bool = True) -> int:
+def follow(given: Callable[[], tuple[Sequence[str], str]], *, leaves: bool = True) -> int:
     """In a rank other than the first: train what rank 0 checked and sent; return the exit code.
 
     Args:
+        given: returns this rank's own normalized overrides, and the file of conf/ to start from.
         leaves: whether the process ends now, and so leaves the other ranks.
 
     Raises:
@@ -75,11 +81,13 @@ def follow(*, leaves: bool = True) -> int:
     from trainer.run.jobs import check_jobs
     from trainer.run.train import follow as train
 
-    nothing: tuple[Sequence[str], str] | None = None
+    nothing: tuple[Sequence[str], str, Mapping[str, Any]] | None = None
     try:
         if (sent := current().broadcast(nothing)) is None:
             return 0
-        overrides, config_name = sent
+        overrides, config_name, first_config = sent
+        own = _values(_composed(given(), overrides))
+        _require_same([key for key in {**first_config, **own} if first_config.get(key) != own.get(key)])
         with _unlogged():  # rank 0 has logged it
             (config,) = check_jobs([overrides], config_name=config_name)
         status = train(config)
@@ -116,12 +124,46 @@ def _unlogged() -> Iterator[None]:
         logging.disable(before)
 
 
-def send(overrides: Sequence[str] | None, config_name: str = "config") -> None:
-    """In rank 0: tell the others what to train; None: nothing."""
+def send(config: Config | None, overrides: Sequence[str] = (), config_name: str = "config") -> None:
+    """In rank 0: tell the others what to train; None: nothing.
+
+    Raises:
+        UserError: another rank was given another configuration.
+    """
     if launched() > 1:
         from trainer.loop.ranks import join
 
-        join().broadcast(None if overrides is None else (tuple(overrides), config_name))
+        join().broadcast(None if config is None else (tuple(overrides), config_name, _values(config)))
+        if config is not None:
+            _require_same([])
+
+
+def _composed(given: tuple[Sequence[str], str], sent: Sequence[str]) -> Config:
+    """Return the configuration of this rank's own overrides, but for the run to resume, which rank 0 may have found."""
+    tokens, config_name = given
+    tokens = [token for token in tokens if not _resumes(token)] + [token for token in sent if _resumes(token)]
+    return parse_config(compose_jobs([tokens], config_name=config_name)[0])
+
+
+def _resumes(token: str) -> bool:
+    return key_of(parse(token)) == "fit.resume"
+
+
+def _values(config: Config) -> dict[str, Any]:
+    """Return what has to be the same on all ranks, by key path."""
+    return {key: value for key, value in leaves_of(config.resolved) if not key.startswith("run.")}
+
+
+def _require_same(keys: Sequence[str]) -> None:
+    """Check that no rank has a configuration that differs from rank 0's; each calls this with the keys that do."""
+    from trainer.loop.ranks import current
+
+    for rank, differing in enumerate(current().gather(list(keys))):
+        if differing:
+            raise UserError(
+                f"{list_some(differing)}: not the same on rank {rank} as on rank 0. Allowed: the same configuration on "
+                "all ranks."
+            )
 
 
 def once(error: Exception) -> Exception:

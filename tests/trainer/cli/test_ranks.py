@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,11 +16,12 @@ from fakes import assert_same
 from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environment, settings_of, state_of
 from runs import read_metrics, rows_of
 
+from augment.cli.compose import compose
 from augment.cli.overrides import normalize
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError
 from trainer.cli import ranks
-from trainer.run.config import load_config
+from trainer.run.config import load_config, parse_config
 from trainer.run.jobs import check_jobs
 
 SPOILED = [*WHOLE, "fit.skip_nonfinite=3", "++callbacks.trouble.when=spoil/others/1"]
@@ -53,21 +53,27 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train_all(size: int, fits: Sequence[str], images: Path, folder: Path) -> None:
     """Let some ranks train fits, in folders of their names."""
     folder.mkdir()
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     given = [{"overrides": [*settings_of(images), *FITS[name]], "folder": name} for name in fits]
     lines = "".join(json.dumps(fit) + "\n" for fit in given)
-    with ThreadPoolExecutor(size) as pool:
-        ended = pool.map(partial(rank_program, size=size, port=port, lines=lines, folder=folder), range(size))
-    ended = [*ended]
+    ended = start_all([lines] * size, folder)
     assert not any(found.returncode for found in ended), "\n".join(found.stdout for found in ended)
 
 
-def rank_program(rank: int, *, size: int, port: int, lines: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(SUPPORT / "rank_program.py")]
-    given = {"env": environment(rank, size, port), "input": lines, "cwd": folder}
-    return subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, **given)
+def start_all(lines: Sequence[str], folder: Path) -> "list[subprocess.CompletedProcess[str]]":
+    """Run the program of ranks in as many processes as there are lines, each with its own."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+
+    def start(rank: int) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, str(SUPPORT / "rank_program.py")]
+        given = {"env": environment(rank, len(lines), port), "input": lines[rank], "cwd": folder}
+        return subprocess.run(
+            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, **given
+        )
+
+    with ThreadPoolExecutor(len(lines)) as pool:
+        return [*pool.map(start, range(len(lines)))]
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +112,17 @@ def test_running_statistics_are_those_of_all_samples_in_batches_that_are_finite(
     one, three = (state_of(runs[size] / "norm").model for size in runs)
     torch.testing.assert_close(three["0.running_mean"], one["0.running_mean"], rtol=0, atol=1e-7)
     assert three["0.num_batches_tracked"] == one["0.num_batches_tracked"] == 2
+
+
+@pytest.mark.slow
+def test_ranks_with_different_configurations_are_refused(images: Path, tmp_path: Path) -> None:
+    own = (["run.name=a", "fit.resume=auto"], ["fit.lr=0.2", "aug.train.flip.p=0.25", "run.name=b"])
+    given = [*settings_of(images), *PARTS, "fit.batch_size=4"]
+    lines = [json.dumps({"overrides": [*given, *more], "folder": "run"}) for more in own]
+    for ended in start_all(lines, tmp_path):
+        assert ended.returncode
+        assert "aug.train.flip.p, fit.lr: not the same on rank 1 as on rank 0. Allowed: the same con" in ended.stdout
+    assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 @pytest.mark.slow
@@ -187,14 +204,19 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     assert str(ranks.once(error)) == (str(error) if first else short)
 
 
+def nothing() -> tuple[Sequence[str], str]:
+    """What a rank was given."""
+    return (), "config"
+
+
 def test_only_the_first_rank_says_that_a_signal_stopped_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped() -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("trainer.loop.ranks.current", stopped)
-    assert ranks.follow() == INTERRUPTED
+    assert ranks.follow(nothing) == INTERRUPTED
     with pytest.raises(KeyboardInterrupt):
-        ranks.follow(leaves=False)
+        ranks.follow(nothing, leaves=False)
 
 
 def test_only_the_first_rank_logs_what_it_finds_in_the_data(
@@ -208,10 +230,12 @@ def test_only_the_first_rank_logs_what_it_finds_in_the_data(
         logging.getLogger("augment").warning("an image turned bad")
         return "finished"
 
-    monkeypatch.setattr("trainer.loop.ranks.current", lambda: SimpleNamespace(broadcast=lambda _: ((), "config")))
+    sent = ((), "config", ranks._values(parse_config(compose([]))))
+    others = SimpleNamespace(broadcast=lambda _: sent, gather=lambda value: [value])
+    monkeypatch.setattr("trainer.loop.ranks.current", lambda: others)
     monkeypatch.setattr("trainer.run.jobs.check_jobs", check)
     monkeypatch.setattr("trainer.run.train.follow", train)
-    assert ranks.follow(leaves=False) == 0
+    assert ranks.follow(nothing, leaves=False) == 0
     assert caplog.messages == ["an image turned bad"]
 
 
