@@ -1,8 +1,11 @@
 """Select images of a dataset: a val split or the folds of cross-validation, or a share of the training images."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +15,9 @@ from augment.data.images import portable_name
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 from augment.support.text import amount
+
+if TYPE_CHECKING:
+    from augment.data.sources.registry import Source
 
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -81,6 +87,19 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
             f"{'all' if len(first) and scored.all() else 'none'}. Allowed: {least}, or another fraction."
         )
     return _cut(dataset, scored[group])
+
+
+def cut_val(source: Source, dataset: Dataset) -> Dataset:
+    """Return a source's dataset with val cut from train, if the source says so.
+
+    Raises:
+        UserError: there are too few images.
+    """
+    if source.folds is not None and source.fold is not None:
+        return take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
+    if source.val_fraction is not None:
+        return take_val(dataset, fraction=source.val_fraction, seed=source.split_seed)
+    return dataset
 
 
 def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

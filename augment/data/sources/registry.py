@@ -14,7 +14,7 @@ from augment.data.copies import warn_of_copies
 from augment.data.dataset import TASKS, Dataset, check_dataset
 from augment.data.formats.folder import CUT
 from augment.data.own.factory import ObjectName
-from augment.data.selection import as_left_out, take_fold, take_fraction, take_val
+from augment.data.selection import as_left_out, cut_val, take_fraction
 from augment.data.sources.notices import recorded_notices, warn_of_foreign, warn_of_missing, warn_of_unused_names
 from augment.data.targets.classes import read_names
 from augment.data.targets.interpretation import TargetOptions
@@ -287,19 +287,6 @@ def forget_changed(wanted: Source | None = None) -> None:
 def notices_of(source: Source, left_out: LeftOut | None = None) -> tuple[LogRecord, ...]:
     """Return the log entries of `load_dataset` with the same arguments; load it if necessary."""
     return _load(_whole(source), Path.cwd(), True)[1] + _select(source, Path.cwd(), left_out, True)[1]
-
-
-def cut_val(source: Source, dataset: Dataset) -> Dataset:
-    """Return a source's dataset with val cut from train, if the source says so.
-
-    Raises:
-        UserError: there are too few images.
-    """
-    if source.folds is not None and source.fold is not None:
-        return take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
-    if source.val_fraction is not None:
-        return take_val(dataset, fraction=source.val_fraction, seed=source.split_seed)
-    return dataset
 
 
 def select(source: Source, dataset: Dataset) -> Dataset:

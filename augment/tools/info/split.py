@@ -6,7 +6,8 @@ import numpy as np
 
 from augment.data.copies import group_copies
 from augment.data.dataset import Dataset
-from augment.data.sources.registry import Source, cut_val
+from augment.data.selection import cut_val
+from augment.data.sources.registry import Source
 from augment.support.errors import UserError
 from augment.tools.info.scan import Scan
 
