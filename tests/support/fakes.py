@@ -235,6 +235,7 @@ class FakeWandb(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("wandb")
+        self.Settings = lambda: SimpleNamespace(base_url="https://wandb.example.org")
         self.calls: list[tuple[str, Any]] = []
 
     def init(self, **options: Any) -> SimpleNamespace:

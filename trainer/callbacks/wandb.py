@@ -1,17 +1,24 @@
 """Weights & Biases: one dashboard run for each run."""
 
+from __future__ import annotations
+
 import netrc
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 from PIL import Image
 
 from augment.params import SENDS, Choice, Flag, Text, setting
+from augment.support.errors import UserError
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _PROJECT = "dali-trainer"
 
@@ -41,6 +48,23 @@ class Wandb(Tracker):
     package: ClassVar[str] = "wandb"
     _run: Any = field(default=None, init=False)
     _known: set[str] = field(default_factory=set, init=False)  # metrics over epochs that the dashboard knows
+
+    def check(self, model: nn.Module) -> None:
+        """Check that the package is installed, and that there is an account if the run is to be online."""
+        super().check(model)
+        if self.mode == "auto" and os.environ.get("WANDB_MODE") == "online":
+            given, other = "WANDB_MODE=online", "WANDB_MODE=offline"
+        elif self.mode == "online":
+            given, other = f"{self._key}.mode=online", f"{self._key}.mode=offline"
+        else:
+            return
+        from trainer.loop.ranks import current  # imports PyTorch
+
+        if current().is_main and not _has_account():
+            raise UserError(
+                f"{given}: there is no account of Weights & Biases here. Allowed: `wandb login`, or its key in "
+                f"WANDB_API_KEY; or {other}, and `wandb sync` later."
+            )
 
     def start(self, run: TrackedRun) -> int | None:
         """Start the dashboard run, or continue that of the resumed run."""
@@ -108,8 +132,17 @@ def _mode(mode: str) -> str | None:
         return mode
     if os.environ.get("WANDB_MODE"):
         return None
+    return "online" if _has_account() else "offline"
+
+
+def _has_account() -> bool:
+    """Return whether the package finds a key without asking for one."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    import wandb
+
     try:
-        account = netrc.netrc().authenticators("api.wandb.ai")
+        keys = netrc.netrc(os.environ.get("NETRC"))
     except (OSError, netrc.NetrcParseError):
-        account = None
-    return "online" if os.environ.get("WANDB_API_KEY") or account else "offline"
+        return False
+    return any(map(keys.authenticators, (urlsplit(wandb.Settings().base_url).netloc, "api.wandb.ai")))

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from fakes import FakeWandb, make_learner, on, raises
+from torch import nn
 
+from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.trackio import Trackio
 from trainer.callbacks.wandb import Wandb
 from trainer.loop.callback import CancelFit, RunDescription
 from trainer.loop.learner import Learner
@@ -146,6 +149,7 @@ def test_mode(mode: str, key: str | None, expected: str, wandb: FakeWandb, monke
     ("text", "expected"),
     [
         ("machine api.wandb.ai login user password 0123abc\n", "online"),
+        ("machine wandb.example.org login user password 0123abc\n", "online"),
         ("machine example.com login user password 0123abc\n", "offline"),
         ("this is no netrc\n", "offline"),
         ("", "offline"),
@@ -157,6 +161,32 @@ def test_an_account_in_netrc(text: str, expected: str, wandb: FakeWandb, tmp_pat
     file.chmod(0o600)
     fit(Wandb())
     assert options(wandb)["mode"] == expected
+
+
+@pytest.mark.parametrize("given", ["callbacks.wandb.mode", "WANDB_MODE"])
+def test_without_an_account_nothing_is_sent_online(
+    given: str, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callback = Wandb(mode="online" if given == "callbacks.wandb.mode" else "auto")
+    if given == "WANDB_MODE":
+        monkeypatch.setenv("WANDB_MODE", "online")
+    expected = rf"^{given}=online: there is no account .* Allowed: `wandb login`, .*; or {given}=offline, "
+    with pytest.raises(UserError, match=expected):
+        callback.check(nn.Identity())
+    Wandb(mode="offline").check(nn.Identity())
+    monkeypatch.setenv("WANDB_API_KEY", "0123abc")
+    callback.check(nn.Identity())
+
+
+def test_without_an_account_nothing_is_sent_to_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(
+        UserError, match=r"^callbacks\.trackio\.space_id=me/mine: there is no account .* `hf auth login`"
+    ):
+        Trackio(space_id="me/mine").check(nn.Identity())
+    Trackio().check(nn.Identity())
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_0123")
+    Trackio(space_id="me/mine").check(nn.Identity())
 
 
 # --- resumed ---
