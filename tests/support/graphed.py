@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.statistics import FreshStatistics
 from trainer.loop.callback import CancelStep
 from trainer.loop.graphs import ATTEMPTS, CudaBackend, DisturbedError, Runner, Tensors, UncapturableError
 from trainer.loop.learner import Learner
@@ -175,6 +176,7 @@ CASES = {
     "accumulate": {"accumulate": 2},
     "accumulate_3": {"accumulate": 3},
     "soft": {"soft": True},
+    "statistics": {"callbacks": lambda: [FreshStatistics()]},
     "smoothing": {"loss_function": nn.CrossEntropyLoss(label_smoothing=0.1)},
     "weights": {"loss_function": weighed},
 }

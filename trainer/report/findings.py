@@ -6,19 +6,17 @@ from statistics import median
 
 import numpy as np
 
-from augment.support.text import amount, plural
+from augment.support.text import plural
 from trainer.figures.curves import column
 from trainer.report.record import Record
 from trainer.run.summary import RUNNING
 from trainer.tasks.display import Finding, MetricsRow, percent
 from trainer.tasks.registry import smaller_is_better
 
-_MOMENTUM = 0.1  # weight of each batch in the running statistics of a batch norm, the default of PyTorch and timm
-
 
 def findings(record: Record) -> list[Finding]:
     """Return all findings about a run, warnings first."""
-    rules = (_end, _data, _not_finite, _of_task, _few_batches, _overfitting, _still_improving, _gap, _waiting, _slow)
+    rules = (_end, _data, _not_finite, _of_task, _overfitting, _still_improving, _gap, _waiting, _slow)
     found = [finding for rule in rules for finding in rule(record)]
     return sorted(found, key=lambda finding: not finding.warning)
 
@@ -52,19 +50,6 @@ def _not_finite(record: Record) -> Iterator[Finding]:
 
 def _of_task(record: Record) -> Iterator[Finding]:
     return iter(()) if record.samples is None else record.task.findings(record.samples, record.classes)
-
-
-def _few_batches(record: Record) -> Iterator[Finding]:
-    model = {} if record.config is None else record.config.resolved["model"]
-    pretrained = model.get("pretrained") or model.get("weights")
-    left = (1 - _MOMENTUM) ** (record.normed or 0)
-    if record.normed and left >= 0.01 and not pretrained:
-        yield Finding(
-            f"The best epoch comes after {amount(record.normed, 'training batch')}, when the running statistics of "
-            f"batch norm, which validation uses, still have {percent(left)} of their initial values in them, so "
-            "training looks better. More epochs or smaller batches help.",
-            warning=True,
-        )
 
 
 def _overfitting(record: Record) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.reading import read_object, read_text
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, read_rows
-from trainer.loop.checkpoint import BEST, COUNTERS, BestModel, load
+from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.models.registry import count_parameters
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, left_out_of, load_config, parse_config
 from trainer.run.environment import ENVIRONMENT_FILE
@@ -60,7 +60,6 @@ class Record:
         classes: names of classes, labels or numbers.
         samples: the best epoch's predictions for each validation image; None if there are none.
         task: the task.
-        normed: training batches that the best epoch's batch norms have seen; None if the model has none.
         steps: running values within epochs, each with "seconds", "step" and more.
         config: the configuration, if it can still be parsed.
         dataset: the images, if they are still there.
@@ -80,7 +79,6 @@ class Record:
     classes: tuple[str, ...] = ()
     samples: Samples | None = None
     task: Task[Any] = field(default_factory=lambda: task_named(DEFAULT))
-    normed: int | None = None
     steps: list[MetricsRow] = field(default_factory=list)
     config: Config | None = None
     dataset: Dataset | None = None
@@ -136,7 +134,6 @@ class Record:
         if best is None:
             return
         self.best, self.classes, self.task = best.row, best.classes, task_named(best.task)
-        self.normed = min((int(n) for name, n in best.model.items() if name.endswith(COUNTERS)), default=None)
         if best.samples is not None and len(best.samples["index"]):
             self.samples = self.task.samples(**best.samples)
 

@@ -42,6 +42,15 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             ),
         )
     )
+    fresh_statistics: bool | None = setting(
+        Flag(
+            optional=True,
+            doc=(
+                "let running statistics of batch norms begin anew in each epoch; null: in epochs of fewer than 50 "
+                "batches, unless the model starts from given weights"
+            ),
+        )
+    )
     threads: int | None = setting(
         Count(
             aliases=("workers", "num_workers", "num_threads"),

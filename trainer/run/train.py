@@ -31,6 +31,7 @@ from trainer.callbacks.pace import Pace
 from trainer.callbacks.prepare import Prepare
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.statistics import FreshStatistics
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
 from trainer.loop.counts import Position
@@ -222,6 +223,9 @@ def _of_state(error: BaseException, config: Config, learner: Learner | None) -> 
 def _callbacks(config: Config) -> tuple[Callback, ...]:
     guards: list[Callback] = [NonFinite()] if config.fit.skip_nonfinite else []
     guards += [LossScale()] if config.fit.scaled else []
+    model, fresh = config.resolved["model"], config.fit.fresh_statistics
+    if fresh or (fresh is None and not (model.get("pretrained") or model.get("weights"))):
+        guards.append(FreshStatistics(always=bool(fresh)))
     configured = (make() for make in config.callbacks)
     return (*loop_callbacks(config.fit.schedules()), *guards, *configured)
 

@@ -26,6 +26,11 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
     counts = amount(ours, unit) if ours == theirs else f"{ours} and {amount(theirs, unit)}"
     better = (found.mean < 0) == metric.smaller
     if found.interval is None or found.p is None:
+        if len({*other.samples, *baseline.samples}) == 1:
+            return (
+                f"the same score in every run ({counts}), which says nothing about what was changed: perhaps no model "
+                "has learned anything yet, or none can do better"
+            )
         if abs(found.mean) < 1e-12:
             return f"the same scores as the baseline ({counts}): what was changed had no effect on them"
         by = size(metric, abs(found.mean))

@@ -28,6 +28,7 @@ from trainer.callbacks.plots import Plots
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.statistics import FreshStatistics
 from trainer.callbacks.tracker import TrackedRun, Tracker
 from trainer.loop.callback import (
     Callback,
@@ -118,6 +119,7 @@ def watched_learner(guard: NoWaiting, *callbacks: Callback, device: torch.device
         Recorder(interval=math.inf),
         ParamScheduler({"lr": one_cycle(0.2, start=0.01, end=0.0)}),
         GradClip(),
+        FreshStatistics(),
         Checkpoint(),
         Plots(),
         ProgressBar(),

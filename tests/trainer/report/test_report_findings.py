@@ -1,17 +1,13 @@
 """Findings of a report: sentences about a run."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from reports import DONE, Page, counted, ended, folder_of_a_run, record, row, said  # noqa: F401  (a fixture)
 
-from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report.charts import charts
 from trainer.report.page import render
 from trainer.report.record import Record, read_record
@@ -121,25 +117,6 @@ def test_guessing() -> None:
         text = said(record([row(0, 1, 1)], samples=counted(counts), classes=("a", "b")))
         warning = "! The best accuracy is not significantly above predicting the largest class every time"
         assert (warning in text) is guesses
-
-
-@pytest.mark.parametrize(("batches", "said_so"), [(None, False), (10, True), (43, True), (44, False)])
-def test_few_batches(batches: int | None, said_so: bool) -> None:
-    text = said(record([row(0, 1, 1)], normed=batches))
-    assert ("running statistics of batch norm" in text) == said_so
-    if batches == 10:
-        assert "! The best epoch comes after 10 training batches" in text
-        assert "still have 35% of their initial values" in text
-        pretrained: Any = SimpleNamespace(resolved={"model": {"pretrained": True}}, fit=SimpleNamespace(epochs=1))
-        assert "running statistics" not in said(record([row(0, 1, 1)], normed=batches, config=pretrained))
-
-
-def test_the_batches_of_the_best_epoch_are_read(run: Path) -> None:
-    assert read_record(run).normed is None
-    best = load(run / BEST, BestModel)
-    norm = "stem.1.num_batches_tracked"
-    save(replace(best, model={norm: torch.tensor(12), "head.1.num_batches_tracked": torch.tensor(9)}), run / BEST)
-    assert read_record(run).normed == 9
 
 
 def test_no_better_than_the_mean() -> None:

@@ -56,7 +56,7 @@ def test_it_is_the_report_that_the_folder_gives(run: Path, tmp_path: Path, monke
     learner.fit()
     (known,), read = written, read_record(tmp_path, trust=True)
     assert_same(vars(known.samples), vars(read.samples))
-    same = ("rows", "best", "classes", "normed", "steps", "overrides", "texts", "environment", "warnings", "left")
+    same = ("rows", "best", "classes", "steps", "overrides", "texts", "environment", "warnings", "left")
     assert {name: getattr(known, name) for name in same} == {name: getattr(read, name) for name in same}
     assert known.task.name == read.task.name
     assert known.parameters == sum(p.numel() for p in learner.model.parameters())

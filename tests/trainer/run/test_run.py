@@ -19,6 +19,7 @@ from augment.support.errors import UserError
 from trainer.callbacks.interrupt import Interrupt
 from trainer.callbacks.recorder import NonFiniteLossError
 from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.statistics import FreshStatistics
 from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
 from trainer.run import train as run
@@ -76,6 +77,23 @@ def test_what_is_configured_is_what_runs(
     override: str, found: Callable[[Learner], object], value: object, photo_root: Path, tmp_path: Path
 ) -> None:
     assert found(prepared(photo_root, tmp_path, override)) == value
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fresh"),
+    [
+        ([], [False]),
+        (["fit.fresh_statistics=true", "model.weights=some.pth"], [True]),
+        (["fit.fresh_statistics=false"], []),
+        (["model.weights=some.pth"], []),
+        (["model=timm", "model.name=resnet18", "model.pretrained=true"], []),
+    ],
+)
+def test_statistics_begin_anew_unless_the_model_starts_from_weights(
+    overrides: list[str], fresh: list[bool], photo_root: Path
+) -> None:
+    callbacks = run._callbacks(small_config(photo_root, *overrides))
+    assert [one._always for one in callbacks if isinstance(one, FreshStatistics)] == fresh
 
 
 def test_a_setting_without_effect_is_told_in_the_log(

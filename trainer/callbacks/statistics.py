@@ -1,0 +1,71 @@
+"""The callback that keeps the running statistics of batch norms those of the current epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from trainer.loop.callback import Callback
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from trainer.loop.learner import Learner
+
+# In an epoch of so many batches, what running statistics held before is down to 1 %: 0.9 ** 50.
+_FEW = 50
+
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class FreshStatistics(Callback):
+    """Makes the running statistics of batch norms, which validation uses, begin anew in each epoch with few batches.
+
+    They are the mean over the epoch's images so far, as long as its last step counts more in it than in the usual
+    moving average: with PyTorch's default momentum, for ten batches. Otherwise, those of a new model are mostly their
+    initial values for some ten batches, and then lag behind weights that change fast.
+
+    Args:
+        always: in epochs with many batches, too.
+    """
+
+    order = -30  # before callbacks that cancel the step, and before the average of the weights
+    saves = ("_before",)
+
+    def __init__(self, *, always: bool = False) -> None:
+        self._always = always
+        self._before: dict[str, Tensor] = {}  # what batch norms held before the batches of the current step, by name
+
+    def before_batch(self, learner: Learner) -> None:
+        """Copy the statistics before the first batch of a step."""
+        if not learner.training or learner.position.batch - 1 != learner.group.first:
+            return
+        on = self._always or learner.batches_in(learner.epoch) < _FEW
+        norms = _norms(learner.model) if on else ()
+        self._before = {f"{name}.{key}": getattr(norm, key).clone() for name, norm in norms for key in _BUFFERS}
+
+    def before_step(self, learner: Learner) -> None:
+        """Let the batches of the step count by their images; ranks have averaged their statistics by now."""
+        import torch
+
+        (first, batches), images_in = learner.group, learner.train_loader.images_in
+        share = images_in(learner.epoch, first, batches) / images_in(learner.epoch, 0, first + batches)
+        for name, norm in _norms(learner.model):
+            if f"{name}.{_BUFFERS[0]}" not in self._before:
+                continue
+            mean, var, tracked = (self._before[f"{name}.{key}"] for key in _BUFFERS)
+            # Their share in the moving average, by what the norm has seen: skipped batches leave it as it was.
+            usual = 1 - (1 - norm.momentum) ** (norm.num_batches_tracked - tracked).clamp(min=1)
+            factor = (share / usual).clamp(min=1).to(mean.dtype)
+            torch.lerp(mean, norm.running_mean, factor, out=norm.running_mean)
+            torch.lerp(var, norm.running_var, factor, out=norm.running_var).clamp_(min=0)  # may round to below
+        self._before = {}
+
+
+def _norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the batch norms that gather a moving average, with their names."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.training and module.momentum and module.running_mean is not None:
+            yield name, module
