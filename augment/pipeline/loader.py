@@ -32,8 +32,7 @@ class Loader:
     """Iterates over a split, one epoch per pass.
 
     A pass that is cut short (break, exception) is over: the next one starts with the next epoch's first batch, and the
-    old one's iterator raises an error. A loader that has loaded a state resumes in the middle of the epoch where the
-    state was saved.
+    old one's iterator raises an error. A loader that has loaded a state resumes where it was saved.
 
     Args:
         plan: what is done to the images.
@@ -163,8 +162,7 @@ class Loader:
                 raise UserError("loader: this pass is over because another one has begun. Allowed: one pass at a time.")
             outputs = self._next()
             if number == batches - 1:
-                # Consume the batch that drop_last leaves out before the last one is handed out, so that a consumer who
-                # stops there has finished the epoch.
+                # What drop_last leaves out comes before the last batch: who stops there has finished the epoch.
                 for _ in range(self._per_epoch - batches):
                     self._next()
             start = number * self.batch_size
