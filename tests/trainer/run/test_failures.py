@@ -59,9 +59,7 @@ def no_room() -> None:
 
 
 @pytest.mark.parametrize("write", ["write_atomically", "append"])
-def test_a_full_disk_ends_the_run_in_one_sentence(
-    write: str, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_the_run_in_one_sentence(write: str, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill() -> None:
         monkeypatch.setattr(f"trainer.callbacks.recorder.{write}", lambda *_, **__: no_room())
 
