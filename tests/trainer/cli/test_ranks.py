@@ -110,7 +110,8 @@ def test_all_ranks_skip_a_batch_that_is_not_finite_on_some(runs: dict[int, Path]
 @pytest.mark.slow
 def test_running_statistics_are_those_of_all_samples_in_batches_that_are_finite(runs: dict[int, Path]) -> None:
     one, three = (state_of(runs[size] / "norm").model for size in runs)
-    torch.testing.assert_close(three["0.running_mean"], one["0.running_mean"], rtol=0, atol=1e-7)
+    # In an epoch's first step, ten times the change of the moving average, and of its rounding.
+    torch.testing.assert_close(three["0.running_mean"], one["0.running_mean"], rtol=0, atol=1e-6)
     assert three["0.num_batches_tracked"] == one["0.num_batches_tracked"] == 2
 
 
