@@ -140,7 +140,7 @@ REACH: dict[str, Tamper] = {
     "a folder": override("data=sample", "++data.dir=OUTSIDE/canary"),
 }
 SIZES: dict[str, Tamper] = {
-    "a large model": configure(model__width=4096),
+    "a large model": configure(model={"kind": "xresnet50", "width": 16}),
     "a large image": configure(aug__size=4096),
     "an expanded momentum": state("last.pt", lambda s: momentum(s, torch.zeros(1).expand(2**40))),
     "another momentum": state("last.pt", lambda s: momentum(s, torch.zeros(3))),

@@ -250,3 +250,8 @@ def test_an_alias_bomb_among_the_own_files_is_refused(tmp_path: Path, monkeypatc
     with pytest.raises(UserError, match=r"bomb\.yaml: more than 20,000 values, aliases included"):
         compose(["+aug=bomb"])
     compose(["+aug=none"])
+
+
+def test_nan_is_no_secret() -> None:
+    """Though it equals nothing, not even its written form."""
+    assert normalize(["fit.lr=nan"]) == ["++fit.lr=nan"]

@@ -220,6 +220,30 @@ def test_a_stranger_s_sweep_names_no_code(call: Call, runs: FakeRuns, tmp_path: 
     assert runs.runs == []
 
 
+@pytest.mark.parametrize("action", ["resume", "retry", "work"])
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"config_name": "../theirs/evil"}, "config_name: ../theirs/evil in S/sweep.yaml is not used"),
+        ({"command": ["++plugins=[evil],[evil,json]", "hydra/sweeper=optuna"]}, "plugins: [evil] in S/sweep.yaml"),
+        ({"command": ["++callbacks.wandb={}"]}, "does not decide where data are sent. Allowed: callbacks.wandb={}"),
+        ({"command": ["data=imagenette"]}, "does not decide what is downloaded. Allowed: data.source=imagenette"),
+        ({"command": ["++run.name=${oc.env:HOME}"]}, "run.name: ${oc.env:HOME} in S/sweep.yaml is not resolved"),
+    ],
+)
+def test_a_stranger_s_sweep_decides_on_values_only(
+    call: Call, runs: FakeRuns, tmp_path: Path, action: str, request_: dict[str, object], message: str
+) -> None:
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('canary').touch()")
+    Path("S").mkdir()
+    OmegaConf.save({"command": ["seed=0,1"]} | request_, "S/sweep.yaml")
+    code, text = call("sweep", action, "S")
+    if action != "resume" and "plugins" in message:  # a search's own trials are not theirs
+        return
+    assert (code, message in text, runs.runs) == (2, True, []), text
+    assert not Path("canary").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

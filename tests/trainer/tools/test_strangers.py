@@ -163,6 +163,15 @@ WAYS: dict[str, tuple[tuple[str, ...], Callable[[Stranger], object]]] = {
         RESUMED,
         lambda s: s.override(f"hydra.run.dir={s.canary}", f"+hydra={{run: {{dir: {s.canary}}}}}"),
     ),
+    "a tracker": (RESUMED, lambda s: s.override("++callbacks.wandb={}")),
+    "a download": (
+        ("evaluate", "report", "resume"),
+        lambda s: (s.configure(data={"source": "imagenette"}), s.override("data=imagenette")),
+    ),
+    "a huge model": (
+        ("evaluate on a folder", "predict", "report", "export a model"),
+        lambda s: s.configure(model={"kind": "xresnet50", "width": 16}),
+    ),
     "Hydra's callbacks": (
         RESUMED,
         lambda s: s.override(f"+hydra.callbacks.x={{_target_: pathlib.Path.touch, self: {s.canary}}}"),

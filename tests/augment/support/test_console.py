@@ -1,0 +1,30 @@
+"""Consoles on which names out of files cannot move the cursor."""
+
+import logging
+from io import StringIO
+
+import pytest
+from rich.table import Table
+
+from augment.cli.parser import readable_errors
+from augment.support.console import PlainConsole
+
+
+def test_control_characters_are_not_printed() -> None:
+    stream = StringIO()
+    console = PlainConsole(file=stream, force_terminal=True, color_system=None)
+    table = Table("a\033[31m")
+    table.add_row("\033]0;pwned\007")
+    console.print("x\033[2J\tü", table, "[b]")
+    printed = stream.getvalue()
+    assert "\033" not in printed
+    assert "x?[2J" in printed
+    assert "?]0;pwn" in printed
+    assert "[b]" in printed
+
+
+def test_nor_are_they_in_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    with readable_errors():
+        assert logging.lastResort is not None
+        logging.lastResort.handle(logging.makeLogRecord({"msg": "a class \033[31m"}))
+    assert capsys.readouterr().err == "a class ?[31m\n"
