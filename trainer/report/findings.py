@@ -8,8 +8,9 @@ import numpy as np
 
 from augment.support.text import plural
 from trainer.figures.curves import column
+from trainer.loop.checkpoint import LAST
 from trainer.report.record import Record
-from trainer.run.summary import RUNNING
+from trainer.run.summary import KILLED, RUNNING
 from trainer.tasks.display import Finding, MetricsRow, percent
 from trainer.tasks.registry import smaller_is_better
 
@@ -29,6 +30,9 @@ def _end(record: Record) -> Iterator[Finding]:
         yield Finding(f"The run failed after {epochs}: {ending.error or 'the reason was not recorded'}", warning=True)
     elif ending.status == "interrupted":
         yield Finding(f"The run was interrupted after {epochs}; fit.resume continues it.", warning=True)
+    elif ending.status == KILLED:
+        on = "; fit.resume continues it" if (record.folder / LAST).is_file() else ""
+        yield Finding(f"The run was killed after {epochs}{on}.", warning=True)
     elif ending.status == "not ended":
         yield Finding(f"The run has not ended, or was killed: {epochs} recorded so far.", warning=True)
     elif ending.status != RUNNING and record.epochs and done < record.epochs:

@@ -23,7 +23,7 @@ from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.models.registry import count_parameters
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, left_out_of, load_config, parse_config
 from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.folder import user_of
+from trainer.run.folder import running_status, user_of
 from trainer.run.labels import labels_in
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import RUNNING, SUMMARY_FILE, Summary
@@ -53,8 +53,8 @@ class Record:
 
     Attributes:
         folder: folder of the run.
-        ending: how the run ended; the status of one in progress is "running", and that of one that was killed or has no
-            summary "not ended"; their seconds are NaN.
+        ending: how the run ended; the status of one in progress is "running", that of one whose process is gone
+            "killed", and that of one without a summary "not ended"; their seconds are NaN.
         rows: the metrics of each epoch.
         best: the best epoch's row; empty if there is none.
         classes: names of classes, labels or numbers.
@@ -201,7 +201,8 @@ def _ending(folder: Path) -> Summary:
         seconds = found.get("seconds")
         known = float(seconds) if isinstance(seconds, int | float) else math.nan
         if status in ("", RUNNING):
-            status, known = RUNNING if user_of(folder) else "not ended", math.nan
+            without = RUNNING if user_of(folder) else "not ended"
+            status, known = running_status(folder) if status else without, math.nan
         name, tags = labels_in(found)
         return Summary(status, folder, 0, {}, {}, known, error, stopped, name=name, tags=tags)
     except (UserError, OSError):

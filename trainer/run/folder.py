@@ -11,12 +11,12 @@ from time import sleep
 
 from augment.support.errors import UserError
 from augment.support.files import remove_parts, shown
-from augment.support.reading import open_regular
+from augment.support.reading import open_regular, read_text
 from augment.support.writing import check_folder
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, LAST
 from trainer.run.config import CONFIG_FILE
-from trainer.run.summary import SUMMARY_FILE
+from trainer.run.summary import KILLED, RUNNING, SUMMARY_FILE
 
 # The system releases the lock when the process ends, however it ends; the file stays.
 LOCK_FILE = ".lock"
@@ -119,6 +119,18 @@ def user_of(folder: Path) -> str | None:
     finally:
         os.close(lock)
     return None
+
+
+def running_status(folder: Path) -> str:
+    """Return the status of a run whose summary says that it is running: killed, if its process on this host is gone.
+
+    A run on another host is taken at its word.
+    """
+    try:
+        _, on, host = read_text(folder / LOCK_FILE, most=1000).strip().partition(" on ")
+    except (OSError, UserError):
+        return KILLED
+    return RUNNING if user_of(folder) or (on and host != socket.gethostname()) else KILLED
 
 
 def _refuse_used(folder: Path, key: str, *, locked: bool = False) -> None:

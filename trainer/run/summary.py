@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 SUMMARY_FILE = "summary.json"
 
-# Status of a run that has not ended; if no process is working on it, it was killed.
-RUNNING = "running"
+# Status of a run that has not ended; `trainer.run.folder.running_status` tells whether it was killed.
+RUNNING, KILLED = "running", "killed"
 
 # Bytes that are reserved for what a summary says in the end; most say it in fewer.
 _ROOM = 4096

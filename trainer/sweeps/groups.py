@@ -10,6 +10,7 @@ from statistics import mean
 from augment.support.nested import leaves, section_of
 from augment.support.text import list_some
 from trainer.run.identity import identity, identity_text
+from trainer.run.summary import KILLED
 from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Run
 from trainer.sweeps.verdict import Key, Metric, Replicates, resolution_of
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
@@ -36,6 +37,7 @@ _REASONS = {
     RUNNING: "still running",
     FAILED: "failed",
     INTERRUPTED: "interrupted",
+    KILLED: "killed",
     PRUNED: "pruned by the search",
 }
 

@@ -15,7 +15,7 @@ from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, read_rows
 from trainer.run.config import CONFIG_FILE, load_config
 from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.folder import user_of
+from trainer.run.folder import running_status, user_of
 from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE
@@ -27,7 +27,7 @@ T = TypeVar("T")
 JOB_FILE = "job.json"
 
 PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
-INTERRUPTED, PRUNED = "interrupted", "pruned"
+INTERRUPTED, PRUNED = "interrupted", "pruned"  # and `KILLED`
 
 # A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
@@ -41,7 +41,7 @@ class Run:
         folder: its folder, as it was given or found.
         name: what people call it: its name in summary.json, `run.name` of its configuration, what its sweep varies, or
             the name of its folder.
-        status: planned, running, finished or failed; interrupted, also by being killed; or pruned: ended by a search.
+        status: planned, running, finished, failed, interrupted or killed; or pruned: ended by a search.
         overrides: what it was started with, without leading plus signs.
         config: its resolved configuration as plain values, interpolations as text; empty if it has none.
         rows: the rows of metrics.jsonl; only numbers.
@@ -190,6 +190,8 @@ def _status(folder: Path, summary: Mapping[str, Any], *, began: bool) -> str:
         return PRUNED
     if status in (FINISHED, FAILED, INTERRUPTED):
         return str(status)
+    if status == RUNNING:
+        return running_status(folder)
     if user_of(folder):
         return RUNNING
     return INTERRUPTED if began else PLANNED

@@ -9,7 +9,7 @@ import pytest
 from sweeps import write_run
 
 from augment.support.errors import UserError
-from trainer.run.folder import release, reserve
+from trainer.run.folder import LOCK_FILE, release, reserve
 from trainer.run.summary import SUMMARY_FILE
 from trainer.sweeps.runs import find_runs, read_run
 
@@ -62,7 +62,7 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     [
         ({"status": "failed"}, "failed"),
         ({"status": "interrupted"}, "interrupted"),
-        ({"status": "running"}, "interrupted"),
+        ({"status": "running"}, "killed"),
         ({"stopped": "pruned at epoch 3"}, "pruned"),
         ({"stopped": "no better val_loss in 3 epochs"}, "finished"),
         ({"status": ["?"]}, "interrupted"),
@@ -79,7 +79,9 @@ def test_a_run_that_somebody_works_on_is_running(tmp_path: Path) -> None:
         assert read_run(folder).status == "running"
     finally:
         release()
-    assert read_run(folder).status == "interrupted"
+    assert read_run(folder).status == "killed"
+    (folder / LOCK_FILE).write_text("process 17 on another-host\n")
+    assert read_run(folder).status == "running"
 
 
 @pytest.mark.parametrize(

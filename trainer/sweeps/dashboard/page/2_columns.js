@@ -1,6 +1,6 @@
 // Columns of the table, and which runs the filters keep.
 
-const STATUSES = ["finished", "running", "planned", "pruned", "interrupted", "failed"];
+const STATUSES = ["finished", "running", "planned", "pruned", "interrupted", "killed", "failed"];
 const MOST_COLUMNS = 8; // of settings, unless chosen
 
 /** Return every column: key, label, title, whether it is a number, and the value of a run. */

@@ -82,16 +82,15 @@ function showPreviews(runs) {
 
 /** Show the runs that did not finish, with what is known about why; those that ended for the same reason together. */
 function showProblems(runs) {
-  const kinds = new Map();
+  const order = ["failed", "killed", "interrupted", "pruned"], kinds = new Map();
   for (const run of runs) {
-    if (!["failed", "interrupted", "pruned"].includes(run.status) && !run.notes) continue;
+    if (!order.includes(run.status) && !run.notes) continue;
     const why = [run.error || run.stopped, run.notes].filter(Boolean).join("\n");
     const key = JSON.stringify([run.status, why]);
     kinds.set(key, [...(kinds.get(key) ?? []), run]);
   }
-  const order = ["failed", "interrupted", "pruned"];
   const sorted = [...kinds].map(([key, members]) => [...JSON.parse(key), members])
-    .sort((a, b) => (order.indexOf(a[0]) + 4) % 4 - (order.indexOf(b[0]) + 4) % 4 || b[2].length - a[2].length);
+    .sort((a, b) => (order.indexOf(a[0]) + 5) % 5 - (order.indexOf(b[0]) + 5) % 5 || b[2].length - a[2].length);
   const rows = sorted.slice(0, ROWS).map(([status, why, members]) => el("li", { class: status },
     el("span", { class: `status ${status}` }, status), ` ${amount(members.length, "run")}: `,
     members.slice(0, 20).flatMap((run, i) => [i ? ", " : "", el("span", { title: run.path }, link(run.report, run.name)),
