@@ -279,8 +279,9 @@ class Loader:
     @property
     def _order(self) -> dict[str, Any]:
         """What determines which images are read, as arguments of `build_pipeline`."""
-        return {"batch_size": self.batch_size, "seed": self._seed, "epoch": self._built_at, "shard": self._shard,
-                "stand_ins": self._bad.stand_ins}  # fmt: skip
+        batch_size = min(self.batch_size, -(-len(self.split) // self._shard.world_size))  # DALI would fill it up
+        place = {"epoch": self._built_at, "shard": self._shard, "stand_ins": self._bad.stand_ins}
+        return {"batch_size": batch_size, "seed": self._seed, **place}
 
     def _build(self, checkpoint: str | None = None) -> Pipeline:
         self._process = os.getpid()

@@ -1,10 +1,12 @@
-"""Tune the process's memory allocator and garbage collector."""
+"""The memory of the process: its limit, its allocator and its garbage collector."""
 
 import atexit
 import ctypes
 import gc
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Event, Thread
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's mallopt
@@ -18,6 +20,15 @@ def keep_freed_memory() -> None:
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def host_memory() -> int:
+    """Return the bytes of memory that this process may use: those of the host, or of its container."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # there is no such file, or no limit: "max"
+            found.append(int(Path(file).read_text()))
+    return min(found)
 
 
 def return_freed_memory() -> None:

@@ -9,10 +9,12 @@ import torch
 from augment.support.errors import UserError
 from augment.support.text import amount
 from trainer.loop.graphs import WARM_UP
+from trainer.models.registry import check_model
 from trainer.run.build import make_learner, make_loaders, release_memory
 from trainer.run.check import check_config
 from trainer.run.config import Config, with_batch_size
 from trainer.run.failures import is_out_of_memory, too_large
+from trainer.run.memory import largest_batch
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +22,9 @@ log = logging.getLogger(__name__)
 def find_batch_size(config: Config) -> tuple[Config, str]:
     """Return the configuration with a batch size that fits, and what was changed, for people; empty: nothing.
 
-    The configured size is tried first, then its halves. A trial trains until the work of a batch is recorded, then
-    validates, and is discarded. The learning rate stays as configured.
+    The configured size is tried first, or all images if they are fewer, or what could fit; then its halves. A trial
+    trains until the work of a batch is recorded, then validates, and is discarded. The learning rate stays as
+    configured.
 
     Args:
         config: the checked configuration of a run that starts from the beginning.
@@ -29,25 +32,24 @@ def find_batch_size(config: Config) -> tuple[Config, str]:
     Raises:
         UserError: not even the smallest batch fits.
     """
-    asked, failure = config.fit.batch_size, None
+    failure, whole = None, min(config.fit.batch_size, _most(config))
     for size in _candidates(config):
         tried = with_batch_size(config, size)
         failure = _failure_of(tried)
         if failure is None:
-            return tried, "" if size == asked else _describe(config, size)
+            return (config, "") if size == whole else (tried, _describe(config, size))
         log.info("fit.auto_batch_size: batches of %s do not fit", amount(size, "image"))
     assert failure is not None  # the first candidate was checked
     raise failure
 
 
 def _candidates(config: Config) -> Iterator[int]:
-    """Yield the configured batch size and its halves, a little less where the last batch would be too small to train.
+    """Yield the batch size to try first and its halves, a little less where the last batch would be too small to train.
 
-    Sizes beyond the number of images make the same batches, so that halving starts there.
+    Sizes beyond the number of images make the same batches.
     """
-    yield (size := config.fit.batch_size)
-    images = max(len(config.dataset.train), len(config.dataset.val))
-    size = images if size > images else size // 2
+    network = check_model(config.model, len(config.dataset.classes), config.aug.size)
+    size = max(1, largest_batch(config, network, min(config.fit.batch_size, _most(config)), config.aug.size))
     while size:
         try:
             check_config(with_batch_size(config, size))
@@ -56,6 +58,10 @@ def _candidates(config: Config) -> Iterator[int]:
         else:
             yield size
             size //= 2
+
+
+def _most(config: Config) -> int:
+    return max(len(config.dataset.train), len(config.dataset.val))
 
 
 def _failure_of(config: Config) -> UserError | None:

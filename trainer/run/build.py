@@ -200,7 +200,7 @@ def make_learner(
         warm_up(
             learner.model,
             partial(make_optimizer, fit),
-            batch_size=(stages[0].batch_size if stages else fit.batch_size) // ranks.size,
+            batch_size=min(stages[0].batch_size if stages else fit.batch_size, len(dataset.train)) // ranks.size,
             size=stages[0].size if stages else config.aug.size,
             half=fit.half,
             autocast=fit.autocast,

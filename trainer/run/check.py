@@ -13,6 +13,7 @@ from trainer.models.registry import check_model
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config import Config
 from trainer.run.fit import Fit
+from trainer.run.memory import check_memory
 from trainer.run.weights import check_weights, require_start
 from trainer.tasks.registry import ALL_MONITORED, task_named
 from trainer.tasks.task import AUTO
@@ -66,6 +67,8 @@ def check_config(config: Config) -> None:
         callback.check(network)
     frozen = {name for callback in callbacks for name in callback.frozen(network, config.fit.epochs - 1)}
     check_last_batch(config.fit, network, len(dataset.train), size, frozen=frozen)
+    if not config.fit.auto_batch_size:
+        check_memory(config, network, frozen=frozen)
     make_optimizer(config.fit, network)
     config.fit.schedules()
 
@@ -85,9 +88,8 @@ def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, f
     Raises:
         UserError: there is one; the message says how to avoid it.
     """
-    fed = [(f"fit.stages.{stage.name}.batch_size", stage.batch_size, stage.size) for stage in fit.full_stages(size)]
     ranks = fit.gpus or 1
-    for key, batch_size, side in fed or [("fit.batch_size", fit.batch_size, size)]:
+    for key, batch_size, side in fit.fed(size):
         full, rest = divmod(samples, batch_size)
         reached = fit.limit_batches is None or fit.limit_batches > full
         last = 1 <= rest < 2 * ranks and reached and not (fit.drop_last and full)

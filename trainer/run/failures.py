@@ -1,13 +1,13 @@
 """Failures of a run that its user can fix: a problem with the folder, with memory or with a setting."""
 
 import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
+from augment.support.memory import host_memory
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.text import amount
 from trainer.run.config import Config
@@ -92,8 +92,7 @@ def too_large(error: BaseException, config: Config, *, training: bool = True) ->
     on_host = device.type == "cpu" or isinstance(error, MemoryError)
     on_host |= any(text in str(error) for text in _OUT_OF_HOST_MEMORY)
     if on_host:
-        pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        where, other = f"the host ({pages / 2**30:.0f} GiB)", "a machine with more memory"
+        where, other = f"the host ({host_memory() / 2**30:.0f} GiB)", "a machine with more memory"
     else:
         gpu = torch.cuda.get_device_properties(device)
         where, other = f"the GPU ({gpu.name}, {gpu.total_memory / 2**30:.0f} GiB)", "a GPU that nothing else uses"

@@ -85,6 +85,13 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             return ()
         return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
 
+    def fed(self, size: int) -> list[tuple[str, int, int]]:
+        """Return the batches of each stage, or of the whole fit: their setting, their images, and the images' side."""
+        stages = self.full_stages(size)
+        return [(f"fit.stages.{stage.name}.batch_size", stage.batch_size, stage.size) for stage in stages] or [
+            ("fit.batch_size", self.batch_size, size)
+        ]
+
 
 def parse_fit(given: object) -> Fit:
     """Check the `fit` section and return it typed.
@@ -108,8 +115,7 @@ def check_ranks(fit: Fit, size: int) -> None:
     ranks = fit.gpus or count
     if ranks > 1 and fit.auto_batch_size:
         raise UserError("fit.auto_batch_size: true, but with several GPUs. Allowed: false, or fit.gpus=1.")
-    stages = [(f"fit.stages.{stage.name}.batch_size", stage.batch_size) for stage in fit.full_stages(size)]
-    for key, batch_size in stages or [("fit.batch_size", fit.batch_size)]:
+    for key, batch_size, _ in fit.fed(size):
         if batch_size % ranks:
             near = max(batch_size // ranks, 1) * ranks
             raise UserError(

@@ -235,3 +235,13 @@ def test_a_loader_reads_the_files_it_was_given(tmp_path: Path, device: torch.dev
     Image.new("RGB", (SIZE, SIZE), (9, 9, 9)).save(file)
     ((images, targets, _),) = take(make(Split((file,), (4,)), device, plan=plan_of({}, "val")))
     assert (images.flatten().tolist(), targets.tolist()) == ([9] * 3 * SIZE * SIZE, [4])
+
+
+def test_batches_are_not_made_larger_than_the_split(grays: Split, device: torch.device) -> None:
+    data = first(grays, 5)
+    loaders = [make(data, device, plan=plan_of(RECIPE), batch_size=size) for size in (5, 10**6)]
+    assert [loader._running().max_batch_size for loader in loaders] == [5, 5]
+    for _ in range(2):
+        for one, other in zip(*loaders, strict=True):
+            assert torch.equal(one.images, other.images)
+            assert torch.equal(one.indices, other.indices)
