@@ -18,7 +18,7 @@ from trainer.loop.counts import Counts, Position
 from trainer.loop.gradients import SameGradients
 from trainer.loop.graphs import Runner, Tensors, make_runner
 from trainer.loop.guard import Guard
-from trainer.loop.protocols import BatchLoader, checked_loaders
+from trainer.loop.protocols import BatchLoader, check_outputs, checked_loaders, make_optimizer
 from trainer.loop.ranks import current, running_statistics
 from trainer.loop.scaling import LossScaler
 from trainer.loop.settings import LoopSettings
@@ -57,7 +57,7 @@ class Learner(Counts):
         ranks: the processes that train the model together; see `trainer.loop.ranks`.
 
     Raises:
-        UserError: a loader or callback is of another type, or a callback has an unknown event.
+        UserError: a loader, callback or optimizer is of another type, or a callback has an unknown event.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Learner(Counts):
         self.model: nn.Module = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.settings.compile:
             self.model.compile(dynamic=False)
-        self.optimizer = optimizer(self.model)
+        self.optimizer = make_optimizer(optimizer, self.model)
         self.loss_function = loss_function
         self.val_loss_function = val_loss_function or loss_function
         self.train_loader, self.val_loader = checked_loaders(train_loader, val_loader)
@@ -177,6 +177,7 @@ class Learner(Counts):
         with self.settings.autocast(self.device.type, cache=not self._runner.captures):
             output = average(self.model, images, "none" if self.training else self.settings.tta, self.task)
         loss_function = self.loss_function if self.training else self.val_loss_function
+        check_outputs(output, loss_function, self.train_loader)
         return output, loss_function(output.float(), targets)
 
     def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:

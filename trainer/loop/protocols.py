@@ -1,7 +1,10 @@
-"""The loader interface that a fit needs."""
+"""The loader interface that a fit needs, and checks of what else it is given."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from augment.pipeline.batch import Batch
 from augment.recipe.plan import Plan
@@ -61,3 +64,29 @@ def checked_loaders(train_loader: BatchLoader, val_loader: BatchLoader) -> tuple
             allowed = "a loader of augment.make_loader; of a Dataset, make_loader(recipe, data='own', train=DATASET)"
             raise UserError(f"{name}: {type(loader).__name__} is not allowed. Allowed: {allowed}.")
     return train_loader, val_loader
+
+
+def make_optimizer(optimizer: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
+    """Make the optimizer of a model.
+
+    Raises:
+        UserError: it is an optimizer already, of parameters that may have been moved since.
+    """
+    given: object = optimizer
+    if isinstance(given, Optimizer):
+        name = type(given).__name__
+        allowed = f"a function that makes it, such as lambda model: {name}(model.parameters(), lr=0.1)"
+        raise UserError(f"optimizer: {name}(...) is not allowed, as the model is moved first. Allowed: {allowed}.")
+    return optimizer(model)
+
+
+def check_outputs(outputs: Tensor, loss_function: object, loader: BatchLoader) -> None:
+    """Check that a model has an output for each class that cross entropy, where it is the loss, may ask for.
+
+    Raises:
+        UserError: it has fewer.
+    """
+    classes = len(getattr(loader, "classes", ()))
+    if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
+        given = f"its outputs are of shape {tuple(outputs.shape)}, the data have {classes} classes"
+        raise UserError(f"model: {given}. Allowed: an output for each class, such as nn.Linear(..., {classes}).")
