@@ -97,12 +97,13 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str) -> "Recipe":
+def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **misspelled: object) -> "Recipe":
     """Compose and check a recipe.
 
     Args:
         recipe: the name of a file of conf/aug, the path to a YAML file of that form, or its content as a mapping.
         overrides: overrides as on the command line, such as "aug.size=160".
+        misspelled: nothing; an override in another form is refused.
 
     Raises:
         UserError: an unknown name, key or op, or a value that is not allowed.
@@ -110,11 +111,13 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str) -> "R
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from augment.cli.compose import compose_recipe, read_aug
+    from augment.cli.compose import compose_recipe, keys_of, read_aug
     from augment.cli.explanation import explain
-    from augment.recipe.steps import doubts
+    from augment.cli.overrides import refuse_keywords
+    from augment.recipe.steps import Aug, doubts
     from augment.support.errors import UserError
 
+    refuse_keywords(misspelled, keys_of("aug", [Aug]))
     given: object = recipe
     if not isinstance(given, str | Path | Mapping):
         allowed = "the name of a file of conf/aug, the path to a YAML file, or a mapping"

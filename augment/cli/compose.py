@@ -212,10 +212,19 @@ def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxy
     Raises:
         UserError: a key is unknown; the message suggests the nearest one.
     """
-    steps = {op: f"aug.train.{op}" for op in OPS} | {name: f"aug.{name}" for name in settings(Aug)}
-    check_known(
-        given, {**TOP, **dict.fromkeys(SECTIONS)}, "", {**steps, "val": "aug.val", **inner, "train": "aug.train"}
-    )
+    known = {**TOP, **dict.fromkeys(SECTIONS)}
+    if known.keys() >= given.keys():
+        return
+    from augment.data.sources import SOURCES  # takes a while, see `Recipe.source`
+
+    others = keys_of("data", SOURCES.values()) | {op: f"aug.train.{op}" for op in OPS} | keys_of("aug", [Aug])
+    check_known(given, known, "", {**others, "val": "aug.val", **inner, "train": "aug.train"})
+
+
+def keys_of(section: str, classes: Iterable[type]) -> dict[str, str]:
+    """Return the key paths of the settings that classes have in a section, by name and by alias."""
+    declared = [setting for cls in classes for setting in settings(cls).items()]
+    return {called: f"{section}.{name}" for name, param in declared for called in (*param.aliases, name)}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ the plus signs: `aug.val.center_crop.scale=.9` works whether or not the YAML men
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -145,6 +145,22 @@ def refuse_words(tokens: Iterable[str]) -> None:
             raise UserError(f'{token!r} is not an override. Allowed: text, such as "aug.size=160".')
         if not is_override(token):
             raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
+        if bare := re.fullmatch(r"\+*(=.*)", token, re.DOTALL):
+            raise UserError(f"{masked(bare[1])}: a key is missing. Allowed: key=value.")
+
+
+def refuse_keywords(given: Mapping[str, object], keys: Mapping[str, str]) -> None:
+    """Refuse keyword arguments that should be overrides.
+
+    Args:
+        given: the arguments by name.
+        keys: key paths by the name that each may be given.
+
+    Raises:
+        UserError: there is one; the message shows it as an override.
+    """
+    for name, value in given.items():
+        raise UserError(f'{name}={value!r}: overrides are text. Did you mean "{keys.get(name, name)}={value}"?')
 
 
 def refuse_sweeps(tokens: Sequence[str]) -> None:
@@ -170,9 +186,13 @@ def _one_value(token: str) -> str:
 def _meant(token: str) -> str:
     if (Path(token) / "last.pt").is_file():
         return f" Did you mean 'fit.resume={token}'?"
+    if Path(token).is_dir():
+        return f" Did you mean 'data=folder data.root={token}'?"
     files = {name: group for group in (EXPERIMENT, "aug") for name in config_files(group)}
-    near = get_close_matches(token.removesuffix(".yaml"), files, n=1)
-    if near:
+    name = token.removesuffix(".yaml")
+    if name != token:
+        return f" Did you mean '+aug={name}'? Its file is conf/aug/{token}, or aug/{token} in --config-dir."
+    if near := get_close_matches(name, files, n=1):
         return f" Did you mean '+{files[near[0]]}={near[0]}'?"
     pair = re.fullmatch(r"([a-z_]+(?:\.\w+)+)(?::(.+))?", token)
     return f" Did you mean '{pair[1]}={pair[2] or '...'}'? Write no spaces around =." if pair else ""

@@ -137,7 +137,7 @@ class Loader:
     def __len__(self) -> int:
         """Batches in an epoch, the same number on all ranks."""
         full, rest = divmod(len(self.split), self.batch_size * self._shard.world_size)
-        return full + (1 if rest and not (self._drop_last and full) else 0)
+        return full + bool(rest and not (self._drop_last and full))
 
     def batches_in(self, epoch: int) -> int:
         """Batches in an epoch."""
@@ -167,8 +167,7 @@ class Loader:
                     self._next()
             start = number * self.batch_size
             counts = self._shard.counts(len(self.split), start, self.batch_size)
-            if (own := counts[self._shard.rank]) < self.batch_size:
-                # One for a rank that has none left: synchronized batch norms count each image.
+            if (own := counts[self._shard.rank]) < self.batch_size:  # one if none is left, for synchronized batch norms
                 outputs = [output[: max(own, 1)] for output in outputs]
             yield self._batch(outputs, epoch, start, own / sum(counts))
 

@@ -11,6 +11,8 @@ from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
 from augment.support.text import amount
 
+_SPLITS_ELSEWHERE = {"training": "train", **dict.fromkeys(("valid", "validation", "validate", "test", "dev"), "val")}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -178,7 +180,7 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
         UserError: an unknown split.
     """
     if split not in SPLITS:
-        raise UserError(f"split={split}: unknown name.{suggest(str(split), SPLITS)}")
+        raise UserError(f"split={split}: unknown name.{suggest(str(split), SPLITS, _SPLITS_ELSEWHERE)}")
     if split == "val":
         return _build(aug, split, aug.val, Views())
     if not aug.views.named:

@@ -15,7 +15,7 @@ from math import isfinite
 from pathlib import Path
 from uuid import uuid4
 
-from augment.support.text import as_bytes
+from augment.support.text import as_bytes, list_some
 
 # The temporary names that `atomic_path` creates.
 _PART = re.compile(r"\.[0-9a-f]{32}\.part")
@@ -178,18 +178,26 @@ def _finite(values: object) -> object:
 
 
 def near_file(path: Path, *, folder: bool = False) -> str:
-    """Return the end of a "no such file" message: the closest name in its folder, if one is close.
+    """Return the end of a "no such file" message: the closest name in its folder, else what the folder holds.
 
     Args:
         path: the missing file or folder.
         folder: whether it should be a folder.
     """
+    if url := re.match(r"(\w{2,}):/+(.*)", str(path)):  # a path has lost one of its slashes
+        return f" {url[1]}://{url[2]} is a URL: download it, and give its path here."
     if not path.parent.is_dir():
-        return near_file(path.parent) if "*" in str(path.parent) else f" There is no folder {path.parent} either."
-    others = (other for other in path.parent.iterdir() if other.is_dir() or not folder)
-    names = sorted(other.name for other in others if not other.name.startswith("."))
-    near = get_close_matches(path.name, names, n=1, cutoff=0.5)
-    return f" Did you mean {path.with_name(near[0])}?" if near else ""
+        return (
+            near_file(path.parent, folder=True)
+            if "*" in str(path.parent)
+            else f" There is no folder {path.parent} either."
+        )
+    kind, wanted = ("folders", Path.is_dir) if folder else ("files", Path.is_file) if path.suffix else ("", Path.exists)
+    names = sorted(other.name for other in path.parent.iterdir() if other.name[0] != "." and wanted(other))
+    if near := get_close_matches(path.name, names, n=1):
+        return f" Did you mean {path.with_name(near[0])}?"
+    where = "The current folder" if path.parent == Path() else path.parent
+    return f" {where} holds {list_some(names) if names else f'no {kind}' if kind else 'nothing'}."
 
 
 def shown(path: Path) -> Path:

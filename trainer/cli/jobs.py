@@ -9,19 +9,19 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from augment.cli.explanation import explain
-from augment.cli.overrides import normalize, refuse_sweeps, refuse_words
+from augment.cli.overrides import normalize, refuse_keywords, refuse_sweeps, refuse_words
 from augment.cli.trust import TRUST_FLAG
 from augment.data.sources import forget_changed
 from augment.support.errors import UserError
 from trainer.cli import ranks
 from trainer.cli.auto import is_auto, resume_auto
-from trainer.run.config import new_folder
+from trainer.run.config import inner_keys, new_folder
 from trainer.run.jobs import check_jobs, run_job
 from trainer.run.overrides import with_resumed
 from trainer.run.summary import Summary
 
 
-def train(*overrides: str, folder: Path | str | None = None, trust: bool = False) -> Summary:
+def train(*overrides: str, folder: Path | str | None = None, trust: bool = False, **misspelled: object) -> Summary:
     """Train as `python -m trainer` does: `train("+aug=imagenette", "fit.epochs=2")`.
 
     In a program that torchrun started, all ranks call it with the same overrides; they train together. If the fit
@@ -31,6 +31,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         overrides: overrides as on the command line, without flags and sweeps.
         folder: the run's folder; None: a new one in outputs/.
         trust: whether the run that fit.resume names may name code to import, see `augment.cli.trust`.
+        misspelled: nothing; an override in another form is refused.
 
     Returns:
         How the run ended; with `fit.resume=auto`, perhaps earlier.
@@ -38,6 +39,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     Raises:
         UserError: a mistake in the overrides, found before anything is written, or one that ends the run.
     """
+    refuse_keywords(misspelled, inner_keys())
     forget_changed()
     given = partial(_normalized, overrides, trust=trust)
     if ranks.follows():

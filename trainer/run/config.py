@@ -3,7 +3,7 @@
 Nothing here imports PyTorch or DALI; `trainer.run.check` checks what has to be tried out.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from logging import LogRecord
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from omegaconf import OmegaConf
 
-from augment.cli.compose import TOP, check_keys
+from augment.cli.compose import TOP, check_keys, keys_of
 from augment.cli.trust import KINDS
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
@@ -23,7 +23,7 @@ from augment.params import parse_params, parse_settings, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError
-from augment.support.files import expanded, write_json
+from augment.support.files import expanded, near_file, write_json
 from augment.support.own_code import load_plugins
 from augment.support.process import launched
 from augment.support.reading import contents, read_object
@@ -35,6 +35,7 @@ from trainer.loop.stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
 from trainer.run.fit import Fit, check_ranks, parse_fit
 from trainer.run.labels import RunLabels
+from trainer.run.sweeping import LAUNCHERS, SearchSettings
 
 CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
@@ -174,8 +175,10 @@ def run_of(weights: str) -> Path | None:
 
 
 def inner_keys() -> dict[str, str]:
-    """Return the key paths of callbacks and of what sections hold, by name and by alias."""
-    keys = {name: f"callbacks.{name}" for name in known_callbacks()}
+    """Return the key paths of sweeps' settings, of callbacks and of what sections hold, by name and by alias."""
+    keys = {name: f"hydra.launcher.{name}" for cls in LAUNCHERS.values() for name in settings(cls)}
+    keys |= {name: f"hydra.sweeper.{name}" for name in settings(SearchSettings)}
+    keys |= {name: f"callbacks.{name}" for name in known_callbacks()}
     for section in ("model", "run", "data", "aug", "fit"):  # the last one counts
         keys |= _keys_of(section)
     return keys
@@ -184,13 +187,7 @@ def inner_keys() -> dict[str, str]:
 def _keys_of(section: str) -> dict[str, str]:
     """Return the key paths of a section, whichever source or model it is about, by name and by alias."""
     kinds: dict[str, Iterable[type]] = {"data": SOURCES.values(), "model": MODELS.values()}
-    classes = kinds.get(section) or [{"fit": Fit, "aug": Aug, "run": RunLabels}[section]]
-    return {
-        called: f"{section}.{name}"
-        for cls in classes
-        for name, param in settings(cls).items()
-        for called in (*param.aliases, name)
-    }
+    return keys_of(section, kinds.get(section) or [{"fit": Fit, "aug": Aug, "run": RunLabels}[section]])
 
 
 def _check_sections(given: Mapping[str, Any]) -> None:
@@ -246,11 +243,28 @@ def config_file(folder: Path) -> Path:
     """
     file = folder / CONFIG_FILE
     if not file.is_file():
-        missing = f"no {CONFIG_FILE} in it." if folder.is_dir() else "there is no such folder."
+        missing = f"no {CONFIG_FILE} in it."
+        if not folder.exists():
+            missing = f"there is no such folder.{near_file(folder, folder=True)}"
         if folder.is_file():
             missing = f"a file. Did you mean {folder.parent}?"
         raise UserError(f"{folder}: {missing} Allowed: the folder of a run.")
     return file
+
+
+def run_first(paths: Sequence[Path]) -> Sequence[Path]:
+    """Return the paths that a command line names, the first of which should be the folder of a run.
+
+    Raises:
+        UserError: another one is.
+    """
+    runs = [path for path in paths if (path / CONFIG_FILE).is_file()]
+    if runs and paths[0] not in runs:
+        others = [path for path in paths if path != runs[0]]
+        raise UserError(
+            f"{paths[0]}: not a run. Did you mean {' '.join(map(str, [runs[0], *others]))}? The run is first."
+        )
+    return paths
 
 
 def load_config(folder: Path) -> dict[str, Any]:

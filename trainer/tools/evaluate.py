@@ -22,6 +22,7 @@ from augment.support.files import json_line, write_json
 from augment.support.secrets import masked
 from augment.support.writing import append, check_folder
 from trainer.callbacks.recorder import Recorder
+from trainer.run.config import run_first
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.display import Evaluation
 from trainer.tasks.tta import TTA
@@ -150,6 +151,7 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
         parser.print_help()
         raise SystemExit(USAGE)
     options, folders, overrides = parser.split_paths(given)
+    run_first(folders)
     if not 1 <= len(folders) <= 2:
         raise UserError(f"{len(folders)} folders are given. Allowed: the folder of a run, and one with images.")
     return options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]

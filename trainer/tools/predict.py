@@ -26,6 +26,7 @@ from augment.data.images import name_of
 from augment.support.errors import UserError
 from augment.support.files import near_file, write_atomically
 from augment.support.text import amount, printable, table_cell
+from trainer.run.config import run_first
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.tta import TTA
 
@@ -259,6 +260,7 @@ def main(arguments: Sequence[str]) -> int:
         options, paths, overrides = _parser().split_paths(arguments)
         if not paths:
             raise UserError("no run is given. Allowed: the folder of a run, then images or folders of images.")
+        run_first(paths)
         plus = [token.lstrip("+") for token in overrides]
         predictions = predict(
             paths[0],

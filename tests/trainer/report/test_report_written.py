@@ -202,7 +202,7 @@ def test_the_command_writes_it_again(run: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (lambda run: [str(run / "none")], "none: there is no such folder. Allowed: the folder of a run."),
+        (lambda run: [str(run / "none")], " holds no folders. Allowed: the folder of a run."),
         (lambda run: [str(run / "best.pt")], "/one? Allowed: the folder of a run."),
         (lambda run: [str(run.parent)], "no config.yaml in it. Allowed: the folder of a run."),
         (

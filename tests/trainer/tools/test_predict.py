@@ -174,7 +174,7 @@ def test_csv_quotes_what_needs_it():
     [
         ([], "no run is given"),
         (["RUN"], "no images are given"),
-        (["nowhere", "PHOTO"], "nowhere: there is no such folder. Allowed: the folder of a run."),
+        (["nowhere", "PHOTO"], "nowhere: there is no such folder. The current folder holds "),
         (["EMPTY", "PHOTO"], "best.pt: no such checkpoint"),
         (["RUN", "phot.png"], "phot.png: there is no such file or folder. Did you mean photo.png?"),
         (["RUN", "EMPTY"], "holds no images"),
