@@ -8,6 +8,7 @@ from augment.data.dataset import ImageRef
 from augment.data.formats.folder import find_images
 from augment.data.images import name_of
 from augment.support.errors import UserError
+from augment.support.files import near_file
 from augment.support.text import amount
 
 
@@ -26,7 +27,7 @@ def find_photos(
         UserError: there is no such folder, it contains no images, or one that is chosen cannot be decoded.
     """
     if folder is not None and not folder.is_dir():
-        raise UserError(f"--photos {folder}: there is no such folder.")
+        raise UserError(f"--photos {folder}: there is no such folder.{near_file(folder, folder=True)}")
     found: Sequence[ImageRef] = default() if folder is None else [*find_images(folder)]
     if folder is not None and not found:
         raise UserError(f"--photos {folder}: the folder contains no images.")

@@ -12,6 +12,7 @@ from augment.cli.compose import compose_jobs, split_sweep
 from augment.cli.overrides import is_override, key_of, normalize, parse
 from augment.cli.trust import TRUST_FLAG, check_overrides
 from augment.support.errors import UserError
+from augment.support.files import near_file
 from augment.support.text import as_bytes
 from augment.support.yaml_files import read_list
 from trainer.loop.checkpoint import LAST
@@ -44,7 +45,9 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
     folder = Path(str(resume))
     file = folder / OVERRIDES_FILE
     if not file.is_file() or not (folder / LAST).is_file():
-        missing = "no such folder." if not folder.is_dir() else f"no {LAST} and {OVERRIDES_FILE} in it."
+        missing = f"no {LAST} and {OVERRIDES_FILE} in it."
+        if not folder.exists():
+            missing = f"no such folder.{near_file(folder, folder=True)}"
         if folder.is_file():
             missing = f"a file. Did you mean {folder.parent}?"
         raise UserError(f"fit.resume={folder}: {missing} Allowed: the folder of a run that saved a checkpoint.")

@@ -114,7 +114,7 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     runs: dict[Path, Run] = {}
     for path in paths:
         if not path.is_dir():
-            what, near = "a file" if path.is_file() else "no such folder", near_file(path, folder=True)
+            what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
             raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near}")
         below = [read_run(folder) for folder in _folders(path)]
         for run in sorted(below, key=_place):

@@ -16,7 +16,7 @@ from augment.cli.parser import table_console
 from augment.cli.trust import check_overrides
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
-from augment.support.files import shown, write_atomically
+from augment.support.files import near_file, shown, write_atomically
 from augment.support.reading import contents
 from augment.support.signals import StopSignals
 from augment.support.text import amount, plural
@@ -268,8 +268,10 @@ def read_request(folder: Path) -> Request:
     """
     file = folder / SWEEP_FILE
     if not file.is_file():
-        missing = f"no {SWEEP_FILE} in it" if folder.is_dir() else "there is no such folder"
-        raise UserError(f"{folder}: {missing}. Allowed: the folder of a sweep.")
+        missing = f"no {SWEEP_FILE} in it."
+        if not folder.exists():
+            missing = f"there is no such folder.{near_file(folder, folder=True)}"
+        raise UserError(f"{folder}: {missing} Allowed: the folder of a sweep.")
     found: Any = read_yaml(file, folder=folder)
     with contents(file):
         return Request.of([str(token) for token in found["command"]], str(found.get("config_name", "config")))

@@ -101,7 +101,7 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
     """
     folder = root / "val" if (root / "val").is_dir() else root
     if not folder.is_dir():
-        raise UserError(f"{root}: there is no such folder.")
+        raise UserError(f"{root}: there is no such folder.{near_file(root, folder=True)}")
     folders = _class_folders(folder)
     for name in folders:
         if name not in classes:
@@ -140,7 +140,7 @@ def _split_folders(
     unsplit = not train_dir and not train.is_dir() and not val.is_dir() and not any(map(_split_named, found))
     if cuts_val and unsplit and found:
         return root, None
-    others = f"only {list_some(list(found))}" if found else "nor any other"
+    others = f"only {list_some(list(found))}" if found else "only images" if _has_images(root) else "nor any other"
     near = next((nearest(name, found) for name in missing if name in (train_dir, val_dir)), "")
     text = f"there is no folder {' and no folder '.join(missing)} in it, {others}.{near or _advice(root, found)}"
     if train.is_dir() and not val_dir:
@@ -168,14 +168,17 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
     train = [find(folder) for folder in train_folders.values()]
     for folder, (files, foreign) in zip(train_folders.values(), train, strict=True):
         if not files:
-            hint = f" Of other formats, {CONVERT}." if foreign else ""
-            problems.append(f"the class folder {folder} holds no images{_other_files(folder)}.{hint}")
+            hint = f"Of other formats, {CONVERT}." if foreign else "Add some, or remove it."
+            problems.append(f"the class folder {folder} holds no images{_other_files(folder)}. {hint}")
     if val_folder is None:
         return Dataset(tuple(train_folders), _split(train), NO_VAL)
     val_folders = _class_folders(val_folder)
     for name, folder in val_folders.items():
         if name not in train_folders:
-            problems.insert(0, f"{folder} is a class that train lacks.{nearest(name, train_folders)}")
+            some = f"add images of it to {train_folder / name}, or rename or remove it"
+            problems.insert(
+                0, f"{folder} is a class that train lacks.{nearest(name, train_folders)} Allowed: to {some}."
+            )
     val = [find(val_folders[name]) if name in val_folders else ([], []) for name in train_folders]
     if not any(files for files, _ in val):
         first = next(iter(val_folders.values()))
@@ -222,12 +225,16 @@ def _advice(root: Path, found: dict[str, Path]) -> str:
     if "train" in splits:
         return f" Allowed: {meant and f'{meant} with '}{CUT}."
     lists = sorted(file for file in root.iterdir() if file.suffix.lower() in (".csv", ".tsv"))
-    if not splits and lists and len(found) == 1:
-        (folder,) = found.values()
+    loose = not found and _has_images(root)
+    if not splits and lists and (loose or len(found) == 1):
+        folder = next(iter(found.values()), root)
         return f" Did you mean data=filelist data.train={lists[0]} data.root={folder} data.val_fraction=0.2?"
     if not splits and any(map(_has_images, found.values())):
         return f" If these are the classes: {CUT}; or move their images to train/<class>/ and val/<class>/."
-    return " The layout is train/<class>/* and val/<class>/*, or <class>/* with data.val_fraction=0.2."
+    layout = "train/<class>/* and val/<class>/*, or <class>/* with data.val_fraction=0.2"
+    if loose:
+        return f" Move them to a folder for each class: {layout}; or list them with their classes, for data=filelist."
+    return f" The layout is {layout}."
 
 
 def _descend(folder: Path) -> Path:

@@ -197,7 +197,7 @@ class Lmdb(Records):
         if not is_pattern(pattern):
             given = f"{key}={pattern}"
             if not folder.exists():
-                raise UserError(f"{given}: there is no folder {folder}.{near_file(folder)}")
+                raise UserError(f"{given}: there is no folder {folder}.{near_file(folder, folder=True)}")
             if not folder.is_dir():
                 raise UserError(
                     f"{given}: is a file. Allowed: a folder with data.mdb in it.{describe_content(folder, 'lmdb')}"

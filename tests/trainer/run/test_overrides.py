@@ -64,7 +64,8 @@ def test_no_such_run(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         with_resumed([f"fit.resume={folder}"])
     assert str(caught.value) == (
-        f"fit.resume={folder}: no such folder. Allowed: the folder of a run that saved a checkpoint."
+        f"fit.resume={folder}: no such folder. {tmp_path} holds no folders. "
+        "Allowed: the folder of a run that saved a checkpoint."
     )
 
 

@@ -248,7 +248,7 @@ def test_a_stranger_s_sweep_decides_on_values_only(
     ("arguments", "message"),
     [
         (["resum", "S"], "resum: unknown. Did you mean 'resume'?"),
-        (["resume", "nowhere"], "nowhere: there is no such folder. Allowed: the folder of a sweep."),
+        (["resume", "nowhere"], "nowhere: there is no such folder. The current folder holds S. Allowed: the folder"),
         (["resume", "S", "fit.lr=1"], "fit.lr=1: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*"),
         (["retry", "S", "--job", "nothing"], "--job nothing: no such job in S."),
         (["resume", "S", "hydra.launcher.n_job=1"], "hydra.launcher.n_job: unknown key. Did you mean 'n_jobs'?"),

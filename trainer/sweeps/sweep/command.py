@@ -16,6 +16,7 @@ from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.process import end_with_parent
 from augment.support.signals import StopSignals
+from augment.support.text import amount
 from augment.support.writing import check_folder
 from trainer.loop.callback import Callback
 from trainer.run.folder import SWEEP_FILE
@@ -46,12 +47,17 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     with readable_errors(), StopSignals() as signals, ExitStack() as gate:
         options, paths, overrides = parser.split_paths(arguments)
-        if len(paths) != 2:
+        if not paths:
             sys.stdout.write(parser.format_help())
             return USAGE
-        action, folder = str(paths[0]), paths[1]
+        action, folders = str(paths[0]), paths[1:]
         if action not in _ACTIONS:
-            raise UserError(f"{action}: unknown.{suggest(action, _ACTIONS)}")
+            raise UserError(f"{action}: unknown.{suggest(action, _ACTIONS, {'list': 'show'})}")
+        if len(folders) != 1:
+            raise UserError(
+                f"{action}: {amount(len(folders), 'folder')}. Allowed: {action} SWEEP, the folder of one sweep."
+            )
+        (folder,) = folders
         orders = Orders()
         if options.with_parent:
             end_with_parent()

@@ -182,7 +182,10 @@ def test_a_class_that_val_lacks_is_reported(
 def test_a_class_that_train_lacks_is_refused(source: str, samples: list[Sample]) -> None:
     message = said(source, put_both(source, [samples[0], samples[1]], samples[:3]))
     if source == "folder":
-        assert message == "data.root=set: set/val/class 2 is a class that train lacks. Did you mean 'class 1'?"
+        assert message == (
+            "data.root=set: set/val/class 2 is a class that train lacks. Did you mean 'class 1'? Allowed: to add "
+            "images of it to set/train/class 2, or rename or remove it."
+        )
     else:
         assert message.startswith("data.val: ")
         assert "has the label 2, which is out of range. Allowed: 0 to 1, as the highest in train is 1" in message
