@@ -109,7 +109,7 @@ class BadImages:
         shown = list_some((f"{name_of(problem.file)} {problem.reason}" for problem in problems), separator="; ")
         bad = {problem.file for problem in problems} | {files[index] for index in self.stand_ins}
         if bad and not most:
-            raise UserError(f"data: an image has changed since the run began: {shown}.") from error
+            raise UserError(f"data: an image turned out bad: {shown}. Repair or remove it.") from error
         if len(bad) > most:
             raise UserError(
                 f"data.max_bad={most}: {amount(len(bad), 'image')} turned out bad during training, last {shown}. "

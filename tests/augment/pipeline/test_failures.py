@@ -107,7 +107,7 @@ def test_a_file_of_its_own_is_named(damage: Damage, message: str) -> None:
     split = photos()
     file = Path(str(split.files[4]))
     text = said(split, lambda: damage(file))
-    assert re.match(rf"data: an image has changed since the run began: {file} {message}", text)
+    assert re.match(rf"data: an image turned out bad: {file} {message}", text)
 
 
 def test_what_no_file_is_to_blame_for_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

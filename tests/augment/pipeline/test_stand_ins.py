@@ -138,7 +138,7 @@ def test_more_bad_images_than_allowed_end_the_run() -> None:
 def test_stored_images_that_cannot_be_decoded_are_named() -> None:
     loader, split = replaceable(True, 0)
     spoil(split.files[5])
-    with pytest.raises(UserError, match=r"data: an image has changed since the run began: .+ is broken: "):
+    with pytest.raises(UserError, match=r"data: an image turned out bad: .+ is broken: "):
         list(loader)
 
 

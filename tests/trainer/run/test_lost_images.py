@@ -64,7 +64,7 @@ def test_a_run_ends_in_a_sentence_and_continues_from_its_checkpoint(capsys: pyte
     (folder,) = Path("outputs").glob("2*/*")
     errors = [line for line in capsys.readouterr().err.splitlines() if "[ERROR]" not in line]  # that are DALI's own
     image = Path("set/train/class 1/1.jpg").resolve()
-    expected = f"data: an image has changed since the run began: {image} cannot be read: No such file"
+    expected = f"data: an image turned out bad: {image} cannot be read: No such file"
     assert len(errors) == 1
     assert errors[0].startswith(f"error: {expected}")
     assert errors[0].endswith(f"fit.resume={folder} continues from its last checkpoint.")
