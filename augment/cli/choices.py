@@ -80,6 +80,8 @@ def refuse_deletions(config_name: str, tokens: list[str], overrides: Sequence[Ov
     for override in deleted:
         section, _, name = key_of(override).rpartition(".")
         there = OmegaConf.select(composed, section) if section else composed
+        if not there:
+            raise UserError(f"~{key_of(override)}: nothing to remove. Allowed: a key that a file in conf/ sets.")
         if isinstance(there, DictConfig) and name not in there:
             raise UserError(f"~{key_of(override)}: there is no such key.{suggest(name, map(str, there))}")
 

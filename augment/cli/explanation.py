@@ -34,7 +34,13 @@ def explain(error: Exception) -> str:
         return f"{twice[1]}: chosen by two defaults lists. Did you mean 'override /{twice[2]}' in the second one?"
     if missing := re.match(r"Could not override '(.*?)'|Could not delete from config. '(.*?)' does not exist", text):
         name = missing[1] or missing[2]
+        if name.startswith(("hydra.launcher.", "hydra.sweeper.")):
+            return (
+                f"{name}: there is no sweep. Allowed: with -m, and hydra.sweeper.* with hydra/sweeper=optuna as well."
+            )
         return f"{name}: unknown key.{nearest(name, _HYDRA)} Allowed: an existing key."
+    if override := re.match(r"Error merging override \+*([^=\s]+)=(.*)", text):
+        return f"{override[1]}: {override[2]} does not fit what is there. Allowed: keys and values as in --help."
     if isinstance(error, UnsupportedValueType):
         what = text.split("'")[1]
         return f"{error.full_key}: {what} is not allowed. Allowed: numbers and text of Python itself, lists, mappings."

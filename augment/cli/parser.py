@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_config_dir
 from augment.cli.explanation import explain
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError, nearest, suggest
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.text import printable
 from augment.support.yaml_files import describe_slip
@@ -92,7 +92,8 @@ class Parser(ArgumentParser):
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        if "key=value" in arguments:
+        self._settings = " Settings are key=value, without dashes." if "key=value" in arguments else ""
+        if self._settings:
             self.add_argument(CONFIG_DIR_FLAG, metavar="DIR", help=CONFIG_DIR_HELP)
 
     def error(self, message: str) -> NoReturn:
@@ -110,8 +111,10 @@ class Parser(ArgumentParser):
             if token.startswith("-"):
                 flag = token.split("=")[0]
                 flags = self._option_string_actions.items()
-                known = [name for name, action in flags if name.startswith("--") and action.help != SUPPRESS]
-                raise UserError(f"{flag}: unknown flag.{suggest(flag, known)}")
+                known = sorted(name for name, action in flags if name[:2] == "--" and action.help != SUPPRESS)
+                # Without the dashes, which make all flags resemble each other.
+                hint = nearest(flag.lstrip("-"), (name[2:] for name in known)).replace("'", "'--", 1)
+                raise UserError(f"{flag}: unknown flag.{hint} Allowed: {', '.join(known)}.{self._settings}")
         set_config_dir(getattr(options, "config_dir", None))
         return options, rest
 

@@ -45,6 +45,11 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
         UserError: a module is not found, fails to import, or declares something incorrectly.
     """
     for module in modules:
+        if "/" in module or module.endswith(".py"):
+            raise UserError(
+                f"{key}: {module}: the path of a file. Did you mean '{Path(module).stem}'? Allowed: the names of "
+                "modules, found in this folder or on PYTHONPATH."
+            )
         try:
             import_own(module)
         except ModuleNotFoundError as error:

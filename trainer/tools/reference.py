@@ -19,6 +19,7 @@ from augment.recipe.equivalents import equivalent_table
 from augment.recipe.op import COMMON, OPS
 from augment.recipe.steps import Aug
 from augment.recipe.views import View, Views
+from augment.support.errors import UserError
 from augment.support.yaml_files import read_yaml
 from trainer.callbacks.registry import known_callbacks, parse_callbacks
 from trainer.loop.callback import in_order, loop_text
@@ -169,7 +170,9 @@ def with_derived_parts(text: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Update the generated parts of the README and docs/."""
     with readable_errors():
-        Parser("trainer reference", __doc__, "  python -m trainer reference", arguments="").split(arguments)
+        _, rest = Parser("trainer reference", __doc__, "  python -m trainer reference", arguments="").split(arguments)
+        if rest:
+            raise UserError(f"{rest[0]}: not allowed here. Allowed: no arguments.")
     for page in pages():
         page.write_text(with_derived_parts(page.read_text()))
     return 0
