@@ -1,0 +1,299 @@
+"""Mistakes, each answered at once and in one process: what was given, and what to write in its place."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from photos import draw_photo
+from PIL import Image
+from torch import nn
+
+import augment
+import trainer
+from augment.cli.conf import set_config_dir
+from augment.cli.tools import run_tool
+from augment.support.errors import UserError
+from trainer.cli.main import main
+
+# A command line without `python -m`; what the answer names; and what it suggests or allows.
+COMMANDS = [
+    # Tools
+    ("trainer trian", "trian: unknown tool", "python -m trainer, which trains"),
+    ("trainer test RUN", "test: unknown tool", "python -m trainer evaluate"),
+    ("trainer val RUN", "val: unknown tool", "python -m trainer evaluate"),
+    ("trainer infer RUN photos", "infer: unknown tool", "python -m trainer predict"),
+    ("trainer list", "list: unknown tool", "python -m trainer dashboard"),
+    ("trainer init", "init: unknown tool", "python -m trainer --help"),
+    ("trainer tune", "tune: unknown tool", "-m hydra/sweeper=optuna"),
+    ("trainer info", "info: unknown tool", "python -m augment info"),
+    ("trainer predct RUN photos", "predct: unknown tool", "Did you mean 'predict'?"),
+    ("augment train", "train: unknown tool", "python -m trainer, which trains"),
+    ("augment prewiev", "prewiev: unknown tool", "Did you mean 'preview'?"),
+    ("trainer imagenette", "'imagenette' is not an override", "+aug=imagenette"),
+    ("trainer photos", "'photos' is not an override", "data=folder data.root=photos"),
+    ("trainer mine.yaml", "'mine.yaml' is not an override", "'+aug=mine'? Its file is conf/aug/mine.yaml"),
+    # Flags
+    ("trainer --aug imagenette", "--aug: unknown flag", "+aug=imagenette"),
+    ("trainer --data=folder", "--data=folder: unknown flag", "data=folder"),
+    ("trainer --epochs 3", "--epochs: unknown flag", "fit.epochs=3"),
+    ("trainer --learning-rate=0.1", "--learning-rate=0.1: unknown flag", "fit.lr=0.1"),
+    ("trainer --resume RUN", "--resume: unknown flag", "fit.resume=RUN"),
+    ("trainer --config mine.yaml", "--config: unknown flag", "'--config-dir'"),
+    ("trainer --config-dir nowhere", "--config-dir nowhere: there is no such folder", "a folder such as conf"),
+    ("trainer --config-name nowhere", "--config-name nowhere: there is no such file", "Allowed: config"),
+    ("trainer --cfg everything", "'everything'", "'job', 'hydra', 'all'"),
+    ("trainer -sc install=bash", "--shell-completion: unknown flag", "Allowed: -m"),
+    ("trainer -m --cfg job seed=0,1", "--multirun and --cfg", "Allowed: one of them"),
+    ("trainer bench --batch-size 4", "--batch-size: unknown flag", "Settings are key=value"),
+    ("augment plan --agaisnt none", "--agaisnt: unknown flag", "'--against'"),
+    # Keys
+    ("trainer epochs=3", "epochs: unknown key", "fit.epochs"),
+    ("trainer path=photos", "path: unknown key", "data.root"),
+    ("augment info root=photos", "root: unknown key", "data.root"),
+    ("trainer size=64", "size: unknown key", "aug.size"),
+    ("trainer rotate.p=0.5", "rotate: unknown key", "aug.train.rotate"),
+    ("trainer n_trials=3", "n_trials: unknown key", "hydra.sweeper.n_trials"),
+    ("trainer n_jobs=2", "n_jobs: unknown key", "hydra.launcher.n_jobs"),
+    ("trainer fit.epoch=3", "fit.epoch: unknown key", "'epochs'"),
+    ("trainer fit.image_size=64", "fit.image_size: unknown key", "aug.size"),
+    ("trainer data.root=photos", "data.root: unknown key of data=sample", "data=folder"),
+    ("trainer model.name=resnet18", "model.name: unknown key of model=cnn", "model=timm"),
+    ("trainer run.tag=x", "run.tag: unknown key", "'tags'"),
+    ("trainer hydra.run.dri=x", "hydra.run.dri: unknown key", "hydra.run.dir"),
+    ("trainer fit.epochs = 3", "'fit.epochs' is not an override", "no spaces around ="),
+    ("trainer =3", "=3: a key is missing", "key=value"),
+    ("trainer ~fit.lr", "~fit.lr: nothing to remove", "a key that a file in conf/ sets"),
+    ("trainer +aug=imagenette ~aug.train.fliip", "~aug.train.fliip: there is no such key", "'flip'"),
+    # Values
+    ("trainer fit.epochs=three", "fit.epochs: 'three'", "a whole number from 1"),
+    ("trainer fit.epochs=0", "fit.epochs: 0", "a whole number from 1"),
+    ("trainer fit.epochs=1,5", "fit.epochs=1,5: several values", "write 1.5"),
+    ("trainer fit.lr=-1", "fit.lr: -1", "a number above 0"),
+    ("trainer fit.lr=[1", "fit.lr=[1: cannot be read", "[ and ] do not match"),
+    ("trainer fit.lr=${fit.lrr}", "there is no key 'fit.lrr'", "${KEY}"),
+    ("trainer seed=abc", "seed: 'abc'", "a whole number from 0"),
+    ("trainer aug.size=4", "aug.size: 4", "a whole number from 8"),
+    ("trainer aug.mean=[124,116,104]", "aug.mean: [124, 116, 104]", "from 0 to 1"),
+    ("trainer fit.device=gpu", "fit.device: unknown name 'gpu'", "'cuda'"),
+    ("trainer fit.precision=float16", "fit.precision: unknown name 'float16'", "'fp16'"),
+    ("trainer fit.tta=flips", "fit.tta: unknown name 'flips'", "'flip'"),
+    ("trainer fit.stages.a.epochs=100", "fit.stages: the stages have 100 epochs", "the same number"),
+    ("trainer run.tags=x", "run.tags: 'x'", "run.tags=[x]"),
+    # Recipes
+    ("trainer +aug=imagenete", "aug: unknown name 'imagenete'", "'imagenette'"),
+    ("trainer +aug=imagenette +aug=none", "aug: chosen twice", "once"),
+    ("trainer aug.train.rotat.p=0.5", "unknown op 'rotat'", "'rotate'"),
+    ("trainer aug.train.RandomHorizontalFlip.p=1", "unknown op 'RandomHorizontalFlip'", "'flip'"),
+    ("trainer aug.train.rotate.prob=0.5", "aug.train.rotate.prob: unknown key", "'p'"),
+    ("trainer aug.train.rotate.p=1.5", "aug.train.rotate.p: 1.5", "from 0 to 1"),
+    ("trainer aug.train.rotate.p=50%", "aug.train.rotate.p: '50%'", "Did you mean 0.5?"),
+    ("trainer aug.trian.rotate.p=0.5", "aug.trian: unknown key", "'train'"),
+    ("trainer aug.val.mixup.p=1", "aug.val.mixup", "in aug.train only"),
+    ("augment plan +aug=imagenette --against nothing", "--against: aug: unknown name 'nothing'", "imagenette"),
+    ("augment preview --op rotat", "--op: unknown op 'rotat'", "'rotate'"),
+    ("augment preview --out x.jpg", "--out: 'x.jpg'", "ends in .png"),
+    # Models, optimizers, schedules
+    ("trainer model=resnet18", "model: unknown name 'resnet18'", "model=timm model.name=resnet18"),
+    ("trainer model=timm", "model.name: missing", "such as resnet18"),
+    ("trainer model=timm model.name=resnet_18", "model.name: unknown model 'resnet_18'", "'resnet18'"),
+    ("trainer model.weights=/nope.pth", "model.weights=/nope.pth: no such file", "holds"),
+    ("trainer model.weights=run/lst.pt", "model.weights=run/lst.pt: no such file", "run/last.pt"),
+    ("trainer model.weights=notes.txt", "model.weights=notes.txt: unknown kind", ".safetensors"),
+    ("trainer model.weights=photos", "model.weights=photos: the folder has no best.pt", "the folder of a run"),
+    ("trainer fit.optimizer=sdg", "fit.optimizer: unknown name 'sdg'", "'sgd'"),
+    ("trainer fit.optimizer_options.foo=1", "fit.optimizer_options.foo: unknown key", "Allowed: dampening"),
+    ("trainer fit.schedule=onecycle", "fit.schedule: unknown name 'onecycle'", "'one_cycle'"),
+    # Callbacks, metrics, trackers
+    ("trainer callbacks.wnadb.project=x", "callbacks.wnadb: unknown callback", "'wandb'"),
+    ("trainer callbacks=tensorflow", "callbacks: unknown name 'tensorflow'", "'tensorboard'"),
+    ("trainer callbacks.early_stopping.patince=3", "callbacks.early_stopping.patince: unknown key", "'patience'"),
+    ("trainer callbacks.early_stopping.monitor=val_acc", "unknown name 'val_acc'", "'val_accuracy'"),
+    ("trainer callbacks.plots=false", "callbacks.plots: False", "null, which leaves it out"),
+    ("trainer callbacks.grad_clip=1", "callbacks.grad_clip: 1", "max_norm"),
+    # Data
+    ("trainer data=photos", "data: unknown name 'photos'", "data=folder data.root=photos"),
+    ("trainer data=folder", "data.root: missing", "train/<class>/*"),
+    ("trainer data=folder data.path=photos", "data.path: unknown key", "'root'"),
+    ("trainer data=folder data.root=photo", "data.root=photo: there is no such folder", "photos"),
+    ("trainer data=folder data.root=/nope", "data.root=/nope: there is no such folder", "holds"),
+    ("trainer data=folder data.root=https://host/photos", "https://host/photos is a URL", "download it"),
+    ("trainer data=folder data.root=notes.txt", "data.root=notes.txt: is a file", "the folders train and val"),
+    ("trainer data=folder data.root=photos/train", "data.root=photos/train", "data.root="),
+    ("trainer data=folder data.root=photos/train data.val_fraction=2", "data.val_fraction: 2", "up to 0.9"),
+    ("trainer data=folder data.root=classes", "no folder train and no folder val", "data.val_fraction=0.2"),
+    ("trainer data=folder data.root=loose", "data.root=loose", "a folder for each class: train/<class>/*"),
+    ("trainer data=folder data.root=extra", "extra/val/bird is a class that train lacks", "extra/train/bird"),
+    ("trainer data=folder data.root=empty", "empty/train/cat holds no images", "Add some, or remove it"),
+    ("trainer data=folder data.root=broken", "broken/train/cat/0.png is broken", "data.skip_bad=true"),
+    ("trainer data=folder data.root=text", "text/train/cat/0.png is not an image", "allowed: JPEG"),
+    ("trainer data=filelist data.train=list.csv data.val_fraction=0.2", "line 3 of list.csv: there is no nope.png",
+     "relative to data.root"),
+    ("trainer data=filelist data.train=lst.csv data.val_fraction=0.2", "there is no file lst.csv", "list.csv"),
+    ("trainer data=webdataset data.train=photos data.val=photos", "photos is a folder", "photos/*"),
+    ("trainer data=parquet data.train=list.csv data.val_fraction=0.2", "list.csv: is not a parquet", "It is text"),
+    ("trainer data=own data.train=nope:Train data.val=x", "data.train=nope:Train", "module.name"),
+    ("augment convert data=folder data.root=photos --to web_dataset --out x", "'web_dataset'", "'webdataset'"),
+    ("augment convert data=folder data.root=photos --to folder --out photos", "--out photos: exists", "a new or empty"),
+    # Plugins
+    ("trainer plugins=[nowhere]", "plugins: no module named 'nowhere'", "this folder and PYTHONPATH"),
+    ("trainer plugins=[./my_ops.py]", "plugins: ./my_ops.py: the path of a file", "'my_ops'"),
+    ("trainer plugins=my_ops", "plugins: 'my_ops'", "plugins=[my_ops]"),
+    # Sweeps and searches
+    ("trainer seed=0,1", "seed=0,1: several values", "python -m trainer -m"),
+    ("trainer -m fit.lr=0.1,foo", "fit.lr: 'foo'", "a number above 0"),
+    ("trainer -m seed=range(0)", "seed=range(0): no values", "range(STOP)"),
+    ("trainer -m aug=glob(foo*)", "aug: glob(foo*) matches no file", "imagenette"),
+    ("trainer -m fit.lr=interval(0.1,1)", "fit.lr: an interval", "hydra/sweeper=optuna"),
+    ("trainer -m fit.resume=auto seed=0,1", "fit.resume=auto", "--multirun without it"),
+    ("trainer -m hydra/sweeper=optna seed=0,1", "hydra/sweeper: unknown name 'optna'", "'optuna'"),
+    ("trainer -m hydra/sweeper=optuna", "nothing to search", "fit.lr=interval(1e-3,1e-1)"),
+    ("trainer -m hydra/sweeper=optuna fit.lr=interval(1,0.1)", "fit.lr=interval(1,0.1)", "low < high"),
+    ("trainer -m hydra/sweeper=optuna fit.lr=loguniform(0.1,1)", "'loguniform'", "tag(log,interval(LOW,HIGH))"),
+    ("trainer -m hydra/sweeper=optuna hydra.sweeper.n_trial=3 fit.lr=interval(0.1,1)", "n_trial", "'n_trials'"),
+    ("trainer -m hydra/sweeper=optuna hydra.sweeper.metrics=[val_acc] fit.lr=interval(0.1,1)", "val_acc",
+     "'val_accuracy'"),
+    ("trainer -m hydra.launcher.jobs=2 seed=0,1", "hydra.launcher.jobs: unknown key", "'n_jobs'"),
+    ("trainer hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials: there is no sweep", "with -m"),
+    ("trainer sweep list SWEEP", "list: unknown", "'show'"),
+    ("trainer sweep resume", "resume: 0 folders", "resume SWEEP"),
+    ("trainer sweep resume run", "run: no sweep.yaml in it", "the folder of a sweep"),
+    # Resume, evaluate, predict, export, compare, bench
+    ("trainer fit.resume=nowhere", "fit.resume=nowhere: no such folder", "the folder of a run"),
+    ("trainer fit.resume=run/last.pt", "fit.resume=run/last.pt: a file", "Did you mean run?"),
+    ("trainer hydra.run.dir=run", "hydra.run.dir=run: holds a run", "fit.resume=run"),
+    ("trainer evaluate photos run", "photos: not a run", "run photos"),
+    ("trainer evaluate run/best.pt", "run/best.pt: a file", "Did you mean run?"),
+    ("trainer evaluate run nowhere", "nowhere: there is no such folder", "The current folder holds"),
+    ("trainer evaluate run photos", "is not one of the model's classes", "Allowed: blue, green, red"),
+    ("trainer evaluate run photos --tta flips", "--tta: unknown name 'flips'", "'flip'"),
+    ("trainer predict photos run", "photos: not a run", "run photos"),
+    ("trainer predict run", "no images are given", "folders that hold images"),
+    ("trainer predict run https://host/cat.jpg", "https://host/cat.jpg is a URL", "download it"),
+    ("trainer predict run phtos", "phtos: there is no such file or folder", "Did you mean photos?"),
+    ("trainer predict run photos --top many", "--top: 'many'", "a whole number"),
+    ("trainer export run", "--to: missing", "onnx, torch, triton"),
+    ("trainer export run --to onx", "unknown name 'onx'", "'onnx'"),
+    ("trainer compare run --metric val_acc", "--metric val_acc", "'val_accuracy'"),
+    ("trainer report photos", "photos: no config.yaml in it", "the folder of a run"),
+    ("trainer bench --rounds 0", "--rounds: '0'", "at least 1"),
+    ("augment bench --rows foo", "--rows: unknown row 'foo'", "Allowed: cached"),
+    ("trainer find_lr --from 1 --to 0.1", "--from 1 --to 0.1", "the second the larger"),
+]  # fmt: skip
+
+
+def recipe() -> augment.Recipe:
+    return augment.load_recipe("imagenette", "aug.size=16")
+
+
+def loader(**given: object) -> augment.Loader:
+    arguments = {"data": "folder", "root": "photos", "device": "cpu", "threads": 1}
+    return augment.make_loader(recipe(), **(arguments | given))
+
+
+def learner(outputs: int, **given: object) -> trainer.Learner:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, outputs))
+    arguments = {"optimizer": lambda model: torch.optim.SGD(model.parameters(), lr=0.1)}
+    return trainer.Learner(model, loader(), loader(), trainer.LoopSettings(device="cpu"), **(arguments | given))
+
+
+# The same from Python.
+CALLS: list[tuple[Callable[[], object], str, str]] = [
+    (lambda: augment.load_recipe("imagenete"), "'imagenete'", "'imagenette'"),
+    (lambda: augment.load_recipe("imagenette", size=64), "size=64", '"aug.size=64"'),
+    (lambda: augment.load_recipe("imagenette", "size=64"), "size: unknown key", "aug.size"),
+    (lambda: augment.load_recipe("imagenette", {"aug.size": 64}), "{'aug.size': 64}", '"aug.size=160"'),
+    (lambda: augment.load_recipe({"trian": {}}), "aug.trian", "'train'"),
+    (lambda: augment.load_recipe("nowhere.yaml"), "nowhere.yaml", "a YAML file"),
+    (lambda: loader(split="validation"), "split=validation", "'val'"),
+    (lambda: loader(data="foldr"), "'foldr'", "'folder'"),
+    (lambda: loader(data="./photos"), "'./photos'", "data='folder', root=DIR"),
+    (lambda: loader(path="photos"), "data.path", "'root'"),
+    (lambda: loader(batch=3), "batch: unknown argument", "'batch_size'"),
+    (lambda: loader(num_workers=3), "num_workers", "threads=N"),
+    (lambda: loader(device="gpu"), "device: 'gpu'", "'cuda'"),
+    (lambda: augment.make_loader("imagenette", "folder", root="photos"), "recipe: 'imagenette'", "augment.load_recipe"),
+    (lambda: augment.Transform(recipe(), split="test", device="cpu"), "split=test", "'val'"),
+    (lambda: augment.Transform(recipe(), device="cpu")(torch.zeros(2, 8, 8, 3)), "images: float32", "a uint8 tensor"),
+    (lambda: trainer.train(epochs=2), "epochs=2", '"fit.epochs=2"'),
+    (lambda: trainer.train({"fit.epochs": 2}), "{'fit.epochs': 2}", "text, such as"),
+    (lambda: trainer.train("fit.epoch=2"), "fit.epoch: unknown key", "'epochs'"),
+    (lambda: trainer.train("seed=0,1"), "seed=0,1", "python -m trainer -m"),
+    (
+        lambda: learner(2, optimizer=torch.optim.SGD([nn.Parameter(torch.zeros(1))])),
+        "optimizer: SGD(...)",
+        "lambda model: SGD",
+    ),
+    (lambda: learner(1).fit(), "shape (4, 1), the data have 2 classes", "nn.Linear(..., 2)"),
+    (lambda: learner(2, callbacks=[trainer.Recorder]), "the class Recorder", "Recorder()"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, finished_run: Path) -> Path:
+    """Folders and files that the mistakes name: a good data set, bad ones, and a run."""
+    root = tmp_path_factory.mktemp("mistakes")
+    for number, name in enumerate(("cat", "dog")):
+        for split in ("train", "val"):
+            (root / "photos" / split / name).mkdir(parents=True)
+            for seed in range(2):
+                image = Image.fromarray(draw_photo(24, 24, 10 * number + seed))
+                image.save(root / "photos" / split / name / f"{seed}.png")
+    shutil.copytree(root / "photos/train", root / "classes")
+    shutil.copytree(root / "photos/train/cat", root / "loose")
+    for name in ("extra", "empty", "broken", "text"):
+        shutil.copytree(root / "photos", root / name)
+    shutil.copytree(root / "photos/val/cat", root / "extra/val/bird")
+    for file in (root / "empty/train/cat").iterdir():
+        file.unlink()
+    bad = Path("train/cat/0.png")
+    (root / "broken" / bad).write_bytes((root / "photos" / bad).read_bytes()[:200])
+    (root / "text" / bad).write_text("no image")
+    (root / "list.csv").write_text("path,label\nphotos/train/cat/0.png,cat\nnope.png,dog\n")
+    (root / "notes.txt").write_text("notes")
+    shutil.copytree(finished_run, root / "run")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # set by `main`
+    monkeypatch.setattr(sys, "argv", ["trainer"])
+
+    def unanswered(*_: object, **__: object) -> None:
+        pytest.fail("the mistake was accepted, and a run began")
+
+    monkeypatch.setattr("trainer.run.train.train", unanswered)
+    monkeypatch.setattr("trainer.cli.jobs.run_job", unanswered)
+    monkeypatch.setattr("trainer.sweeps.start.run", unanswered)
+    yield
+    set_config_dir(None)
+
+
+@pytest.mark.parametrize(("line", "given", "remedy"), COMMANDS, ids=[line for line, _, _ in COMMANDS])
+def test_a_command_line(line: str, given: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    package, *arguments = shlex.split(line)
+    with pytest.raises(SystemExit) as stopped:
+        raise SystemExit(main(arguments) if package == "trainer" else run_tool(package, arguments))
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ")
+    assert given in printed.err
+    assert remedy in printed.err
+    assert "Traceback" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize(("call", "given", "remedy"), CALLS, ids=[given for _, given, _ in CALLS])
+def test_a_call(call: Callable[[], object], given: str, remedy: str) -> None:
+    with pytest.raises(UserError) as caught:
+        call()
+    assert given in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+def test_there_are_enough() -> None:
+    assert len({line for line, _, _ in COMMANDS}) + len(CALLS) >= 120
