@@ -52,6 +52,7 @@ class Mlflow(Tracker):
         """Create a run, or continue the resumed one if the store has it; return the last epoch that it has."""
         # Otherwise the package sends what is done with it to its makers.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # no lines of its own in the table of epochs
         from mlflow import MlflowClient
 
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")

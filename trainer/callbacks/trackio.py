@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +21,8 @@ from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 
 if TYPE_CHECKING:
     from torch import nn
+
+log = logging.getLogger(__name__)
 
 
 @configurable
@@ -57,6 +61,9 @@ class Trackio(Tracker):
         # Trackio drops values that are logged while another thread imports Matplotlib.
         import matplotlib.figure  # noqa: F401
         import trackio
+
+        for name in ("trackio", "trackio.run", "trackio.utils"):
+            vars(import_module(name))["print"] = _log  # no lines of its own in the table of epochs
 
         # A resumed run keeps its name, which a checkpoint holds that may come from a stranger.
         name = str(self._name) if run.resumed and not run.named else run.name
@@ -103,6 +110,10 @@ class Trackio(Tracker):
         """End the run, with its status as a last value."""
         self._run.log({"status": status})
         self._run.finish()
+
+
+def _log(*texts: object, **_: object) -> None:
+    log.info("%s", " ".join(map(str, texts)))
 
 
 def _folder_name(name: str) -> str:

@@ -7,8 +7,9 @@ import sqlite3
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from threading import Event
@@ -44,11 +45,12 @@ STEPS, EPOCHS = [1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 1, 2]  # two epochs of three ba
 
 @dataclass
 class Tracked:
-    """Where the stores are, and what the learners recorded."""
+    """Where the stores are, what the learners recorded, and what the trackers' packages printed."""
 
     folder: Path
     first: Learner
     second: Learner
+    printed: str
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -80,18 +82,24 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
             run = RunDescription(config, "sweep", (), name, TAGS, files)
             return make_learner(*callbacks, epochs=epochs, folder=folder / group, run=run)
 
-        first = learner(2, NAME, "first")
-        first.fit()
-        second = learner(3, "named by its folder", "second")
-        shutil.copy(folder / "first" / BEST, folder / "second" / BEST)  # as resuming does
-        second.fit(second.restore(first.state()))
-        yield Tracked(folder, first, second)
+        with redirect_stdout(StringIO()) as printed, redirect_stderr(printed):
+            first = learner(2, NAME, "first")
+            first.fit()
+            second = learner(3, "named by its folder", "second")
+            shutil.copy(folder / "first" / BEST, folder / "second" / BEST)  # as resuming does
+            second.fit(second.restore(first.state()))
+        yield Tracked(folder, first, second, printed.getvalue())
 
 
 def test_they_kept_up(tracked: Tracked) -> None:
     for learner in (tracked.first, tracked.second):
         assert [c for c in learner.callbacks if isinstance(c, Tracker) and not c._started] == []
     assert [row["epoch"] for row in tracked.rows] == EPOCHS
+
+
+def test_they_print_nothing_into_the_table_of_epochs(tracked: Tracked) -> None:
+    assert "trackio" not in tracked.printed.lower()
+    assert "mlflow" not in tracked.printed.lower()
 
 
 # --- Weights & Biases ---
