@@ -124,6 +124,8 @@ COMMANDS = [
     ("trainer data=folder data.root=notes.txt", "data.root=notes.txt: is a file", "the folders train and val"),
     ("trainer data=folder data.root=photos/train", "data.root=photos/train", "data.root="),
     ("trainer data=folder data.root=photos/train data.val_fraction=2", "data.val_fraction: 2", "up to 0.9"),
+    ("trainer data=folder data.root=photos data.val_fraction=0.5", "there is photos/val", "data.root=photos/train"),
+    ("trainer data=folder data.root=one", "a single class, cat", "two classes or more"),
     ("trainer data=folder data.root=classes", "no folder train and no folder val", "data.val_fraction=0.2"),
     ("trainer data=folder data.root=loose", "data.root=loose", "a folder for each class: train/<class>/*"),
     ("trainer data=folder data.root=extra", "extra/val/bird is a class that train lacks", "extra/train/bird"),
@@ -244,6 +246,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, finished_run: Path) -> Path
                 image.save(root / "photos" / split / name / f"{seed}.png")
     shutil.copytree(root / "photos/train", root / "classes")
     shutil.copytree(root / "photos/train/cat", root / "loose")
+    for split in ("train", "val"):
+        shutil.copytree(root / "photos" / split / "cat", root / "one" / split / "cat")
     for name in ("extra", "empty", "broken", "text"):
         shutil.copytree(root / "photos", root / name)
     shutil.copytree(root / "photos/val/cat", root / "extra/val/bird")
