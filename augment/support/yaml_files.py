@@ -48,9 +48,9 @@ def read_yaml(file: Path, *, folder: Path | None = None) -> object:
 
 @cache
 def _saved_loader() -> type:
-    """Return Hydra's loader with the parser of libyaml, if PyYAML has it."""
+    """Return Hydra's loader with the parser of libyaml, if PyYAML has it; that of OmegaConf 2.4.1 is one already."""
     plain: type = get_yaml_loader()
-    return plain if _Loader is yaml.SafeLoader else type("Loader", (_Loader, plain), {})
+    return plain if issubclass(plain, _Loader) else type("Loader", (_Loader, plain), {})
 
 
 def describe_slip(error: yaml.YAMLError, text: str = "") -> str:
