@@ -43,6 +43,7 @@ _FLAGS = (
     "--config-dir DIR",
     "--config-name NAME",
     "--trust (with fit.resume)",
+    "--version",
     "--help",
 )
 

@@ -40,6 +40,7 @@ Without the name of a tool, it trains. Each key=value changes one of the setting
   -m                       train once for each combination of comma-separated values
   fit.resume=RUN_FOLDER    resume a run; with --trust, also one that names code of your own
   --cfg job                print the configuration and exit
+  --version                print the version and exit
 """
 
 

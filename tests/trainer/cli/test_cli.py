@@ -83,7 +83,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "aug.train.resize: 'random_resized_crop' is the crop. Allowed: ",
         ),
         (["callbacks.gradclip={}"], "callbacks.gradclip: unknown callback. Did you mean 'grad_clip'?"),
-        (["~aug.train.rotat"], "aug.train.rotat"),
+        (["~aug.train.rotat"], "~aug.train.rotat: nothing to remove. Allowed: a key that a file in conf/ sets."),
         (["seed=-1"], "seed: -1 is not allowed"),
         (["data=folder"], "data.root: missing"),
         (["data=folder", "data.root=nowhere"], "data.root=nowhere: there is no such folder"),

@@ -1,5 +1,6 @@
 """Figures of the history and the schedule: their contents, that they are whole, and the files."""
 
+import logging
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,11 @@ def history(epochs: int) -> list[dict[str, float]]:
 def epoch_ticks(axes: Axes) -> list[float]:
     left, right = axes.get_xlim()
     return [tick for tick in axes.get_xticks() if left <= tick <= right]
+
+
+def test_warnings_of_matplotlib_stay_out_of_the_table_of_epochs(capsys: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("matplotlib.font_manager").warning("Matplotlib is building the font cache")
+    assert not "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 2, 5, 50, 200])
