@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_made_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("outputs").touch()
-    monkeypatch.setattr("trainer.cli.main.check_jobs", lambda *_, **__: None)
+    monkeypatch.setattr("trainer.cli.main.check_jobs", lambda *_, **__: [None])
     with pytest.raises(SystemExit, match="2"):
         main([])
     assert re.match(
