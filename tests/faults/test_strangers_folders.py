@@ -15,6 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 from runs import draw_classes
 
+from augment.cli.conf import CONF
 from trainer.cli.main import main
 
 pytestmark = pytest.mark.faults
@@ -87,18 +88,40 @@ def override(*tokens: str) -> Tamper:
 
     def tamper(run: Path, outside: Path) -> None:
         every = [token.replace("OUTSIDE", str(outside)) for token in tokens]
+        replaced = ("data=", "++data.") if any(token.lstrip("+").startswith("data") for token in every) else ("-",)
         hydra = [token for token in every if "hydra" in token]
+
+        def others(before: list[str]) -> list[str]:
+            return [token for token in before if not token.startswith(replaced)]
+
         if (file := run / ".hydra" / "overrides.yaml").exists():
-            file.write_text(OmegaConf.to_yaml([*yaml.safe_load(file.read_text()), *every]))
+            file.write_text(OmegaConf.to_yaml([*others(yaml.safe_load(file.read_text())), *every]))
         if (file := run / "job.json").exists():
             job = json.loads(file.read_text())
-            job["overrides"] += [token for token in every if token not in hydra]
+            job["overrides"] = [*others(job["overrides"]), *(token for token in every if token not in hydra)]
             file.write_text(json.dumps(job))
         if (file := run / TOP).exists():
             sweep = yaml.safe_load(file.read_text())
-            file.write_text(yaml.safe_dump(sweep | {"command": [*sweep["command"], *every]}))
+            file.write_text(yaml.safe_dump(sweep | {"command": [*others(sweep["command"]), *every]}))
 
     return tamper
+
+
+def ask(*tokens: str) -> Tamper:
+    """Add overrides to those of a sweep alone."""
+
+    def tamper(run: Path, _: Path) -> None:
+        sweep = yaml.safe_load((run / TOP).read_text())
+        (run / TOP).write_text(yaml.safe_dump(sweep | {"command": [*sweep["command"], *tokens]}))
+
+    return tamper
+
+
+def elsewhere(run: Path, outside: Path) -> None:
+    """Let jobs start from a file of the stranger's."""
+    name = os.path.relpath(outside / "evil", CONF)
+    (run / TOP).write_text(yaml.safe_dump({"command": ["seed=0"], "config_name": name}))
+    (run / "job.json").write_text(json.dumps({"order": 0, "overrides": ["++seed=0"]}))
 
 
 def state(name: str, change: Callable[[dict[str, Any]], object]) -> Tamper:
@@ -160,15 +183,8 @@ RUN_TEXTS = [(name, content) for name in ("config.yaml", "summary.json", "metric
 JOB_TEXTS = [(name, content) for name in ("job.json", "summary.json", TOP) for content in ("", DEEP, "[1]", DIGITS)]
 JOB_TEXTS += [(".lease." + "9" * 200, "{}"), (".lease.2", '{"holder": {"process": "../1"}}')]
 SWEPT: dict[str, Tamper] = {
-    "a swept plugin": override("++plugins=[evil],[evil,json]"),
-    "a configuration elsewhere": lambda run, outside: (run / TOP).write_text(
-        yaml.safe_dump(
-            {
-                "command": ["seed=0"],
-                "config_name": os.path.relpath(outside / "evil", Path(__file__).parents[2] / "conf"),
-            }
-        )
-    ),
+    "a swept plugin": ask("++plugins=[evil],[evil,json]"),
+    "a configuration elsewhere": elsewhere,
     "a launcher": override("hydra/launcher=slurm", "hydra.launcher.cluster=local"),
     "a database": override("++hydra.sweeper.storage=sqlite:////OUTSIDE/canary"),
     "a job elsewhere": lambda run, outside: (
@@ -283,7 +299,9 @@ def test_a_hostile_folder_does_no_harm(
     (outside / "folder").mkdir(parents=True)
     for name in ("bashrc", "folder/overrides.yaml"):
         (outside / name).write_text(SECRET)
-    (outside / "evil.yaml").write_text("# @package _global_\nplugins: [evil]\n")
+    (outside / "evil.yaml").write_text(
+        "# @package _global_\nplugins: [evil]\ndata: {source: sample}\nmodel: {kind: cnn}\n"
+    )
     (tmp_path / "evil.py").write_text(EVIL.format(canary=str(canary)))
     shutil.copytree(home / kind, folder, symlinks=True)
     WAYS[kind][way](job_of(folder), outside)
