@@ -126,6 +126,7 @@ def test_link_out_of_the_folder_is_refused(server: Server, tmp_path: Path) -> No
         (packed("top")[:20_000], "cannot be unpacked"),
         (packed("top/too/deep"), "holds no folders train and val"),
     ],
+    ids=["a page", "half", "too deep"],  # bytes of an archive hold the time
 )
 def test_an_invalid_archive_leaves_no_partial_folder(
     server: Server, tmp_path: Path, content: bytes, message: str
