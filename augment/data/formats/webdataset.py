@@ -171,7 +171,7 @@ def _from_text(content: bytes, where: str) -> Label:
     if not text:
         raise UserError(f"{where}: is not a label. Allowed: the number or the name of a class, as text.")
     digits = text.removeprefix("-")
-    return int(text[:20]) if digits.isascii() and digits.isdigit() else text
+    return int(text[:40]) if digits.isascii() and digits.isdigit() else text
 
 
 def _parse(content: bytes, where: str) -> Any:

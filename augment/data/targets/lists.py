@@ -88,7 +88,7 @@ def _labels(lines: Lines, named: Collection[str]) -> Labels:
     """Return the words of a list as labels: whole numbers that are no names as numbers."""
     labels: dict[str, Label] = {word: word for line in lines.lines for word in line.words}
     # Longer ones are refused as too large, too; Python would convert none of more than 4,300 digits.
-    labels |= {word: int(word[:20]) for word in labels if _is_whole(word) and word not in named}
+    labels |= {word: int(word[:40]) for word in labels if _is_whole(word) and word not in named}
     try:
         return pack([[labels[word] for word in line.words] for line in lines.lines], lines.describe)
     except UserError as error:
