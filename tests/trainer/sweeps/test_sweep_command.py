@@ -220,7 +220,6 @@ def test_a_stranger_s_sweep_names_no_code(call: Call, runs: FakeRuns, tmp_path: 
     assert runs.runs == []
 
 
-@pytest.mark.parametrize("action", ["resume", "retry", "work"])
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
@@ -232,14 +231,12 @@ def test_a_stranger_s_sweep_names_no_code(call: Call, runs: FakeRuns, tmp_path: 
     ],
 )
 def test_a_stranger_s_sweep_decides_on_values_only(
-    call: Call, runs: FakeRuns, tmp_path: Path, action: str, request_: dict[str, object], message: str
+    call: Call, runs: FakeRuns, tmp_path: Path, request_: dict[str, object], message: str
 ) -> None:
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('canary').touch()")
     Path("S").mkdir()
     OmegaConf.save({"command": ["seed=0,1"]} | request_, "S/sweep.yaml")
-    code, text = call("sweep", action, "S")
-    if action != "resume" and "plugins" in message:  # a search's own trials are not theirs
-        return
+    code, text = call("sweep", "resume", "S")
     assert (code, message in text, runs.runs) == (2, True, []), text
     assert not Path("canary").exists()
 

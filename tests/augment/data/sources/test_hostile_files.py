@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from augment.cli.overrides import normalize
 from augment.cli.parser import readable_errors
@@ -89,3 +90,12 @@ def test_a_task_of_a_plugin_is_not_converted() -> None:
     dataset = replace(Dataset(("a",), split, split), task="segment")
     with pytest.raises(UserError, match="its task is segment, which no format can hold"):
         convert(dataset, Path("out"), Options("folder"))
+
+
+def test_a_label_of_thousands_of_digits_is_no_class() -> None:
+    """Python converts none of more than 4,300."""
+    for name in ("a.jpg", "b.jpg"):
+        Image.new("RGB", (8, 8)).save(name)
+    Path("t.csv").write_text(f"path,label\na.jpg,0\nb.jpg,{'9' * 5000}\n")
+    with pytest.raises(UserError, match="is not the number of a class"):
+        parse_data({"source": "filelist", "train": "t.csv", "val": "t.csv"}).load()
