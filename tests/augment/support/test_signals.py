@@ -179,7 +179,7 @@ if __name__ == "__main__":
             process.join(20)
             while process.exitcode is None:  # the pool, which waits as well, has learned it and not yet written it down
                 time.sleep(0.01)
-            print(process.exitcode)
+            print(process.exitcode, flush=True)
         os._exit(0)
 """
 
