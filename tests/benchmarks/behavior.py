@@ -88,7 +88,7 @@ def resume(_photos: Path, device: str, folder: Path) -> dict[str, Any]:
         time.sleep(rng.uniform(0, 3))
         process.send_signal(signal.SIGTERM)
         process.wait()
-        _trainer(folder, f"fit.resume={name}")
+        _trainer(folder, f"fit.resume={name}", f"hydra.run.dir={name}")
         found[f"as if never stopped, {number}"] = _lines(folder / name / "metrics.jsonl") == found["whole"]
     return found
 
