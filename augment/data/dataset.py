@@ -60,6 +60,9 @@ ImageRef = Path | StoredImage
 # The folder for indexes, caches and images that sources make or download, below the current folder.
 DATA_DIR = "outputs/data"
 
+# The file next to converted data that names the classes, one per line.
+CLASSES_FILE = "classes.txt"
+
 # The name of a task. Built-in sources know three: one class, any number of labels, or numbers. A source of a plugin may
 # name another one.
 Task = str

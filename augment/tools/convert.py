@@ -1,18 +1,17 @@
 """Convert a data set to another format, resizing large images if wanted.
 
 Any source can be converted, whether its targets are classes, labels or numbers. Images that Pillow opens and DALI does
-not, such as AVIF and GIF, become JPEG. Interrupted conversions resume: complete shards are validated and kept.
-Everything that is written is read back by the format's reader and compared by count and checksum.
+not, such as AVIF and GIF, become JPEG. Everything is written into a temporary folder in OUT first, and read back by the
+format's reader and compared by count and checksum.
 """
 
+import re
+import shlex
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number
-from augment.data.convert.conversion import Options, convert
-from augment.data.convert.manifest import total_checksum
-from augment.data.convert.schema import Schema
+from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
 from augment.data.convert.writers import FORMATS
 from augment.support.errors import UserError
 from augment.support.text import amount, printable
@@ -34,11 +33,11 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"--to: missing. Allowed: {', '.join(FORMATS)}.")
         if options.out is None:
             raise UserError("--out: missing. Allowed: a folder, which is created if it is missing.")
-        from augment.cli.compose import compose_recipe  # Hydra is slow to import
+        # Slow imports, after the flags have been validated.
+        from augment.cli.compose import compose_recipe
+        from augment.data.convert.conversion import Options, convert
         from augment.data.convert.foreign import take_foreign
-        from augment.data.dataset import DATA_DIR
         from augment.data.sources.registry import VAL_MISSING, select
-        from augment.support.files import digest
 
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
             raise UserError("data: missing. Allowed: data=folder data.root=DIR, or another source.")
@@ -48,31 +47,34 @@ def main(arguments: Sequence[str]) -> int:
         listed = source.for_conversion()
         if listed.problems or not (len(listed.val) or source.cuts_val):
             raise UserError(listed.problems[0] if listed.problems else VAL_MISSING)
-        cache = Path(DATA_DIR) / f"checked-{digest('convert', source)}.json"
         skip_bad = getattr(source, "skip_bad", False)
-        checked, note = take_foreign(listed, quality=options.quality, skip_bad=skip_bad, cache=cache)
-        dataset = select(source, checked)
+        checked, note = take_foreign(listed, ("convert", source), quality=options.quality, skip_bad=skip_bad)
         if note:
             sys.stdout.write(printable(f"{note}\n"))
+        dataset = select(source, checked)
         form = Options(options.to, options.size, options.quality, options.shard_mb)
-        try:
+        with writing(f"--out {options.out}"):
             done = convert(dataset, options.out, form, jobs=options.jobs)
-        except KeyboardInterrupt:
-            sys.stderr.write("stopped: the same command resumes and keeps complete shards\n")
-            raise
-        for split in ("train", "val"):
-            shards = [shard for shard in done if shard.split == split]
-            old = [shard for shard in shards if shard.kept]
-            where, kept = f" in {amount(len(shards), 'shard')}", len(old)
-            if options.to == "folder":  # its shards are internal
-                where, kept = "", sum(shard.images for shard in old)
-            images = amount(sum(shard.images for shard in shards), "image")
-            note = f", {kept:,} of them kept from before" if kept else ""
-            sys.stdout.write(f"{split}: {images}{where}{note}\n")
-        sys.stdout.write(f"Verified by reading everything back: checksum {total_checksum(done)}\n")
-        usage = FORMATS[options.to].usage(options.out, Schema(dataset.task, dataset.classes))
-        sys.stdout.write(f"To use the data: {usage}\n")
+        for name, split in (("train", dataset.train), ("val", dataset.val)):
+            where = f" in {amount(done.shards[name], 'shard')}" if done.shards[name] else ""
+            sys.stdout.write(f"{name}: {amount(len(split), 'image')}{where}\n")
+        sys.stdout.write(f"Verified by reading everything back: checksum {done.checksum}\n")
+        sys.stdout.write(f"To use the data: {typed(done.settings)}\n")
     return 0
+
+
+def typed(settings: Mapping[str, Any]) -> str:
+    """Return the section `data`, `{source: name, ...}`, as overrides as typed in a shell."""
+    words = [f"data={settings['source']}"]
+    for key, value in settings.items():
+        text = f"[{','.join(map(_quoted, value))}]" if isinstance(value, list) else str(value)
+        words += [shlex.quote(f"data.{key}={'true' if value is True else text}")] if key != "source" else []
+    return " ".join(words)
+
+
+def _quoted(name: str) -> str:
+    """Return a name as an item of a list in the command line's grammar, which wants backslashes twice before quotes."""
+    return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), name) + '"'
 
 
 def _parser() -> Parser:
@@ -81,38 +83,13 @@ def _parser() -> Parser:
     )
     formats = "; ".join(f"{name}: {form.doc}" for name, form in FORMATS.items())
     parser.add_argument("--to", type=one_of(*FORMATS), metavar="FORMAT", help=formats)
-    parser.add_argument(
-        "--out",
-        type=output,
-        metavar="DIR",
-        help="folder to write to; if a conversion to it was interrupted, it resumes",
-    )
-    parser.add_argument(
-        "--size",
-        type=whole_number(1, 65_500),
-        default=0,
-        metavar="PX",
-        help="reduce the short side of larger images to this (default: keep all sizes)",
-    )
-    parser.add_argument(
-        "--quality",
-        type=whole_number(1, 100),
-        default=90,
-        metavar="N",
-        help="quality of re-encoded JPEGs (default: 90)",
-    )
-    parser.add_argument(
-        "--shard-mb",
-        type=whole_number(1, 100_000),
-        default=128,
-        metavar="MB",
-        help="approximate size of a shard in MiB (default: 128)",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=whole_number(1, 1024),
-        default=cores(),
-        metavar="N",
-        help=f"largest number of processes (default: {cores()})",
-    )
+    parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to, new or empty")
+    parser.add_argument("--size", type=whole_number(1, 65_500), default=0, metavar="PX",
+                        help="reduce the short side of larger images to this (default: keep all sizes)")  # fmt: skip
+    parser.add_argument("--quality", type=whole_number(1, 100), default=90, metavar="N",
+                        help="quality of re-encoded JPEGs (default: 90)")  # fmt: skip
+    parser.add_argument("--shard-mb", type=whole_number(1, 100_000), default=128, metavar="MB",
+                        help="approximate size of a shard in MiB (default: 128)")  # fmt: skip
+    parser.add_argument("--jobs", type=whole_number(1, 1024), default=cores(), metavar="N",
+                        help=f"number of threads that read and re-encode images (default: {cores()})")  # fmt: skip
     return parser

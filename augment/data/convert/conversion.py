@@ -1,43 +1,37 @@
-"""Write a data set in another format, shard by shard, in several processes. Interrupted conversions resume."""
+"""Write a data set in another format into a temporary folder, read it back, and move it to its place."""
 
-import json
-import multiprocessing
-import os
 import re
 import shutil
-import signal
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
 from io import BytesIO
+from itertools import count, islice
 from pathlib import Path
-from time import perf_counter
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
 from PIL import Image
 
-from augment.data.convert.lists import CLASSES_FILE
-from augment.data.convert.manifest import MANIFEST, Done, read_manifest, total_checksum
-from augment.data.convert.schema import Schema, Values
-from augment.data.convert.writers import FORMATS, Sample
-from augment.data.dataset import NOUNS, Dataset, ImageRef
-from augment.data.formats.tfrecord import IMAGE
+from augment.data.convert.writers import FORMATS, Sample, Schema, check_names, settings_of
+from augment.data.dataset import CLASSES_FILE, Dataset, ImageRef, Split, Target
+from augment.data.formats.shards import is_pattern
 from augment.data.images import file_name, name_of, open_image, read_encoded, to_rgb
+from augment.data.selection import take
+from augment.data.sources import parse_data
+from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
-from augment.support.files import write_atomically
-from augment.support.text import amount
+from augment.support.files import remove_parts
 
 _SEED = 0  # of the order of train
 _PROBED = 64  # images, by which the size of all is estimated
-_WORTHWHILE = 2.0  # seconds of work for a process; it takes about one to start
 _KEY = re.compile(r"[^A-Za-z0-9_-]+")
 _KEY_LENGTH = 60  # tar's oldest form has room for names of 100
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -54,220 +48,149 @@ class Options:
     to: str
     size: int = 0
     quality: int = 90
-    shard_mb: int = 128
+    shard_mb: float = 128
 
 
 @dataclass(frozen=True)
-class Shard:
-    """Some images of a split, which go into one file.
+class Converted:
+    """What a conversion has written.
 
     Attributes:
-        name: the file's name without its extension.
-        first: index of the first image in the split's order.
-        images: the images with their targets.
+        shards: number of shards by split; 0 if each image is a file.
+        checksum: checksum of all targets and encoded images, whatever their order and format: hexadecimal.
+        settings: the section `data` of the configuration that reads it.
     """
 
-    name: str
-    first: int
-    images: tuple[tuple[ImageRef, Values], ...]
+    shards: Mapping[str, int]
+    checksum: str
+    settings: Mapping[str, Any]
 
 
-def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> list[Done]:
-    """Write both splits, except for complete shards of an interrupted conversion.
+def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> Converted:
+    """Write both splits, load them as training does, and compare the counts, targets and bytes of images.
 
-    Each shard is read back by the format's reader and compared. The images of train are shuffled once, so that
-    sequential readers meet all classes early.
+    The images of train are shuffled once, so that sequential readers meet all classes early.
 
     Args:
         dataset: the data set to write.
-        out: the folder to write to; made when missing.
+        out: the folder to write to, new or empty; after an error, there is nothing in it.
         options: the form to write.
-        jobs: largest number of processes; at most one per shard, and one per few seconds of work.
-
-    Returns:
-        The shards in order, train first.
+        jobs: number of threads that read, reduce and re-encode images.
 
     Raises:
-        UserError: the folder has other content, there is not enough space, or an image cannot be read.
+        UserError: the folder has other content, there is not enough space, the format cannot hold the names, or an
+            image cannot be read.
+        OSError: the folder cannot be written.
     """
-    schema = Schema(dataset.task, dataset.classes)
-    _check_names(schema, options)
-    train, val = (
-        list(zip(split.files, schema.values(split.targets), strict=True)) for split in (dataset.train, dataset.val)
-    )
-    shuffled = np.random.default_rng(_SEED).permutation(len(train)).tolist()
-    ordered = {"train": [train[index] for index in shuffled], "val": val}
-    settings = {**asdict(options), "data": _digest(schema, ordered)}
-    known = read_manifest(out, settings)
-    shards, expected, seconds = _cut(ordered, options)
+    schema, is_sharded = Schema(dataset.task, dataset.classes), bool(FORMATS[options.to].ending)
+    check_names(schema, options.to)
+    if is_sharded and is_pattern(str(out)):
+        raise UserError(f"--out {out}: would be a pattern. Allowed: a name without any of * ? [ ] {{ }}.")
+    order = np.random.default_rng(_SEED).permutation(len(dataset.train))
+    splits = {"train": take(dataset.train, order), "val": dataset.val}
+    sizes = {name: _mean_size(split, options) for name, split in splits.items()}
+    expected = sum(sizes[name] * len(split) for name, split in splits.items())
     parent = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.is_dir())
-    free = shutil.disk_usage(parent).free
-    if expected > free and not known:
+    if expected > (free := shutil.disk_usage(parent).free):
         raise UserError(f"--out {out}: {expected / 1e6:,.1f} MB are needed, and there is room for {free / 1e6:,.1f}.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written: {error.strerror}.") from None
-    for left in out.glob(".*.part"):  # by a run that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    if schema.task != "regress":
-        write_atomically(out / CLASSES_FILE, "".join(f"{name}\n" for name in dataset.classes))
-    # Rewritten, since its last line may not be whole.
-    lines = [settings, *map(asdict, known.values())]
-    write_atomically(out / MANIFEST, "".join(json.dumps(line) + "\n" for line in lines))
-    tasks = [(shard, out, options, schema, known.get(shard.name)) for shard in shards]
-    done: dict[str, Done] = {}
-    with (
-        _results(tasks, max(1, min(jobs, len(tasks), int(seconds / _WORTHWHILE)))) as results,
-        (out / MANIFEST).open("a") as manifest,
-        progress_bar() as progress,
-    ):
-        bar = progress.add_task("Writing images", total=sum(map(len, ordered.values())))
-        for result in results:
-            done[result.shard] = result
-            if not result.kept:
-                manifest.write(json.dumps(asdict(result)) + "\n")
-                manifest.flush()
-            progress.advance(bar, result.images)
-        found = [done[shard.name] for shard in shards]
-        total = sum(result.images for result in found)
-        files = {split: [name for shard in found if shard.split == split for name in shard.files] for split in ordered}
-        rows = {split: (files[split], [values for _, values in pairs]) for split, pairs in ordered.items()}
-        try:
-            FORMATS[options.to].finish(out, rows, schema)
-        except OSError as error:
-            raise UserError(f"{out}: cannot be written: {error.strerror or error}.") from None
-        manifest.write(json.dumps({"images": total, "checksum": total_checksum(found)}) + "\n")
-    return found
-
-
-_Pairs = Sequence[tuple[ImageRef, Values]]
-
-
-def _digest(schema: Schema, splits: Mapping[str, _Pairs]) -> str:
-    digest = blake2b("\n".join([schema.task, *schema.names]).encode(), digest_size=12)
-    for name, pairs in splits.items():
-        digest.update(f"\0{name}".encode())
-        for image, values in pairs:
-            digest.update(f"{name_of(image)}\0{values}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()
-
-
-def _check_names(schema: Schema, options: Options) -> None:
-    if schema.task not in NOUNS:
-        raise UserError(f"data: its task is {schema.task}, which no format can hold. Allowed: {', '.join(NOUNS)}.")
-    noun = NOUNS[schema.task]
-    if len(set(schema.names)) < len(schema.names):
-        twice, _ = Counter(schema.names).most_common(1)[0]
-        raise UserError(f"data: '{twice}' is the name of more than one {noun}. Allowed: a name each.")
-    for name in schema.names:
-        if name != name.strip() or name.splitlines() != [name]:
-            file = "a header" if schema.task == "regress" else CLASSES_FILE
-            raise UserError(f"the {noun} '{name}' has blanks around its name or lines in it, which {file} cannot.")
-        shown = name.encode(errors="replace").decode()
-        if name != shown:
-            raise UserError(f"the {noun} '{shown}' has characters that are not Unicode. Allowed: names that are text.")
-        if schema.task == "regress" and options.to == "tfrecord" and name == IMAGE:
-            raise UserError(f"the number '{name}' is named as the images are. Allowed: other names in data.targets.")
-        if schema.task == "classify" and options.to == "folder" and ("/" in name or name.startswith(".")):
-            raise UserError(f"the class '{name}' cannot be a folder. Choose other names with data.classes=FILE.")
-
-
-def _cut(splits: Mapping[str, _Pairs], options: Options) -> tuple[list[Shard], float, float]:
-    """Return the shards, the bytes that they will take, and how long it takes to load their images, all about."""
-    shards: list[Shard] = []
-    expected = seconds = 0.0
-    for split, pairs in splits.items():
-        probed = pairs[:: -(-len(pairs) // _PROBED)]
-        begin = perf_counter()
-        mean = sum(len(_load(image, options)) for image, _ in probed) / len(probed)
-        seconds += (perf_counter() - begin) * len(pairs) / len(probed)
-        expected += mean * len(pairs)
-        each = max(1, round(options.shard_mb * 2**20 / max(mean, 1)))
-        count = -(-len(pairs) // each)
-        width = max(5, len(str(count)))
-        for number in range(count):
-            start, stop = number * len(pairs) // count, (number + 1) * len(pairs) // count
-            shards.append(Shard(f"{split}-{number:0{width}}-of-{count:0{width}}", start, tuple(pairs[start:stop])))
-    return shards, expected, seconds
-
-
-_Task = tuple[Shard, Path, Options, Schema, Done | None]
+    each = {name: max(1, round(options.shard_mb * 2**20 / max(size, 1))) for name, size in sizes.items()}
+    shards = {name: -(-len(split) // each[name]) if is_sharded else 0 for name, split in splits.items()}
+    with _new_folder(out) as part:
+        if schema.task != "regress":
+            (part / CLASSES_FILE).write_text("".join(f"{name}\n" for name in schema.names), encoding="utf-8")
+        written = {
+            name: _write(part / name, split, shards[name], schema, options, jobs) for name, split in splits.items()
+        }
+        _compare(part, written, schema, options, jobs)
+    total = sum(map(sum, written.values()))
+    return Converted(shards, f"{total % 2**128:032x}", settings_of(options.to, out, schema))
 
 
 @contextmanager
-def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[Iterator[Done]]:
-    if jobs == 1:
-        yield map(_finish, tasks)
-        return
-    # Spawned: a fork could hold a lock of a thread that it does not have.
-    context = multiprocessing.get_context("spawn")
-    # Only this process handles Ctrl-C; the others finish their shard.
-    pool = ProcessPoolExecutor(jobs, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
-    try:
-        yield (future.result() for future in as_completed([pool.submit(_finish, task) for task in tasks]))
-    except BrokenProcessPool:
-        raise UserError("a process was killed, probably because memory ran out. Resume with fewer --jobs.") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _finish(task: _Task) -> Done:
-    """Write a shard, unless it is there and whole."""
-    shard, out, options, schema, known = task
-    form = FORMATS[options.to]
-
-    def read(files: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
-        # Targets that are not stored in a shard are in the list of their split, which `write_lists` verifies.
-        for index, (found, image) in enumerate(form.read(out, files, schema)):
-            yield schema.exact(shard.images[index][1] if found is None else found), image
-
-    if known is not None:
-        with suppress(UserError, OSError, LookupError, ValueError):  # then it is written again
-            size = sum((out / name).stat().st_size for name in known.files)
-            count, checksum = _checksum(read(known.files))
-            if (count, size, checksum) == (len(shard.images), known.size, known.checksum):
-                return replace(known, kept=True)
-    samples = [
-        Sample(number, _key(number, image), _load(image, options), target)
-        for number, (image, target) in enumerate(shard.images, start=shard.first)
-    ]
+def _new_folder(out: Path) -> Iterator[Path]:
+    """Yield a temporary folder in `out`, which may be a mount point; its visible content is moved up at the end."""
+    out.mkdir(parents=True, exist_ok=True)
+    remove_parts(out)  # of a conversion that was killed
+    if any(out.iterdir()):
+        raise UserError(f"--out {out}: exists and is not empty. Allowed: a new or empty folder.")
     part = out / f".{uuid4().hex}.part"
+    part.mkdir()
     try:
-        part.mkdir()
-        files = form.write(part, shard.name, samples, schema)
-        for parent in {Path(name).parent for name in files}:
-            (out / parent).mkdir(parents=True, exist_ok=True)
-        for name in files:
-            os.replace(part / name, out / name)
-    except OSError as error:
-        raise UserError(f"{out / shard.name}: cannot be written: {error.strerror or error}.") from None
+        yield part
+        for file in part.glob("[!.]*"):
+            file.rename(out / file.name)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
-    wanted = _checksum((schema.exact(sample.values), sample.image) for sample in samples)
+        shutil.rmtree(part)
+
+
+def _write(path: Path, split: Split, shards: int, schema: Schema, options: Options, jobs: int) -> list[int]:
+    """Write a split into shards whose names begin with `path`, or into this folder; return the images' digests."""
+    digests: list[int] = []
+
+    def load(number: int, ref: ImageRef, target: Target) -> Sample:
+        image = _load(ref, options)
+        digests.append(_digest(image, schema.exact(target)))
+        return Sample(_key(number, ref), image, target)
+
+    write = FORMATS[options.to].write
+    with _each(f"Writing {path.name}", split, load, jobs) as samples:
+        if not shards:
+            write(path, 0, samples, schema)
+        width = max(5, len(str(shards)))
+        for shard in range(shards):
+            start, stop = shard * len(split) // shards, (shard + 1) * len(split) // shards
+            name = f"{path.name}-{shard:0{width}}-of-{shards:0{width}}"
+            write(path.with_name(name), start, islice(samples, stop - start), schema)
+    return digests
+
+
+def _compare(part: Path, written: Mapping[str, list[int]], schema: Schema, options: Options, jobs: int) -> None:
+    """Load what was written, and compare it with the digests of each split.
+
+    Raises:
+        UserError: it differs.
+    """
+    index = {"dir": str(part / ".index")} if FORMATS[options.to].ending else {}
     try:
-        found = _checksum(read(files))
-    except (LookupError, ValueError) as error:
-        raise UserError(f"{out / shard.name}: differs when read back: {first_line(error)}.") from None
-    if found != wanted:
-        raise UserError(f"{out / shard.name}: differs when read back: {found[0]:,} of {amount(wanted[0], 'image')}.")
-    size = sum((out / name).stat().st_size for name in files)
-    return Done(shard.name, tuple(files), found[0], size, found[1])
+        found = parse_data(settings_of(options.to, part, schema) | index).unchecked()
+    except UserError as error:
+        raise UserError(f"what was written differs when read back: {error}") from None
+    read = Schema(found.task, found.classes)
+    # A class without images has no folder.
+    same = found.task == schema.task and (found.task == "classify" or found.classes == schema.names)
+
+    def load(_: int, ref: ImageRef, target: Target) -> int:
+        return _digest(read_encoded(ref), read.exact(target))
+
+    for name, split in (("train", found.train), ("val", found.val)):
+        with _each(f"Reading {name}", split, load, jobs) as digests:
+            if sorted(digests) != sorted(written[name]) or not same:
+                raise UserError(f"what was written differs when read back: {name}, of {len(split):,} images.")
 
 
-def _checksum(images: Iterator[tuple[bytes, bytes]]) -> tuple[int, str]:
-    count = total = 0
-    for target, image in images:
-        count += 1
-        digest = blake2b(target + b"\0", digest_size=16)
-        digest.update(image)
-        total += int.from_bytes(digest.digest())
-    return count, f"{total % 2**128:032x}"
+@contextmanager
+def _each(what: str, split: Split, load: Callable[[int, ImageRef, Target], R], jobs: int) -> Iterator[Iterable[R]]:
+    """Call a function in threads with the number, image and target of each sample, with a progress bar."""
+    items = zip(count(), split.files, split.targets)
+    with progress_bar() as progress, in_threads(lambda item: load(*item), items, jobs, 2 * jobs) as results:
+        yield progress.track(results, len(split), description=what)
+
+
+def _digest(image: bytes | memoryview, target: bytes) -> int:
+    digest = blake2b(target + b"\0", digest_size=16)
+    digest.update(image)
+    return int.from_bytes(digest.digest())
 
 
 def _key(number: int, image: ImageRef) -> str:
     stem = file_name(image).partition(".")[0]
     return f"{number:08}_{_KEY.sub('_', stem)[:_KEY_LENGTH]}"
+
+
+def _mean_size(split: Split, options: Options) -> float:
+    """Return about how many bytes an image takes when it is written."""
+    probed = split.files[:: -(-len(split) // _PROBED)]
+    return sum(len(_load(image, options)) for image in probed) / len(probed)
 
 
 def _load(ref: ImageRef, options: Options) -> bytes:

@@ -1,7 +1,6 @@
 """Read images that Pillow opens and DALI does not, as JPEG."""
 
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,13 +10,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from augment.data.check import Problem, examine_files, leave_out
-from augment.data.copies import group_copies
-from augment.data.dataset import Dataset, ImageRef, Split
+from augment.data.check import check_files
+from augment.data.dataset import DATA_DIR, Dataset, ImageRef
 from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
 from augment.data.images import name_of, read_encoded, to_rgb
-from augment.data.sources.notices import check_remaining
+from augment.data.sources.notices import check_images
 from augment.support.errors import UserError
+from augment.support.files import digest
 from augment.support.text import amount
 
 # Not all that Pillow opens: for EPS, for one, it starts another program.
@@ -50,7 +49,6 @@ class AsJpeg:
         Raises:
             OSError: Pillow cannot open the image.
         """
-        _register_heif()
         stream = BytesIO()
         try:
             with Image.open(BytesIO(read_encoded(self.image)), formats=_allowed()) as image:
@@ -62,14 +60,14 @@ class AsJpeg:
         return stream.getvalue()
 
 
-def take_foreign(dataset: Dataset, *, quality: int, skip_bad: bool, cache: Path) -> tuple[Dataset, str]:
+def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, str]:
     """Check a dataset as before training, but keep the images that Pillow can open, as JPEG.
 
     Args:
         dataset: the images.
+        about: identifies the cache of verdicts.
         quality: quality of the JPEGs.
         skip_bad: leave out all others that DALI cannot decode, instead of raising.
-        cache: see `augment.data.check.examine_files`.
 
     Returns:
         The images with `Dataset.copies`, and a sentence about those that become JPEG, empty if there are none.
@@ -77,49 +75,27 @@ def take_foreign(dataset: Dataset, *, quality: int, skip_bad: bool, cache: Path)
     Raises:
         UserError: an image cannot be used, or no class of val is left in train.
     """
-    digests: dict[ImageRef, str] = {}
-    opened: list[ImageRef] = []
-    splits: dict[str, Split] = {}
-    for name, split in (("train", dataset.train), ("val", dataset.val)):
-        examined = examine_files(split.files, cache=cache)
-        digests |= examined.digests
-        found = {problem.file: AsJpeg(problem.file, quality) for problem in _openable(examined.problems)}
-        bad = [problem for problem in examined.problems if problem.file not in found]
-        kept = leave_out(split, name, bad, skip_bad=skip_bad, cache=cache)
-        splits[name] = replace(kept, files=tuple(found.get(file, file) for file in kept.files))
-        opened += found
-    copies = group_copies([file for split in splits.values() for file in split.files], digests)
-    rest = replace(dataset, train=splits["train"], val=splits["val"], copies=copies)
-    check_remaining(dataset, rest)
-    return rest, _describe(opened)
-
-
-def _openable(problems: Iterable[Problem]) -> list[Problem]:
-    found = []
+    cache = Path(DATA_DIR) / f"checked-{digest(about)}.json"  # that of `check_images`
+    problems = check_files(dataset.train.files + dataset.val.files, cache=cache)
+    opened: dict[ImageRef, AsJpeg] = {}
     for problem in problems:
-        try:
-            with strict_pillow():
-                AsJpeg(problem.file, 1).read()
-        except (OSError, ValueError, MemoryError, UserError):
-            continue
-        found.append(problem)
-    return found
-
-
-def _describe(images: list[ImageRef]) -> str:
-    if not images:
-        return ""
-    kinds = Counter(Path(name_of(image)).suffix.lower() or "without an ending" for image in images).most_common()
-    become = amount(len(images), "image becomes", "images become")
-    return f"{become} JPEG: {', '.join(f'{count:,} {ending}' for ending, count in kinds)}"
+        image = AsJpeg(problem.file, quality)
+        with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
+            image.read()
+            opened[problem.file] = image
+    train, val = (
+        replace(split, files=tuple(opened.get(file, file) for file in split.files))
+        for split in (dataset.train, dataset.val)
+    )
+    checked = check_images(replace(dataset, train=train, val=val), about, skip_bad=skip_bad, max_bad=0)
+    endings = Counter(Path(name_of(image)).suffix.lower() or "without an ending" for image in opened).most_common()
+    note = f"{amount(len(opened), 'image becomes', 'images become')} JPEG: "
+    return checked, note + ", ".join(f"{count:,} {ending}" for ending, count in endings) if opened else ""
 
 
 @cache
-def _register_heif() -> None:
+def _allowed() -> tuple[str, ...]:
     with suppress(ImportError):
         import_module("pillow_heif").register_heif_opener()
-
-
-def _allowed() -> tuple[str, ...]:
     Image.init()
     return tuple(name for name in _FORMATS if name in Image.OPEN)

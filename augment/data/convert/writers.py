@@ -1,22 +1,25 @@
-"""The formats that can be written: write a shard of each, and read it back."""
+"""The formats that can be written: how each stores a sample, and the settings that read it."""
 
+import csv
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from augment.data.convert.lists import CLASSES_FILE, names_given, typed, use_lists, write_lists
-from augment.data.convert.schema import Schema, Values
-from augment.data.formats.index import Build
-from augment.data.formats.recordio import PADDING, index_records, unpack, write_records
-from augment.data.formats.spans import RecordFile, Span
-from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, Feature, index_examples, write_examples
-from augment.data.formats.webdataset import index_shard
-from augment.data.targets.labels import Label
+import numpy as np
+
+from augment.data.dataset import CLASSES_FILE, NOUNS, Target, Task
+from augment.data.formats.filelist import LABELS_SEPARATOR
+from augment.data.formats.recordio import PADDING, write_records
+from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, Feature, write_examples
+from augment.support.errors import UserError
+from augment.support.text import table_cell
+
+_PATH = "path"  # the column of a list that names the images
 
 # File endings by the first bytes of a file.
 _ENDINGS = {
@@ -33,20 +36,45 @@ _ENDINGS = {
 
 
 @dataclass(frozen=True)
+class Schema:
+    """The kind of targets of a data set.
+
+    Attributes:
+        task: the task of the data set; each kind of target has a branch here and in each writer.
+        names: names of the classes, labels or numbers.
+    """
+
+    task: Task
+    names: tuple[str, ...]
+
+    def indices(self, target: Target) -> list[int]:
+        """Return the indices of an image's class or labels, rising."""
+        return [target] if isinstance(target, int) else [index for index, has in enumerate(target) if has]
+
+    def labels(self, target: Target) -> list[str]:
+        """Return the names of an image's class or labels."""
+        return [self.names[index] for index in self.indices(target)]
+
+    def exact(self, target: Target) -> bytes:
+        """Return bytes that are equal only for equal targets; numbers are compared as float32, as in training."""
+        if self.task == "regress":
+            return np.array(target, "<f4").tobytes()
+        return "\n".join(self.labels(target)).encode()  # no name contains a line end
+
+
+@dataclass(frozen=True)
 class Sample:
     """An image to write.
 
     Attributes:
-        number: index of the image in the split.
         key: name without an ending, unique in the split, without dots and slashes.
         image: the encoded image.
-        values: the target.
+        target: the target.
     """
 
-    number: int
     key: str
     image: bytes
-    values: Values
+    target: Target
 
     @property
     def file(self) -> str:
@@ -60,144 +88,130 @@ class Format:
 
     Attributes:
         doc: a phrase that describes it.
-        write: writes the samples of a shard into a folder; takes the folder, the shard's name, the samples and the
-            schema; returns the names of the files, the one to read first.
-        read: yields (target, encoded image) of these files, None for a target that is stored elsewhere; takes the
-            folder, the names and the schema.
-        usage: returns the overrides that read the data; takes the folder and the schema.
-        finish: writes files about all shards, if there are any; takes the folder, the names of the image files and
-            their targets by split, and the schema.
+        write: writes samples of a split; takes the path of the file without its ending, or of the split's folder, the
+            number of the first sample, the samples and the schema.
+        ending: the ending of its shards; empty if it has none, because each image is a file.
+        image: name of the field that holds the image, which a number to predict cannot have.
     """
 
     doc: str
-    write: Callable[[Path, str, Sequence[Sample], Schema], list[str]]
-    read: Callable[[Path, Sequence[str], Schema], Iterator[tuple[Values | None, bytes]]]
-    usage: Callable[[Path, Schema], str]
-    finish: Callable[[Path, Mapping[str, tuple[Sequence[str], Sequence[Values]]], Schema], object] = lambda *_: None
+    write: Callable[[Path, int, Iterable[Sample], Schema], None]
+    ending: str = ""
+    image: str = ""
 
 
-def _write_folder(folder: Path, shard: str, samples: Sequence[Sample], schema: Schema) -> list[str]:
-    split = shard.partition("-")[0]
-    classified = schema.task == "classify"
-    parts = [f"{schema.names[int(sample.values[0])]}/" if classified else "" for sample in samples]
-    names = [f"{split}/{part}{sample.file}" for part, sample in zip(parts, samples, strict=True)]
-    for part in dict.fromkeys(parts):
-        (folder / split / part).mkdir(parents=True)
-    for name, sample in zip(names, samples, strict=True):
-        (folder / name).write_bytes(sample.image)
-    return names
+def check_names(schema: Schema, to: str) -> None:
+    """Check that a format can hold a data set with these names.
+
+    Raises:
+        UserError: it cannot.
+    """
+    task, counts = schema.task, Counter(schema.names)
+    if task not in NOUNS:
+        raise UserError(f"data: its task is {task}, which no format can hold. Allowed: {', '.join(NOUNS)}.")
+    for name in schema.names:
+        shown = name.encode(errors="replace").decode()
+        in_folder = to == "folder" and task
+        for wrong, why in (
+            (name != shown, "has characters that are not Unicode"),
+            (counts[name] > 1, f"is the name of more than one {NOUNS[task]}"),
+            (name != name.strip() or name.splitlines() != [name], "has blanks around its name or lines in it"),
+            (task == "regress" and name == FORMATS[to].image, "is named as the images are"),
+            (in_folder == "multilabel" and LABELS_SEPARATOR in name, f"has a {LABELS_SEPARATOR} in it"),
+            (in_folder == "classify" and ("/" in name or name.startswith(".")), "cannot be a folder"),
+        ):
+            if wrong:
+                raise UserError(f"the {NOUNS[task]} '{shown}' {why}. Allowed with --to {to}: other names.")
 
 
-def _read_folder(folder: Path, names: Sequence[str], schema: Schema) -> Iterator[tuple[Values | None, bytes]]:
-    indices = {name: index for index, name in enumerate(schema.names)}
-    for name in names:
-        values = (indices[Path(name).parent.name],) if schema.task == "classify" else None
-        yield values, (folder / name).read_bytes()
+def settings_of(to: str, out: Path, schema: Schema) -> dict[str, Any]:
+    """Return the settings, `{source: name, ...}`, that read the files in a folder."""
+    if to == "folder" and schema.task == "classify":
+        return {"source": to, "root": str(out)}
+    if to == "folder":
+        found = {"source": "filelist", "train": f"{out}/train.csv", "val": f"{out}/val.csv"}
+    else:
+        found = {"source": to} | {split: f"{out}/{split}-*{FORMATS[to].ending}" for split in ("train", "val")}
+    if schema.task == "regress":
+        return found | {"targets": list(schema.names), "task": "regress"}
+    classes = {"classes": f"{out}/{CLASSES_FILE}"}
+    return found | classes | ({"multilabel": True} if schema.task == "multilabel" else {})
 
 
-def _use_folder(out: Path, schema: Schema) -> str:
-    return typed("folder", {"root": out}) if schema.task == "classify" else use_lists(out, schema)
-
-
-def _write_tar(folder: Path, shard: str, samples: Sequence[Sample], schema: Schema) -> list[str]:
-    name = f"{shard}.tar"
-    ending = "cls" if schema.task == "classify" else "json"
-    with tarfile.open(folder / name, "w", format=tarfile.USTAR_FORMAT) as archive:
+def _write_folder(folder: Path, _: int, samples: Iterable[Sample], schema: Schema) -> None:
+    if schema.task == "classify":
         for sample in samples:
-            label = (f"{sample.key}.{ending}", _label(sample.values, schema).encode())
+            class_folder = folder / schema.labels(sample.target)[0]
+            class_folder.mkdir(parents=True, exist_ok=True)
+            (class_folder / sample.file).write_bytes(sample.image)
+        return
+    folder.mkdir()
+    with folder.with_suffix(".csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([_PATH, *map(table_cell, schema.names if schema.task == "regress" else ["label"])])
+        for sample in samples:
+            (folder / sample.file).write_bytes(sample.image)
+            labels = LABELS_SEPARATOR.join(schema.labels(sample.target))
+            cells = _numbers(sample.target) if schema.task == "regress" else [table_cell(labels)]
+            writer.writerow([f"{folder.name}/{sample.file}", *cells])
+
+
+def _write_tar(path: Path, _: int, samples: Iterable[Sample], schema: Schema) -> None:
+    ending = "cls" if schema.task == "classify" else "json"
+    with tarfile.open(f"{path}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for sample in samples:
+            label = (f"{sample.key}.{ending}", _label(sample.target, schema).encode())
             for file, content in ((sample.file, sample.image), label):
                 member = tarfile.TarInfo(file)
                 member.size, member.mode = len(content), 0o644
                 archive.addfile(member, io.BytesIO(content))
-    return [name]
 
 
-def _label(values: Values, schema: Schema) -> str:
+def _label(target: Target, schema: Schema) -> str:
     """Return the content of the label file of an image."""
     if schema.task == "classify":
-        return str(values[0])
-    content = dict(zip(schema.names, values, strict=True)) if schema.task == "regress" else None
-    return json.dumps(content or {"label": schema.names_of(values)}, ensure_ascii=False)
+        return str(target)
+    regress = schema.task == "regress"
+    content = dict(zip(schema.names, _numbers(target), strict=True)) if regress else {"label": schema.labels(target)}
+    return json.dumps(content, ensure_ascii=False)
 
 
-def _read_tar(folder: Path, names: Sequence[str], schema: Schema) -> Iterator[tuple[Values, bytes]]:
-    wanted = "cls" if schema.task == "classify" else "json.label"
-    build = partial(index_shard, label=wanted, targets=schema.names if schema.task == "regress" else ())
-    indices: dict[Label, int] = {name: index for index, name in enumerate(schema.names)}
-    for values, image in _read_records(folder / names[0], build):
-        yield [indices[name] for name in values] if schema.task == "multilabel" else values, image
+def _write_tfrecord(path: Path, _: int, samples: Iterable[Sample], schema: Schema) -> None:
+    examples = ({IMAGE: [sample.image]} | _features(sample.target, schema) for sample in samples)
+    write_examples(Path(f"{path}.tfrecord"), examples)
 
 
-def _read_records(path: Path, build: Build, **more: Any) -> Iterator[tuple[list[Label], bytes]]:
-    file = RecordFile.of(path)
-    index = build(file, lambda _: None)
-    for (offset, length), values in zip(index.spans.tolist(), index.labels.lists(), strict=True):
-        yield values, bytes(Span(file, "", offset, length, **more).read())
-
-
-def _write_tfrecord(folder: Path, shard: str, samples: Sequence[Sample], schema: Schema) -> list[str]:
-    name = f"{shard}.tfrecord"
-    write_examples(folder / name, [{IMAGE: [sample.image]} | _features(sample.values, schema) for sample in samples])
-    return [name, f"{name}.idx"]
-
-
-def _features(values: Values, schema: Schema) -> dict[str, Feature]:
+def _features(target: Target, schema: Schema) -> dict[str, Feature]:
     if schema.task == "regress":
-        return {name: [float(number)] for name, number in zip(schema.names, values, strict=True)}
-    labels: dict[str, Feature] = {LABEL: list(map(int, values))}
-    return labels | ({TEXT: [name.encode() for name in schema.names_of(values)]} if values else {})
+        return {name: [number] for name, number in zip(schema.names, _numbers(target), strict=True)}
+    labels: dict[str, Feature] = {LABEL: schema.indices(target)}
+    names = [name.encode() for name in schema.labels(target)]
+    return labels | ({TEXT: names} if names else {})
 
 
-def _read_tfrecord(folder: Path, names: Sequence[str], schema: Schema) -> Iterator[tuple[Values, bytes]]:
-    targets = schema.names if schema.task == "regress" else ()
-    return _read_records(folder / names[0], partial(index_examples, targets=targets))
+def _write_recordio(path: Path, first: int, samples: Iterable[Sample], schema: Schema) -> None:
+    write_records(Path(f"{path}.rec"), ((sample.image, _floats(sample.target, schema)) for sample in samples), first)
 
 
-def _write_recordio(folder: Path, shard: str, samples: Sequence[Sample], schema: Schema) -> list[str]:
-    name = f"{shard}.rec"
-    images = [(sample.image, _floats(sample.values, schema)) for sample in samples]
-    write_records(folder / name, images, samples[0].number)
-    return [name, f"{shard}.idx"]
-
-
-def _floats(values: Values, schema: Schema) -> float | Sequence[float]:
+def _floats(target: Target, schema: Schema) -> float | Sequence[float]:
     """Return the labels of a record's header: several as an array, which must not be empty, or it would be class 0."""
-    numbers = list(map(float, values))
     if schema.task == "multilabel":
-        return numbers or (PADDING,)
+        return list(map(float, schema.indices(target))) or (PADDING,)
+    numbers = _numbers(target)
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _read_recordio(folder: Path, names: Sequence[str], schema: Schema) -> Iterator[tuple[Values, bytes]]:
-    for values, image in _read_records(folder / names[0], index_records, unpack=unpack):
-        yield [value for value in values if value != PADDING or schema.task != "multilabel"], image
-
-
-def _use(source: str, ending: str, out: Path, schema: Schema) -> str:
-    settings: dict[str, object] = {"train": out / f"train-*{ending}", "val": out / f"val-*{ending}"}
-    if schema.task == "regress":
-        settings |= {"targets": names_given(schema.names), "task": "regress"}
-    else:
-        settings["classes"] = out / CLASSES_FILE
-    if schema.task == "multilabel":
-        settings["multilabel"] = "true"
-    return typed(source, settings)
+def _numbers(target: Target) -> list[float]:
+    return list(map(float, [target] if isinstance(target, int) else target))
 
 
 FORMATS: Mapping[str, Format] = {
     "folder": Format(
         "a file each, <split>/<class>/*, or with labels or numbers <split>/* and <split>.csv",
         _write_folder,
-        _read_folder,
-        _use_folder,
-        write_lists,
+        image=_PATH,
     ),
-    "webdataset": Format("tar shards", _write_tar, _read_tar, partial(_use, "webdataset", ".tar")),
-    "tfrecord": Format(
-        "TFRecord, with the index of DALI's reader",
-        _write_tfrecord,
-        _read_tfrecord,
-        partial(_use, "tfrecord", ".tfrecord"),
-    ),
-    "recordio": Format("MXNet's RecordIO", _write_recordio, _read_recordio, partial(_use, "recordio", ".rec")),
+    "webdataset": Format("tar shards", _write_tar, ".tar"),
+    "tfrecord": Format("TFRecord, with the index of DALI's reader", _write_tfrecord, ".tfrecord", IMAGE),
+    "recordio": Format("MXNet's RecordIO", _write_recordio, ".rec"),
 }

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from augment.data.check import examine_files, leave_out
-from augment.data.convert.lists import CLASSES_FILE
 from augment.data.copies import group_copies
-from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
+from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split
 from augment.data.faults import CONVERT
 from augment.data.formats.shards import find_shards
 from augment.params import Count, Flag

@@ -12,9 +12,8 @@ from numpy.lib.format import open_memmap
 from pyarrow import parquet
 
 from augment.data.convert.conversion import Options, convert
-from augment.data.convert.lists import CLASSES_FILE
 from augment.data.convert.writers import FORMATS
-from augment.data.dataset import Dataset, Split
+from augment.data.dataset import CLASSES_FILE, Dataset, Split
 from augment.data.formats.protobuf import VARINT, field, varint
 from augment.data.images import open_image, read_encoded
 from augment.data.sources import parse_data
