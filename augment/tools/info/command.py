@@ -42,20 +42,19 @@ def main(arguments: Sequence[str]) -> int:
         from augment.tools.info.duplicates import find_copies
         from augment.tools.info.figure import draw
         from augment.tools.info.findings import find_problems
-        from augment.tools.info.scan import scan_images
-        from augment.tools.info.split import as_trained
+        from augment.tools.info.scan import as_trained, scan_images
         from augment.tools.info.summary import Info
         from augment.tools.info.text import report
 
-        name = str(recipe.plain["data"]["source"])
         data = source.unchecked()
         warn_of_unused_names(source, data)
         if not len(data.train):
             raise UserError(data.problems[0] if data.problems else "data.train: holds no images.")
-        data, scan = as_trained(source, data, scan_images(data.train.files + data.val.files))
+        data, facts = as_trained(source, data, scan_images(data.train.files + data.val.files))
         if not len(data.val) and not data.problems:
             data = replace(data, problems=(VAL_MISSING,))
-        info = Info(name, recipe.aug.size, data, scan, find_copies(data.train.files + data.val.files, scan))
+        copies = find_copies(data.train.files + data.val.files, facts)
+        info = Info(str(recipe.plain["data"]["source"]), recipe.aug.size, data, facts, copies)
         chosen = shlex.join(token for token in overrides if key_of(parse(token)).split(".")[0] == "data")
         findings = find_problems(info, skip_bad=getattr(source, "skip_bad", None), convert=chosen or "data=NAME")
         console = text_console()

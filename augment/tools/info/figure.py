@@ -1,163 +1,151 @@
 """Draw the contents of a data set: classes or numbers, sizes, shapes, and images that look the same."""
 
-from collections.abc import Sequence
+from itertools import chain
+from typing import Literal
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import open_image, to_rgb
-from augment.drawing.style import INK, TITLE, frame
-from augment.drawing.text import DPI, drawable, font, shorten, text_width
+from augment.drawing.style import BLUE, GRAY, INK, TITLE, frame
+from augment.drawing.text import DPI, drawable, font, shorten
 from augment.support.text import amount
-from augment.tools.info.page import (
-    CHARTS,
-    COLORS,
-    SMALL,
-    TEXT,
-    THOUSANDS,
-    WIDTH,
-    Page,
-    bins,
-    draw_charts,
-    draw_shares,
-    legend,
-)
-from augment.tools.info.summary import Info
-from augment.tools.info.text import headline
+from augment.tools.info.summary import LISTED, Info
 
-NAMED = 40  # classes, up to which each has a bar with its name
-_LONG_TAIL = 30  # ratio of largest to smallest class, above which their axis is logarithmic
-_NUMBERS = 8  # histograms of numbers to predict, at most
-_PAIRS = 8  # pairs of images shown, at most
+_WIDTH = 11.0  # inches
+_COLORS = {"train": GRAY, "val": BLUE}
+_SIZE_COLOR = "#c8641e"
+_TEXT, _SMALL = 9, 8  # points
+_THOUSANDS = "{x:,.0f}"  # format of ticks
+_NUMBERS, _PAIRS = 4, 8  # histograms of numbers to predict, and pairs of images, at most
 _SIDE = 256  # px, the longer side of an image in a pair
-
-# Inches: the side margins, and the heights of the page's parts including margins.
-_MARGIN = 0.2
-_INNER = WIDTH - 2 * _MARGIN
-_HEAD, _BARS, _BAR, _RANKS, _NUMBER, _PAIRS_HEAD, _PAIR = 0.55, 0.9, 0.22, 3.1, 2.5, 0.35, 2.0
+_ASPECT = 4.0  # ratio of the sides; longer images count as this
 
 
 def draw(info: Info) -> Figure:
     """Draw the contents of a data set."""
-    pairs = info.pairs[:_PAIRS]
-    bars = len(info.counts)
+    pairs = info.ordered(info.copies.alike)[:_PAIRS]
+    heights = [2.8 if info.numbers else 1.0 + 0.22 * len(info.listed), 3.2]
+    heights += [0.4 + 2.1 * -(-len(pairs) // 4)] if pairs else []
+    figure = Figure(figsize=(_WIDTH, 0.5 + sum(heights)), dpi=DPI)
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
+    title = shorten(drawable(info.headline), (_WIDTH - 0.4) * DPI, TITLE + 1, bold=True)
+    figure.suptitle(title, x=0.02, ha="left", color=INK, fontproperties=font(TITLE + 1, bold=True), parse_math=False)
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     if info.numbers:
-        first, draw_targets = _NUMBER * -(-min(len(info.numbers), _NUMBERS) // 4), _draw_numbers
-    elif bars <= NAMED:
-        first, draw_targets = _BARS + _BAR * bars, _draw_bars
+        _draw_numbers(parts[0], info)
     else:
-        first, draw_targets = _RANKS, _draw_ranks
-    last = _PAIRS_HEAD + _PAIR * -(-len(pairs) // 4) if pairs else 0.0
-    height = _HEAD + first + CHARTS + last
-    page = Page(Figure(figsize=(WIDTH, height), dpi=DPI), height)
-    title = shorten(drawable(headline(info)), _INNER * DPI, TITLE + 1, bold=True)
-    page.write(_MARGIN, 0.15, title, TITLE + 1, bold=True)
-    draw_targets(page, info)
-    draw_charts(page, info, _HEAD + first)
+        _draw_classes(parts[0].subplots(), info)
+    if info.good.any():
+        _draw_sizes(parts[1], info)
     if pairs:
-        _draw_pairs(page, info, pairs, _HEAD + first + CHARTS)
-    return page.figure
+        _draw_pairs(parts[2], info, pairs)
+    return figure
 
 
-# --- classes, labels, numbers ---
-
-
-def _draw_bars(page: Page, info: Info) -> None:
+def _draw_classes(axes: Axes, info: Info) -> None:
     """Draw a bar for each class: train, then val."""
-    names = [shorten(drawable(name), 2.2 * DPI, TEXT) for name in info.data.classes]
-    left = max(text_width(name, TEXT) for name in names) / DPI + 0.35
-    axes = page.axes(left, _HEAD + 0.3, WIDTH - left - 0.3, 0.05 + _BAR * len(names))
-    positions = np.arange(len(names))
-    train, val = info.counts.T
-    axes.barh(positions, train, color=COLORS["train"], height=0.72, label="train")
-    axes.barh(positions, val, left=train, color=COLORS["val"], height=0.72, label="val")
-    for position, (a, b) in enumerate(info.counts.tolist()):
+    positions, (train, val) = np.arange(len(info.listed)), info.counts[info.listed].T
+    axes.barh(positions, train, color=_COLORS["train"], height=0.72, label="train")
+    axes.barh(positions, val, left=train, color=_COLORS["val"], height=0.72, label="val")
+    for position, a, b in zip(positions.tolist(), train.tolist(), val.tolist(), strict=True):
         axes.annotate(f"{a:,} + {b:,}", (a + b, position), (4, 0), textcoords="offset points", va="center",
-                      fontsize=SMALL, color=INK)  # fmt: skip
-    axes.set_yticks(positions, names, fontproperties=font(TEXT), parse_math=False)
+                      fontsize=_SMALL, color=INK)  # fmt: skip
+    names = [shorten(drawable(info.data.classes[index]), 2.2 * DPI, _TEXT) for index in info.listed]
+    axes.set_yticks(positions, names, fontproperties=font(_TEXT), parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    frame(axes, f"Images per {info.data.noun}, train + val", "", TEXT, grid="x")
+    some = "" if len(names) == len(info.counts) else f": the {LISTED // 2} largest, and the {LISTED // 2} smallest"
+    frame(axes, f"Images per {info.data.noun}, train + val{some}", "", _TEXT, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
-    axes.xaxis.set_major_formatter(THOUSANDS)
-    axes.set_xlim(0, 1.12 * max(info.counts.sum(axis=1).max(), 1))
-    legend(axes)
+    axes.xaxis.set_major_formatter(_THOUSANDS)
+    axes.set_xlim(0, 1.12 * max((train + val).max(), 1))
+    _add_legend(axes)
 
 
-def _draw_ranks(page: Page, info: Info) -> None:
-    """Draw the sizes of many classes, largest first."""
-    axes = page.axes(0.75, _HEAD + 0.3, WIDTH - 1.05, _RANKS - 0.9)
-    order = np.argsort(-info.counts[:, 0], kind="stable")
-    train, val = info.counts[order].T
-    edges = np.arange(len(order) + 1) + 0.5
-    axes.stairs(train, edges, color=COLORS["train"], fill=True, label="train")
-    axes.stairs(val, edges, color=COLORS["val"], linewidth=1.4, label="val")
-    axes.set_xlim(0.5, len(order) + 0.5)
-    most = max(int(info.counts.max()), 1)
-    if most > _LONG_TAIL * max(int(train.min()), 1):
-        axes.set_yscale("log")
-        axes.set_ylim(0.7, 1.5 * most)
-    else:
-        axes.set_ylim(0, 1.08 * most)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    names = [shorten(drawable(info.data.classes[index]), 2.5 * DPI, TEXT) for index in order[[0, -1]].tolist()]
-    largest, smallest = (f"{name}: {count:,}" for name, count in zip(names, train[[0, -1]].tolist(), strict=True))
-    frame(axes, f"Images per {info.data.noun}, largest in train first: {largest} ... {smallest}", "rank", TEXT)
-    axes.xaxis.set_major_formatter(THOUSANDS)
-    axes.yaxis.set_major_formatter(THOUSANDS)
-    legend(axes)
-
-
-def _draw_numbers(page: Page, info: Info) -> None:
+def _draw_numbers(part: SubFigure, info: Info) -> None:
     names = list(info.numbers)[:_NUMBERS]
-    across = min(len(names), 4)
-    shape = (-1, len(info.data.classes))
-    train, val = (np.array(split.targets, float).reshape(shape) for split in (info.data.train, info.data.val))
-    cell = _INNER / across
-    width = min(cell, _INNER / 2) - 0.65
-    for index, name in enumerate(names):
-        row, column = divmod(index, across)
-        axes = page.axes(_MARGIN + column * cell + 0.5, _HEAD + 0.3 + row * _NUMBER, width, _NUMBER - 0.8)
-        both = np.concatenate([train[:, index], val[:, index]])
-        low, high = float(both.min()), float(both.max())
-        edges = np.linspace(low, high if high > low else low + 1, bins(len(train), len(val)) + 1)
-        draw_shares(axes, train[:, index], val[:, index], edges)
-        frame(axes, shorten(drawable(name), (width - 1.3) * DPI, TITLE), "", TEXT)
+    rows = np.array(info.targets, float)
+    for index, (axes, name) in enumerate(zip(part.subplots(1, len(names), squeeze=False)[0], names, strict=True)):
+        low, high = float(rows[:, index].min()), float(rows[:, index].max())
+        _draw_shares(axes, info, rows[:, index], (low, high if high > low else low + 1))
+        frame(axes, shorten(drawable(name), _WIDTH / len(names) * DPI / 2, TITLE), "", _TEXT)
         if index == 0:
-            legend(axes)
+            _add_legend(axes)
 
 
-# --- images that look the same ---
+def _draw_sizes(part: SubFigure, info: Info) -> None:
+    """Draw charts of sizes, short sides and aspect ratios side by side."""
+    sizes, short_sides, aspects = part.subplots(1, 3)
+    width, height = (info.sides[side][info.good] for side in ("width", "height"))
+    most = 1.05 * float(max(width.max(), height.max()))
+    sizes.plot([0, most], [0, most], color=GRAY, linewidth=0.8, zorder=0)
+    sizes.scatter(
+        width, height, s=9, color=BLUE, alpha=min(0.35, 0.02 + 300 / len(width)), linewidths=0, rasterized=True
+    )
+    sizes.set(xlim=(0, most), ylim=(0, most))
+    sizes.xaxis.set_major_formatter(_THOUSANDS)
+    sizes.yaxis.set_major_formatter(_THOUSANDS)
+    frame(sizes, "Width and height (line: square)", "width, px", _TEXT)
+    sizes.set_ylabel("height, px", fontsize=_TEXT, color=INK)
+    values = info.sides["short_side"].astype(float)
+    low, high = values[info.good].min(), values[info.good].max()
+    _draw_shares(short_sides, info, values, (min(low, info.size) / 1.05, max(high, info.size) * 1.05))
+    short_sides.axvline(info.size, color=_SIZE_COLOR, linewidth=1.3, linestyle="--")
+    short_sides.xaxis.set_major_formatter(_THOUSANDS)
+    frame(short_sides, f"Short side (dashed: aug.size={info.size})", "px", _TEXT)
+    ratios = np.clip(info.sides["aspect"], 1 / _ASPECT, _ASPECT)
+    _draw_shares(aspects, info, ratios, (min(ratios.min(), 0.75), max(ratios.max(), 1.33)))
+    frame(aspects, "Aspect ratio", "width / height", _TEXT)
+    _add_legend(aspects)
 
 
-def _draw_pairs(page: Page, info: Info, pairs: Sequence[Sequence[int]], top: float) -> None:
-    total = len(info.pairs)
-    shown = f"the first {len(pairs)} of {total:,} pairs" if total > len(pairs) else amount(total, "pair")
-    page.write(_MARGIN, top, f"Images that look the same: {shown}", TITLE)
-    cell = _INNER / 8
-    size = cell - 0.1
-    for number, pair in enumerate(pairs):
-        row, column = divmod(number, 4)
-        for side, index in enumerate(pair):
-            # The images of a pair are closer to each other than to other pairs.
-            left = _MARGIN + (2 * column + side) * cell + (0.02 if side else 0.08)
-            y = top + _PAIRS_HEAD + row * _PAIR
-            axes = page.axes(left, y, size, size)
+def _draw_shares(axes: Axes, info: Info, values: NDArray[np.float64], limits: tuple[float, float]) -> None:
+    """Draw a histogram of the usable images of each split, as shares of the split.
+
+    Args:
+        axes: the axes to draw on.
+        info: the data set.
+        values: (N,) values.
+        limits: ends of the histogram.
+    """
+    train = len(info.data.train)
+    splits = [values[part][info.good[part]] for part in (slice(train), slice(train, None))]
+    bins = int(np.clip(2 * min(map(len, splits)) ** 0.5, 12, 40))
+    for (split, color), some in zip(_COLORS.items(), splits, strict=True):
+        weights = np.full(len(some), 1 / max(len(some), 1))
+        kind: Literal["stepfilled", "step"] = "stepfilled" if split == "train" else "step"
+        axes.hist(some, bins, range=limits, weights=weights, color=color, label=split, histtype=kind, linewidth=1.4)
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
+    axes.set_ylabel("of the split's images", fontsize=_TEXT, color=INK)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+
+
+def _add_legend(axes: Axes) -> None:
+    """Add a legend of the splits above axes, at the right."""
+    axes.legend(frameon=False, fontsize=_TEXT, labelcolor=INK, loc="lower right", bbox_to_anchor=(1.02, 0.98), ncols=2,
+                handlelength=1.2, columnspacing=1.2)  # fmt: skip
+
+
+def _draw_pairs(part: SubFigure, info: Info, pairs: list[tuple[int, int]]) -> None:
+    first = f"the first {len(pairs)} of " if len(pairs) < len(info.copies.alike) else ""
+    title = f"Images that look the same: {first}{amount(len(info.copies.alike), 'pair')}"
+    part.suptitle(title, x=0.02, ha="left", color=INK, fontproperties=font(TITLE))
+    # The images of a pair are closer to each other than to other pairs.
+    cells = chain.from_iterable(part.subfigures(-(-len(pairs) // 4), 4, squeeze=False, wspace=0.06))
+    for cell, pair in zip(cells, pairs, strict=False):
+        for axes, index in zip(cell.subplots(1, 2), pair, strict=True):
             axes.set_axis_off()
-            pixels = _read(info.images[index])
-            if pixels is not None:
+            if (pixels := _read(info.images[index])) is not None:
                 axes.imshow(pixels, interpolation="antialiased")
-                axes.set_anchor("S")
-            page.write(left + size / 2, y + size + 0.05, _caption(info, index, size), SMALL, ha="center")
-
-
-def _caption(info: Info, index: int, width: float) -> str:
-    what = ", ".join(filter(None, (info.split_of(index), info.label(index))))
-    lines = (what, info.name(index).rpartition("/")[2], info.shape(index))
-    return "\n".join(shorten(drawable(line), width * DPI, SMALL) for line in lines)
+            name, _, split = info.describe(index).rpartition(" (")
+            size = f"{info.facts['width'][index]} x {info.facts['height'][index]}"
+            lines = (shorten(drawable(line), 1.2 * DPI, _SMALL) for line in (split[:-1], name.rpartition("/")[2], size))
+            axes.set_title("\n".join(lines), fontproperties=font(_SMALL), color=INK, parse_math=False)
 
 
 def _read(ref: ImageRef) -> NDArray[np.uint8] | None:

@@ -1,8 +1,13 @@
-"""Scan all images: the size and format of each, and hashes of its bytes and of its looks."""
+"""Scan all images: size and format of each, a hash of its bytes, and a hash of its looks.
 
-from collections.abc import Mapping, Sequence
+The hash of looks is pHash as described by Zauner, "Implementation and Benchmarking of Perceptual Image Hash Functions"
+(2010): whether each of the 8 x 8 lowest frequencies of a discrete cosine transform of 32 x 32 gray levels exceeds their
+median. It survives re-encoding and resizing.
+"""
+
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from hashlib import blake2b
 from io import BytesIO
 from typing import Any
@@ -11,107 +16,101 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-from augment.data.dataset import ImageRef
+from augment.data.copies import group_copies
+from augment.data.dataset import Dataset, ImageRef
 from augment.data.faults import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
 from augment.data.images import is_decoded, read_encoded
+from augment.data.selection import cut_val
+from augment.data.sources.registry import Source
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.timing import cores
-from augment.tools.info.luma import BLANK, perceptual_hash, read_luma
 
-DECODED = "decoded"  # stands for the format of raw pixels
-
-# What is known of an image: its size when upright; its mode as stored; its EXIF orientation (1: upright); a hash of
-# its bytes and one of its looks (`augment.tools.info.luma`); whether it has a single color. All fields are zero if the
-# image cannot be used.
+# What is known of an image: why it cannot be used, "" if it can; its size when upright; its mode as stored, gray or RGB
+# for example; its EXIF orientation (1: upright); a hash of its bytes and one of its looks; whether it is of one color.
 FACTS = np.dtype(
     [
-        ("good", "?"),
+        ("fault", "O"),
         ("width", "u4"),
         ("height", "u4"),
         ("bytes", "u8"),
         ("format", "U8"),
-        ("mode", "U8"),
+        ("mode", "U20"),
         ("orientation", "u1"),
         ("digest", "u8"),
-        ("shown", "u8"),
+        ("looks", "u8"),
         ("blank", "?"),
     ]
 )
+Facts = NDArray[Any]  # (N,) of FACTS
+Luma = NDArray[np.float32]  # (32, 32) gray levels in 0..255
 
-_SIDEWAYS = 5  # the first of the EXIF orientations that swap width and height
+# Readable names of Pillow's modes; a trailing A stands for transparency.
+_MODES = {
+    "L": "gray", "1": "black and white", "P": "palette", "RGBA": "RGB with alpha", "LA": "gray with alpha",
+    "PA": "palette with alpha", "I": "16 bit gray", "I;16": "16 bit gray", "I;16B": "16 bit gray",
+}  # fmt: skip
+
 _THREADS = 8
-_CHUNK = 64
 _PROGRESS_FROM = 500  # images
+_BLANK = 2.0  # standard deviation in gray levels, below which an image has a single color
+_SIDE, _LOW = 32, 8
+_DRAFT = 64  # px, least size of a JPEG decoded at reduced size; the decoder's averages over blocks are good enough
+_SIDEWAYS = 5  # the first of the EXIF orientations that swap width and height
+
+# The transpositions that the EXIF orientations from 2 on require.
+_TURNS = (
+    Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM,
+    Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90,
+)  # fmt: skip
+
+# (8, 32), the lowest frequencies of DCT-II; only signs count, so they are not scaled.
+_COSINES = np.cos(np.pi / _SIDE * np.outer(np.arange(_LOW), np.arange(_SIDE) + 0.5)).astype(np.float32)
+_BITS = 2 ** np.arange(_LOW * _LOW, dtype=np.uint64)
 
 
-@dataclass(frozen=True)
-class Scan:
-    """The result of a scan of N images.
-
-    Attributes:
-        facts: (N,) `FACTS`.
-        faults: the reason why an image cannot be used, by index.
-    """
-
-    facts: NDArray[Any]
-    faults: Mapping[int, str]
-
-
-def scan_images(images: Sequence[ImageRef]) -> Scan:
-    """Scan images.
+def scan_images(images: Sequence[ImageRef]) -> Facts:
+    """Return the `FACTS` of images, (N,).
 
     Each image is read once, validated as before training (`augment.data.check`) and decoded, JPEGs at an eighth of
     their size where that is enough. About a hundred bytes are kept per image; beyond that, each thread needs memory for
     one image.
     """
     facts = np.zeros(len(images), FACTS)
-    faults: dict[int, str] = {}
-    starts = range(0, len(images), _CHUNK)
-
-    def scan_chunk(start: int) -> list[tuple[Any, ...] | str]:
-        return [_scan_image(image) for image in images[start : start + _CHUNK]]
-
     with (
         strict_pillow(),
         progress_bar(quiet=len(images) <= _PROGRESS_FROM) as progress,
-        in_threads(scan_chunk, starts, max(_THREADS, cores())) as scanned,
+        in_threads(lambda image: examine(image)[0], images, max(_THREADS, cores())) as scanned,
     ):
-        task = progress.add_task("Scanning images", total=len(images))
-        for start, found in zip(starts, scanned, strict=True):
-            for index, known in enumerate(found, start):
-                if isinstance(known, str):
-                    faults[index] = known
-                else:
-                    facts[index] = known
-            progress.advance(task, len(found))
-    return Scan(facts, faults)
+        for index, found in enumerate(progress.track(scanned, len(images), description="Scanning images")):
+            facts[index] = found
+    return facts
 
 
-def _scan_image(ref: ImageRef) -> tuple[Any, ...] | str:
-    """Return the `FACTS` of an image, or the reason why it cannot be used."""
+def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
+    """Return the `FACTS` of an image and its gray levels; None if it cannot be used."""
     try:
         if is_decoded(ref):
             pixels = np.ascontiguousarray(ref.read_pixels())
-            return _facts(Image.fromarray(pixels), pixels.data.cast("B"), DECODED)
+            return _facts(Image.fromarray(pixels), pixels.data.cast("B"), "decoded")
         data = read_encoded(ref)
         fault = find_fault(BytesIO(data))
-        if fault:
-            return fault
-        with Image.open(BytesIO(data), formats=FORMATS) as image:
-            return _facts(image, data, image.format or "")
-    except DECODER_ERRORS as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            return f"cannot be read: {error.strerror or error}"
-        return f"is broken: {error or type(error).__name__}"
+        if not fault:
+            with Image.open(BytesIO(data), formats=FORMATS) as image:
+                return _facts(image, data, image.format or "")
     except UserError as error:  # raised by a user's own source
-        return f"fails: {error}"
+        fault = f"fails: {error}"
     except MemoryError:
-        return "needs more memory to decode than is available"
+        fault = "needs more memory to decode than is available"
+    except DECODER_ERRORS as error:
+        fault = f"is broken: {error or type(error).__name__}"
+        if isinstance(error, OSError) and error.errno is not None:
+            fault = f"cannot be read: {error.strerror or error}"
+    return (fault, 0, 0, 0, "", "", 0, 0, 0, False), None
 
 
-def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[Any, ...]:
+def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tuple[Any, ...], Luma]:
     width, height = image.size
     mode = image.mode
     if "transparency" in image.info and mode in ("L", "P", "RGB"):
@@ -124,5 +123,64 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[Any
         width, height = height, width
     luma = read_luma(image, orientation)
     digest = int.from_bytes(blake2b(data, digest_size=8).digest())
-    blank = float(luma.std()) < BLANK
-    return True, width, height, len(data), form, mode, orientation, digest, perceptual_hash(luma), blank
+    blank = float(luma.std()) < _BLANK
+    return (
+        "",
+        width,
+        height,
+        len(data),
+        form,
+        _MODES.get(mode, mode),
+        orientation,
+        digest,
+        perceptual_hash(luma),
+        blank,
+    ), luma
+
+
+def read_luma(image: Image.Image, orientation: int = 1) -> Luma:
+    """Return an opened image as (32, 32) gray levels in 0..255, upright.
+
+    Args:
+        image: an image of any mode; an alpha channel is ignored, as in training.
+        orientation: its EXIF orientation.
+
+    Raises:
+        OSError: the image cannot be decoded; Pillow's decoders may raise other errors, too.
+    """
+    image.draft("L", (_DRAFT, _DRAFT))
+    if image.mode.startswith("I"):  # I;16, or I for PGM
+        # Pillow's conversion would clip 16-bit levels.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    small = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    return np.asarray(small.transpose(_TURNS[orientation - 2]) if orientation > 1 else small, np.float32)
+
+
+def perceptual_hash(luma: Luma) -> int:
+    """Return the 64-bit hash of (32, 32) gray levels."""
+    frequencies = (_COSINES @ luma @ _COSINES.T).ravel()
+    # The lowest frequency is the mean, an outlier.
+    return int(_BITS[frequencies > np.median(frequencies[1:])].sum())
+
+
+def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Facts]:
+    """Cut val from train if the source says so, with copies on one side.
+
+    Args:
+        source: the source.
+        data: its images; if they are too few to be cut, this becomes a problem.
+        facts: those of the images, train first.
+
+    Returns:
+        The images, and the facts in their order.
+    """
+    if not source.cuts_val:
+        return data, facts
+    images = data.train.files + data.val.files
+    digests = {image: f"{fact['digest']:x}" for image, fact in zip(images, facts, strict=True) if not fact["fault"]}
+    try:
+        cut = cut_val(source, replace(data, copies=group_copies(images, digests)))
+    except UserError as error:
+        return replace(data, problems=(*data.problems, str(error))), facts
+    indices = {image: index for index, image in enumerate(images)}
+    return cut, facts[[indices[image] for image in cut.train.files + cut.val.files]]

@@ -1,8 +1,10 @@
-"""Statistics of a data set, from its targets and from a scan of its images."""
+"""Statistics of a data set, from its targets and from a scan of its images.
 
-import os
+A further kind of target adds its statistics here, its likely problems to `findings`, its table to `text` and its chart
+to `figure`, each next to those of classes and numbers.
+"""
+
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,20 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import Dataset, ImageRef, Target
-from augment.data.images import are_paths, name_of
+from augment.data.images import name_of
 from augment.recipe.steps import SPLITS, SplitName
-from augment.tools.info.duplicates import Copies, Tally, tally
-from augment.tools.info.scan import Scan
+from augment.support.text import amount
+from augment.tools.info.duplicates import Copies, Pairs, tally
+from augment.tools.info.scan import Facts
 
-QUANTILES = {"min": 0.0, "1%": 0.01, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "max": 1.0}
-
-# Readable names of Pillow's modes; a trailing A stands for transparency.
-_MODES = {
-    "RGB": "RGB", "L": "gray", "1": "black and white", "P": "palette", "CMYK": "CMYK", "RGBA": "RGB with alpha",
-    "LA": "gray with alpha", "PA": "palette with alpha", "I": "16 bit gray", "I;16": "16 bit gray",
-    "I;16B": "16 bit gray",
-}  # fmt: skip
-GRAY = ("gray", "gray with alpha", "black and white", "16 bit gray")
+LISTED = 24  # classes, up to which all are listed; of more, only half as many of the largest and of the smallest
 
 
 @dataclass(frozen=True)
@@ -35,14 +30,14 @@ class Info:
         source: name of the source in the configuration.
         size: aug.size, the side of the model input, in px.
         data: images and targets, including those that cannot be used.
-        scan: the result of scanning the images.
+        facts: (N,) the `FACTS` of each image.
         copies: duplicate images.
     """
 
     source: str
     size: int
     data: Dataset
-    scan: Scan
+    facts: Facts
     copies: Copies
 
     @cached_property
@@ -55,16 +50,15 @@ class Info:
         """All targets."""
         return self.data.train.targets + self.data.val.targets
 
-    @cached_property
-    def good(self) -> NDArray[np.bool_]:
-        """(N,) whether an image can be used."""
-        good: NDArray[np.bool_] = self.scan.facts["good"]
-        return good
+    @property
+    def headline(self) -> str:
+        """The number of images and classes in one line."""
+        train, val = len(self.data.train), len(self.data.val)
+        parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
+        kinds = amount(len(self.data.classes), self.data.noun)
+        return f"{self.source}: {amount(train + val, 'image')}, {parts}; {kinds}"
 
-    @cached_property
-    def is_train(self) -> NDArray[np.bool_]:
-        """(N,) whether an image is in train."""
-        return np.arange(len(self.good)) < len(self.data.train)
+    # --- targets ---
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -73,116 +67,99 @@ class Info:
             return np.zeros((0, 2), np.int64)
         counts = np.zeros((len(self.data.classes), 2), np.int64)
         for column, split in enumerate((self.data.train, self.data.val)):
-            for target, count in _distinct(split.targets):
+            for target, count in Counter(split.targets).items():
                 counts[np.flatnonzero(target) if isinstance(target, tuple) else int(target), column] += count
         return counts
 
     @cached_property
+    def listed(self) -> list[int]:
+        """Indices of all classes, or of the largest and then the smallest ones, if there are many."""
+        if len(self.counts) <= LISTED:
+            return list(range(len(self.counts)))
+        order = np.argsort(-self.counts.sum(axis=1), kind="stable").tolist()
+        return [*order[: LISTED // 2], *order[-LISTED // 2 :]]
+
+    @cached_property
     def numbers(self) -> dict[str, dict[SplitName, dict[str, float]]]:
         """Mean, standard deviation and extremes of each number to predict, in train and in val."""
-        found: dict[str, dict[SplitName, dict[str, float]]] = {}
-        for index, name in enumerate(self.data.classes if self.data.task == "regress" else ()):
-            columns = {
-                split: np.array(of.targets, float)[:, index]
-                for split, of in zip(SPLITS, (self.data.train, self.data.val), strict=True)
+        if self.data.task != "regress":
+            return {}
+        rows = {name: np.array(getattr(self.data, name).targets, float) for name in SPLITS}
+        return {
+            name: {
+                split: {key: float(getattr(of[:, index], key)()) for key in ("mean", "std", "min", "max")}
+                for split, of in rows.items()
                 if len(of)
             }
-            found[name] = {
-                split: {key: float(getattr(column, key)()) for key in ("mean", "std", "min", "max")}
-                for split, column in columns.items()
-            }
-        return found
+            for index, name in enumerate(self.data.classes)
+        }
+
+    # --- images ---
 
     @cached_property
-    def labels_each(self) -> dict[int, int]:
-        """How many images have 0, 1, 2, ... labels; empty unless the task is multilabel."""
-        counts: Counter[int] = Counter()
-        for target, count in _distinct(self.targets) if self.data.task == "multilabel" else ():
-            counts[int(np.count_nonzero(target))] += count
-        return dict(sorted(counts.items()))
+    def good(self) -> NDArray[np.bool_]:
+        """(N,) whether an image can be used."""
+        return np.asarray(self.facts["fault"] == "", np.bool_)
 
     @cached_property
-    def modes(self) -> NDArray[np.str_]:
-        """(N,) gray, RGB and the like."""
-        modes, which = np.unique(self.scan.facts["mode"], return_inverse=True)
-        names: NDArray[np.str_] = np.array([_MODES.get(mode, mode) for mode in modes.tolist()])[which]
-        return names
+    def faults(self) -> list[tuple[int, str]]:
+        """The index of each image that cannot be used, and the reason."""
+        return [(index, self.facts["fault"][index]) for index in np.flatnonzero(~self.good).tolist()]
 
     @cached_property
-    def short_side(self) -> NDArray[Any]:
-        """(N,) in px."""
-        return np.asarray(np.minimum(self.scan.facts["width"].astype(np.int64), self.scan.facts["height"]))
+    def sides(self) -> dict[str, NDArray[Any]]:
+        """Width, height, short side in px, width / height and bytes, (N,) each, of upright images."""
+        width, height = (np.maximum(self.facts[side].astype(np.int64), 1) for side in ("width", "height"))
+        sides = {"width": width, "height": height, "short_side": np.minimum(width, height), "aspect": width / height}
+        return {**sides, "bytes": self.facts["bytes"]}
+
+    def spread(self, values: NDArray[Any], split: SplitName | None = None) -> dict[str, float]:
+        """Return the extremes and the median of `values`, (N,), over usable images, of one split if given."""
+        begin = len(self.data.train) if split == "val" else 0
+        end = len(self.data.train) if split == "train" else None
+        chosen = values[begin:end][self.good[begin:end]]
+        return {name: float(getattr(np, name)(chosen)) for name in ("min", "median", "max") if len(chosen)}
+
+    def frequent(self, name: str) -> dict[str, int]:
+        """Return how often each value of a fact occurs among usable images, most frequent first."""
+        return dict(Counter(sorted(self.facts[name][self.good].tolist())).most_common())
 
     @cached_property
-    def aspect(self) -> NDArray[np.float64]:
-        """(N,) width / height when upright; 1 where the image cannot be used."""
-        width, height = (np.where(self.good, self.scan.facts[side], 1) for side in ("width", "height"))
-        return width / height
-
-    @cached_property
-    def exact(self) -> Tally:
+    def same(self) -> dict[str, int]:
         """Counts of images with the same bytes."""
-        return tally(self.copies.groups, len(self.data.train), self.targets, compare=True)
+        return tally(self.copies.same, len(self.data.train))
 
     @cached_property
-    def near(self) -> Tally:
-        """Counts of images that look the same. In regression their targets may differ, as for video frames."""
-        return tally(self.copies.pairs, len(self.data.train), self.targets, compare=self.data.task != "regress")
+    def alike(self) -> dict[str, int]:
+        """Counts of images that look the same."""
+        return tally(self.copies.alike, len(self.data.train))
 
-    @cached_property
-    def pairs(self) -> list[tuple[int, int]]:
-        """Pairs of images that look the same: first those across splits, then those with different targets."""
-        pairs = [(int(a), int(b)) for a, b in self.copies.pairs]
-        odd = set(self.near.contradicting)
-        return sorted(pairs, key=lambda pair: (self.split_of(pair[0]) == self.split_of(pair[1]), pair not in odd))
+    def contradicting(self, pairs: Pairs) -> list[tuple[int, int]]:
+        """Return the pairs with different targets; numbers of images that only look the same may differ."""
+        if pairs is self.copies.alike and self.data.task == "regress":
+            return []
+        return [(a, b) for a, b in pairs.tolist() if self.targets[a] != self.targets[b]]
 
-    def name(self, index: int) -> str:
-        """Return an image's name."""
-        return name_of(self.images[index])
+    def ordered(self, pairs: Pairs) -> list[tuple[int, int]]:
+        """Return pairs of duplicates: first those across splits, then those with different targets."""
+        odd, train = set(self.contradicting(pairs)), len(self.data.train)
+        found = [(a, b) for a, b in pairs.tolist()]
+        return sorted(found, key=lambda pair: ((pair[0] < train) == (pair[1] < train), pair not in odd))
 
-    @cached_property
-    def folder(self) -> str:
-        """The common folder of all images; empty if there is none, or if images are not separate files."""
-        if not are_paths(self.images):
-            return ""
-        parents = {os.path.dirname(str(image)) for image in self.images}
-        found = os.path.commonpath(map(os.path.abspath, parents))
-        return "" if found == os.sep else found
-
-    def short_name(self, index: int) -> str:
-        """Return an image's name relative to `folder`."""
-        return os.path.relpath(self.name(index), self.folder) if self.folder else self.name(index)
-
-    def split_of(self, index: int) -> SplitName:
-        """Return the split of an image."""
-        return "train" if index < len(self.data.train) else "val"
-
-    def label(self, index: int) -> str:
-        """Return the name of an image's class; empty for other tasks."""
-        target = self.targets[index]
-        return self.data.classes[target] if isinstance(target, int) else ""
-
-    def shape(self, index: int) -> str:
-        """Return width x height of an image when upright."""
-        return f"{self.scan.facts['width'][index]} x {self.scan.facts['height'][index]}"
-
-    def quantiles(self, values: NDArray[Any], split: SplitName | None = None) -> dict[str, float]:
-        """Return `QUANTILES` of `values`, (N,), over usable images, of one split if given; empty if there are none."""
-        chosen = self.good if split is None else self.good & (self.is_train == (split == "train"))
-        if not chosen.any():
-            return {}
-        found = np.quantile(values[chosen], list(QUANTILES.values()))
-        return dict(zip(QUANTILES, found.tolist(), strict=True))
-
-    def frequent(self, values: NDArray[Any]) -> dict[str, int]:
-        """Return how often each of `values`, (N,), occurs among usable images, most frequent first."""
-        return dict(Counter(sorted(values[self.good].tolist())).most_common())
+    def describe(self, index: int) -> str:
+        """Return the name of an image with its split, and its class if it has one."""
+        target, split = self.targets[index], SPLITS[index >= len(self.data.train)]
+        label = f", {self.data.classes[target]}" if isinstance(target, int) else ""
+        return f"{name_of(self.images[index])} ({split}{label})"
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON."""
-        data, facts = self.data, self.scan.facts
-        sides = {"short_side": self.short_side, "aspect": self.aspect}
-        sides |= {name: facts[name] for name in ("width", "height", "bytes")}
+        data, names = self.data, list(map(name_of, self.images))
+
+        def named(pairs: Pairs) -> dict[str, list[list[str]]]:
+            listed = {"pairs": pairs.tolist(), "contradicting": self.contradicting(pairs)}
+            return {key: [[names[a], names[b]] for a, b in some] for key, some in listed.items()}
+
         return {
             "source": self.source,
             "task": data.task,
@@ -192,35 +169,17 @@ class Info:
                 name: dict(zip(SPLITS, row, strict=True))
                 for name, row in zip(data.classes, self.counts.tolist(), strict=False)
             },
-            "labels_each": {str(number): count for number, count in self.labels_each.items()},
             "numbers": self.numbers,
-            **{name: {split: self.quantiles(values, split) for split in SPLITS} for name, values in sides.items()},
-            "formats": self.frequent(facts["format"]),
+            **{name: {split: self.spread(of, split) for split in SPLITS} for name, of in self.sides.items()},
+            "formats": self.frequent("format"),
             "other_formats": {split: [str(file) for file, _ in getattr(data, split).foreign] for split in SPLITS},
-            "modes": self.frequent(self.modes),
-            "turned_by_exif": int((facts["orientation"] > 1).sum()),
-            "blank": [self.name(index) for index in np.flatnonzero(facts["blank"]).tolist()],
+            "modes": self.frequent("mode"),
+            "turned_by_exif": int((self.facts["orientation"] > 1).sum()),
+            "blank": [names[index] for index in np.flatnonzero(self.facts["blank"]).tolist()],
             "unreadable": [
-                {"file": self.name(index), "split": self.split_of(index), "reason": reason}
-                for index, reason in sorted(self.scan.faults.items())
+                {"file": names[index], "split": SPLITS[index >= len(data.train)], "reason": reason}
+                for index, reason in self.faults
             ],
-            "duplicates": self._plain_copies(self.exact, self.copies.groups),
-            "near_duplicates": self._plain_copies(self.near, self.copies.pairs.tolist())
-            | {"all_compared": self.copies.all_compared},
+            "duplicates": self.same | named(self.copies.same),
+            "near_duplicates": self.alike | named(self.copies.alike) | {"all_compared": self.copies.all_compared},
         }
-
-    def _plain_copies(self, counted: Tally, groups: Iterable[Iterable[int]]) -> dict[str, Any]:
-        return {
-            "within_train": counted.train,
-            "within_val": counted.val,
-            "val_in_train": counted.leaked,
-            "contradicting": [[self.name(index) for index in group] for group in counted.contradicting],
-            "groups": [[self.name(index) for index in group] for group in groups],
-        }
-
-
-def _distinct(targets: Iterable[Target]) -> list[tuple[Target, int]]:
-    """Return each distinct target with its count; images with the same labels share one target object."""
-    targets = list(targets)
-    known = {id(target): target for target in targets}
-    return [(known[key], count) for key, count in Counter(map(id, targets)).items()]

@@ -151,7 +151,7 @@ def test_skip_bad_leaves_out_failing_images_and_reports_them(kind: str) -> None:
                     raise OSError("gone")
                 return super().__getitem__(index)
     """
-    assert set(scan_images(written(code).train.files).faults) == {2}
+    assert [bool(fault) for fault in scan_images(written(code).train.files)["fault"]].index(True) == 2
     assert written(code, skip_bad=True).train.targets == (2, 0, 1, 2, 0, 2)
     listed = "from my_data import *\ntrain = [Photos()[0], (np.zeros(3), 1), Photos()[1]]"
     with pytest.raises(UserError, match=r"1 of 3 train images cannot be used:\n  mine\.train\[1\] fails: .* float64"):
