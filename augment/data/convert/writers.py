@@ -23,16 +23,9 @@ _PATH = "path"  # the column of a list that names the images
 
 # File endings by the first bytes of a file.
 _ENDINGS = {
-    b"\xff\xd8": ".jpg",
-    b"\x89PNG": ".png",
-    b"RIFF": ".webp",
-    b"BM": ".bmp",
-    b"II*\0": ".tif",
-    b"MM\0*": ".tif",
-    b"\0\0\0\x0cjP": ".jp2",
-    b"\xff\x4f\xff\x51": ".jp2",
-    b"P": ".pnm",
-}
+    b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif",
+    b"\0\0\0\x0cjP": ".jp2", b"\xff\x4f\xff\x51": ".jp2", b"P": ".pnm",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

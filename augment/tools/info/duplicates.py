@@ -104,11 +104,13 @@ def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64],
 def _confirmed(images: Sequence[ImageRef], pairs: Pairs) -> Pairs:
     """Return the pairs whose gray levels correlate."""
     wanted = np.unique(pairs).tolist()
+    levels: dict[int, NDArray[np.float32]] = {}
     with strict_pillow(), in_threads(lambda index: examine(images[index])[1], wanted, cores()) as lumas:
-        levels = {index: luma.ravel() for index, luma in zip(wanted, lumas, strict=True) if luma is not None}
+        for index, luma in zip(wanted, lumas, strict=True):
+            if luma is not None:
+                centered = (luma - luma.mean()).ravel()
+                levels[index] = centered / np.linalg.norm(centered)
     kept = [
-        (a, b)
-        for a, b in pairs.tolist()
-        if a in levels and b in levels and np.corrcoef(levels[a], levels[b])[0, 1] >= _MIN_CORRELATION
+        (a, b) for a, b in pairs.tolist() if a in levels and b in levels and levels[a] @ levels[b] >= _MIN_CORRELATION
     ]
     return np.array(kept, np.int64).reshape(-1, 2)

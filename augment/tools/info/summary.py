@@ -155,11 +155,10 @@ class Info:
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON."""
         data, names = self.data, list(map(name_of, self.images))
-
-        def named(pairs: Pairs) -> dict[str, list[list[str]]]:
-            listed = {"pairs": pairs.tolist(), "contradicting": self.contradicting(pairs)}
-            return {key: [[names[a], names[b]] for a, b in some] for key, some in listed.items()}
-
+        same, alike = (
+            {"pairs": [[names[a], names[b]] for a, b in pairs.tolist()]}
+            for pairs in (self.copies.same, self.copies.alike)
+        )
         return {
             "source": self.source,
             "task": data.task,
@@ -172,14 +171,12 @@ class Info:
             "numbers": self.numbers,
             **{name: {split: self.spread(of, split) for split in SPLITS} for name, of in self.sides.items()},
             "formats": self.frequent("format"),
-            "other_formats": {split: [str(file) for file, _ in getattr(data, split).foreign] for split in SPLITS},
             "modes": self.frequent("mode"),
-            "turned_by_exif": int((self.facts["orientation"] > 1).sum()),
-            "blank": [names[index] for index in np.flatnonzero(self.facts["blank"]).tolist()],
+            "other_formats": {split: [str(file) for file, _ in getattr(data, split).foreign] for split in SPLITS},
             "unreadable": [
                 {"file": names[index], "split": SPLITS[index >= len(data.train)], "reason": reason}
                 for index, reason in self.faults
             ],
-            "duplicates": self.same | named(self.copies.same),
-            "near_duplicates": self.alike | named(self.copies.alike) | {"all_compared": self.copies.all_compared},
+            "duplicates": self.same | same,
+            "near_duplicates": self.alike | alike | {"all_compared": self.copies.all_compared},
         }

@@ -4,7 +4,6 @@ Images go through the same pipeline as in training; captions name the drawn para
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from augment.cli.compose import compose_recipe
@@ -28,25 +27,6 @@ Overrides are those of python -m trainer; model, fit and callbacks do not matter
 """
 
 
-def _parser() -> Parser:
-    parser = Parser("augment preview", __doc__, _EXAMPLES)
-    parser.add_argument("--op", action="append", default=[], metavar="NAME|all",
-                        help="draw this op at its default ranges instead of a recipe; can be repeated")  # fmt: skip
-    parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
-    parser.add_argument(
-        "--photos", type=Path, metavar="DIR", help="use the images in this folder, at any depth, instead of data"
-    )
-    parser.add_argument(
-        "--count", type=whole_number(1, 64), metavar="N", help="number of photos (default: 4, with --op 1)"
-    )
-    parser.add_argument("--split", type=one_of(*SPLITS), default="train", metavar="train|val",
-                        help="the split whose steps and photos to draw (default: train)")  # fmt: skip
-    parser.add_argument(
-        "--seed", type=whole_number(0, 2**31 - 1), metavar="N", help="seed of the draws (default: the configured seed)"
-    )
-    return parser
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
@@ -66,25 +46,40 @@ def main(arguments: Sequence[str]) -> int:
         from augment.drawing.style import save_figure
         from augment.drawing.text import DPI
         from augment.tools._photos import find_photos
-        from augment.tools.preview.gallery import ops_sheet, recipe_sheet
-        from augment.tools.preview.sheet import draw
+        from augment.tools.preview.gallery import ops_blocks, recipe_blocks
+        from augment.tools.preview.sheet import draw, lay_out
 
-        count = options.count or (1 if names else 4)
         # Mixing takes two photos.
-        most = max(count, 2) if names else count
+        most = 2 if names else options.count
         files = find_photos(options.photos, lambda: getattr(load_dataset(recipe.source()), split).files, most)
         seed = recipe.seed if options.seed is None else options.seed
         with progress_bar() as progress:
             if names:
                 title = "All ops" if set(names) == set(OPS) else "Ops"
                 text = f"with their default parameters; seed {seed}"
-                sheet = ops_sheet(aug, names, files, progress, count=min(count, len(files)), seed=seed)
+                blocks = ops_blocks(aug, names, files, progress, seed=seed)
             else:
                 title = f"{recipe_name or 'Recipe'}, {split}"
                 text = "; ".join([*(t for t in overrides if key_of(parse(t)).startswith("aug.")), f"seed {seed}"])
-                sheet = recipe_sheet(aug, split, files, progress, seed=seed)
-            sheet = replace(sheet, title=f"{title}, {aug.size} x {aug.size} px", text=text)
+                blocks = recipe_blocks(aug, split, files, progress, seed=seed)
+            layout = lay_out(f"{title}, {aug.size} x {aug.size} px", text, blocks)
             with writing(f"--out {options.out}"):
-                save_figure(draw(sheet), options.out, DPI)
+                save_figure(draw(layout), options.out, DPI)
         text_console().print(str(options.out))
     return 0
+
+
+def _parser() -> Parser:
+    parser = Parser("augment preview", __doc__, _EXAMPLES)
+    parser.add_argument("--op", action="append", default=[], metavar="NAME|all",
+                        help="draw this op at its default ranges instead of a recipe; can be repeated")  # fmt: skip
+    parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
+    parser.add_argument("--photos", type=Path, metavar="DIR",
+                        help="use the images in this folder, at any depth, instead of data")  # fmt: skip
+    parser.add_argument("--count", type=whole_number(1, 64), default=4, metavar="N",
+                        help="number of photos of a recipe (default: 4)")  # fmt: skip
+    parser.add_argument("--split", type=one_of(*SPLITS), default="train", metavar="train|val",
+                        help="the split whose steps and photos to draw (default: train)")  # fmt: skip
+    parser.add_argument("--seed", type=whole_number(0, 2**31 - 1), metavar="N",
+                        help="seed of the draws (default: the configured seed)")  # fmt: skip
+    return parser

@@ -3,9 +3,8 @@
 `lay_out` decides all positions, in pixels; `draw` only draws them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -20,8 +19,9 @@ Pixels = NDArray[np.uint8]  # (height, width, 3) RGB
 INK, GRAY, RULE = "0.15", "0.45", 225
 TITLE, HEADING, TEXT = 14, 11, 9  # points
 MARGIN, GAP, GUTTER = 28, 12, 40  # pixels: around the sheet, between images, between panels
+NARROWEST = 560  # pixels between the margins
 # Images are enlarged by an integer factor to at least SMALLEST, or reduced to LARGEST.
-SMALLEST, LARGEST = 128, 512
+SMALLEST, LARGEST = 160, 512
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class SheetRow:
-    """Tiles side by side.
-
-    Attributes:
-        tiles: tiles from left to right.
-        title: what they show.
-        lines: further paragraphs.
-    """
+    """Tiles side by side below a title and further paragraphs."""
 
     tiles: tuple[Tile, ...]
     title: str = ""
@@ -49,56 +43,25 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class Block:
-    """Rows under a heading.
-
-    Attributes:
-        title: the heading.
-        text: a line below it.
-        rows: rows from top to bottom.
-        panels: number of rows side by side.
-        names: position of row titles: in a column before the tiles, above them, or nowhere.
-    """
+    """Rows under a heading and a line of text, several of them side by side if there are panels."""
 
     title: str
     text: str
     rows: tuple[SheetRow, ...]
     panels: int = 1
-    names: Literal["before", "above", "nowhere"] = "before"
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """Blocks under a title.
-
-    Attributes:
-        blocks: blocks from top to bottom.
-        smallest: smallest side of an image in pixels.
-        title: title of the sheet.
-        text: a line below it.
-    """
-
-    blocks: tuple[Block, ...]
-    smallest: int = SMALLEST
-    title: str = ""
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class TextLines:
-    """Lines of text; (x, y) is the top left of the text, or its top center, in pixels from the top left."""
+class Line:
+    """A line of text; (x, y) is the left end or the center of its baseline, in pixels from the top left."""
 
     x: float
-    y: float
-    lines: tuple[str, ...]
+    y: int
+    text: str
     points: float
     color: str = INK
     bold: bool = False
     centered: bool = False
-
-    @property
-    def height(self) -> int:
-        """Height in pixels."""
-        return len(self.lines) * line_height(self.points)
 
 
 @dataclass
@@ -110,7 +73,7 @@ class Layout:
         height: height of the sheet.
         side: side of the square cell of an image.
         images: left, top and pixels of each image.
-        texts: all texts.
+        lines: all text.
         rules: tops of the lines between blocks.
     """
 
@@ -118,8 +81,18 @@ class Layout:
     height: int
     side: int
     images: list[tuple[int, int, Pixels]] = field(default_factory=list)
-    texts: list[TextLines] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     rules: list[int] = field(default_factory=list)
+
+    def write(self, place: Line, phrases: Iterable[str], width: float) -> int:
+        """Put text, wrapped to a width, below `place` and in its style; return its bottom."""
+        y, height = place.y, line_height(place.points)
+        for text in wrap(map(drawable, filter(None, phrases)), width, place.points, bold=place.bold):
+            baseline = y + round(place.points * DPI / 72)  # it does not depend on the letters of the line
+            style = (place.points, place.color, place.bold, place.centered)
+            self.lines.append(Line(place.x, baseline, text, *style))
+            y += height
+        return y
 
 
 def line_height(points: float) -> int:
@@ -127,114 +100,74 @@ def line_height(points: float) -> int:
     return round(points * DPI / 72 * 1.3)
 
 
-def lay_out(sheet: Sheet) -> Layout:
-    """Lay out a sheet."""
-    tiles = [tile for block in sheet.blocks for row in block.rows for tile in row.tiles]
-    side = max((max(_scaled(tile.image, sheet.smallest).shape[:2]) for tile in tiles), default=sheet.smallest)
-    width = max(560, *(b.panels * (_panel(b, side) + GUTTER) - GUTTER for b in sheet.blocks)) + 2 * MARGIN
-    layout = Layout(width, 0, side)
-    y = MARGIN
-    y = _write(layout, MARGIN, y, [sheet.title], width - 2 * MARGIN, TITLE, bold=True) + 4
-    y = _write(layout, MARGIN, y, [sheet.text], width - 2 * MARGIN, TEXT, color=GRAY) + 18
-    for block in sheet.blocks:
+def lay_out(title: str, text: str, blocks: Sequence[Block]) -> Layout:
+    """Lay out blocks from top to bottom, under a title and a line of text."""
+    tiles = [tile for block in blocks for row in block.rows for tile in row.tiles]
+    side = max((max(_scaled(tile.image).shape[:2]) for tile in tiles), default=SMALLEST)
+    wide = max(block.panels * (_row_width(block, side) + GUTTER) - GUTTER for block in blocks)
+    inner = max(NARROWEST, wide)
+    layout = Layout(inner + 2 * MARGIN, 0, side)
+    y = layout.write(Line(MARGIN, MARGIN, "", TITLE, bold=True), [title], inner) + 4
+    y = layout.write(Line(MARGIN, y, "", TEXT, GRAY), [text], inner) + 18
+    for block in blocks:
         layout.rules.append(y)
-        y = _write(layout, MARGIN, y + 14, [block.title], width - 2 * MARGIN, HEADING, bold=True)
-        if block.text:
-            y = _write(layout, MARGIN, y + 2, [block.text], width - 2 * MARGIN, TEXT, color=GRAY)
-        y += 12
+        y = layout.write(Line(MARGIN, y + 14, "", HEADING, bold=True), [block.title], inner)
+        y = layout.write(Line(MARGIN, y + 2, "", TEXT, GRAY), [block.text], inner) + 12
         for start in range(0, len(block.rows), block.panels):
-            y = _put_rows(layout, block, block.rows[start : start + block.panels], y, sheet.smallest) + GAP
+            y = _put_rows(layout, block, block.rows[start : start + block.panels], y) + GAP
         y += 10
     layout.height = y - 10 - GAP + MARGIN
     return layout
 
 
-def _panel(block: Block, side: int) -> int:
-    """Return the width of a row in pixels."""
-    columns = max((len(row.tiles) for row in block.rows), default=1) + (block.names == "before")
-    return columns * (side + GAP) - GAP
+def _row_width(block: Block, side: int) -> int:
+    return max((len(row.tiles) for row in block.rows), default=1) * (side + GAP) - GAP
 
 
-def _put_rows(layout: Layout, block: Block, rows: Sequence[SheetRow], y: int, smallest: int) -> int:
+def _put_rows(layout: Layout, block: Block, rows: Sequence[SheetRow], y: int) -> int:
     """Put rows side by side with aligned images; return their bottom."""
-    width = _panel(block, layout.side)
-    starts = [MARGIN + i * (width + GUTTER) for i in range(len(rows))]
-    bottom = y
-    if block.names == "before":
-        bottom = max(_put_name(layout, row, x, y - 3, layout.side) for x, row in zip(starts, rows, strict=True))
-        starts = [x + layout.side + GAP for x in starts]
-    elif block.names == "above":
-        y = max(_put_name(layout, row, x, y, width) for x, row in zip(starts, rows, strict=True)) + 6
-    return max(bottom, *(_put_tiles(layout, row, x, y, smallest) for x, row in zip(starts, rows, strict=True)))
+    side, width = layout.side, _row_width(block, layout.side)
+    starts = [MARGIN + panel * (width + GUTTER) for panel in range(len(rows))]
+    tops = [y]
+    for x, row in zip(starts, rows, strict=True):
+        top = layout.write(Line(x, y, "", TEXT, bold=True), [row.title], width)
+        for line in row.lines:
+            top = layout.write(Line(x, top, "", TEXT, GRAY), [line], width)
+        tops.append(top + 6)
+    y = max(tops)
+    bottoms = [y]
+    for x, row in zip(starts, rows, strict=True):
+        for left, tile in zip(range(x, x + width, side + GAP), row.tiles, strict=False):
+            image = _scaled(tile.image)
+            layout.images.append((left + (side - image.shape[1]) // 2, y + (side - image.shape[0]) // 2, image))
+            below = Line(left + side / 2, y + side + 5, "", TEXT, centered=True)
+            bottoms.append(layout.write(below, tile.caption, side + 2))
+    return max(bottoms)
 
 
-def _put_name(layout: Layout, row: SheetRow, x: int, y: int, width: float) -> int:
-    bottom = _write(layout, x, y, [row.title], width, TEXT, bold=True)
-    for line in row.lines:
-        bottom = _write(layout, x, bottom, [line], width, TEXT, color=GRAY)
-    return bottom
-
-
-def _put_tiles(layout: Layout, row: SheetRow, x: int, y: int, smallest: int) -> int:
-    side, bottom = layout.side, y
-    for number, tile in enumerate(row.tiles):
-        left = x + number * (side + GAP)
-        image = _scaled(tile.image, smallest)
-        height, width, _ = image.shape
-        layout.images.append((left + (side - width) // 2, y + (side - height) // 2, image))
-        below = _write(layout, left + side / 2, y + side + 5, tile.caption, side + 2, TEXT, centered=True)
-        bottom = max(bottom, below)
-    return bottom
-
-
-def _write(
-    layout: Layout,
-    x: float,
-    y: float,
-    phrases: Sequence[str],
-    width: float,
-    points: float,
-    *,
-    color: str = INK,
-    bold: bool = False,
-    centered: bool = False,
-) -> int:
-    """Put text at (x, y), wrapped to `width` pixels; return its bottom."""
-    lines = tuple(wrap((drawable(phrase) for phrase in phrases if phrase), width, points, bold=bold))
-    text = TextLines(x, y, lines, points, color, bold, centered)
-    if lines:
-        layout.texts.append(text)
-    return round(y) + text.height
-
-
-def _scaled(image: Pixels, smallest: int) -> Pixels:
+def _scaled(image: Pixels) -> Pixels:
     longest = max(image.shape[:2])
     if longest > LARGEST:
         height, width = (max(1, round(side * LARGEST / longest)) for side in image.shape[:2])
         return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
-    factor = -(-smallest // longest)
+    factor = -(-SMALLEST // longest)
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
-def draw(sheet: Sheet) -> Figure:
+def draw(layout: Layout) -> Figure:
     """Draw a sheet."""
-    layout = lay_out(sheet)
     # Slightly more than the pixels, as Matplotlib rounds down.
     figure = Figure(figsize=((layout.width + 0.01) / DPI, (layout.height + 0.01) / DPI), dpi=DPI)
     canvas = np.full((layout.height, layout.width, 3), 255, dtype=np.uint8)
-    for y in layout.rules:
-        canvas[y, MARGIN:-MARGIN] = RULE
+    canvas[layout.rules, MARGIN:-MARGIN] = RULE
     for left, top, image in layout.images:
         height, width, _ = image.shape
         canvas[top - 1 : top + height + 1, left - 1 : left + width + 1] = RULE
         canvas[top : top + height, left : left + width] = image
     figure.figimage(canvas)
-    for text in layout.texts:
-        for number, line in enumerate(text.lines):
-            # The baseline does not depend on the letters of the line.
-            base = text.y + number * line_height(text.points) + round(text.points * DPI / 72)
-            label = figure.text(text.x, layout.height - base, line, ha="center" if text.centered else "left",
-                                va="baseline", color=text.color, fontproperties=font(text.points, bold=text.bold),
-                                parse_math=False)  # fmt: skip
-            label.set_transform(IdentityTransform())  # coordinates are pixels
+    for line in layout.lines:
+        label = figure.text(line.x, layout.height - line.y, line.text, ha="center" if line.centered else "left",
+                            va="baseline", color=line.color, fontproperties=font(line.points, bold=line.bold),
+                            parse_math=False)  # fmt: skip
+        label.set_transform(IdentityTransform())  # coordinates are pixels
     return figure

@@ -1,6 +1,9 @@
-"""Render images as fed to the model, each with a description of what was done to it."""
+"""Render images as fed to the model, each with a description of what was done to it.
 
-from collections.abc import Iterator, Sequence
+What belongs to an image, such as its boxes, would be drawn on it in `shoot`.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from augment.data.dataset import ImageRef, Split
-from augment.pipeline.batch import Batch
 from augment.pipeline.loader import Loader
 from augment.recipe.captions import applied_steps
 from augment.recipe.plan import Plan
@@ -49,30 +51,26 @@ def shoot(plan: Plan, files: Sequence[ImageRef], *, seed: int, epochs: int) -> l
         One shot for each epoch, view and file.
     """
     split = Split(tuple(files), tuple(range(len(files))))
+    mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Mixing happens after normalization; targets then tell the shares.
-    raw = not plan.batch_stages
-    loader = Loader(plan, split, batch_size=len(files), seed=seed, device=torch.device("cpu"), raw=raw,
+    loader = Loader(plan, split, batch_size=len(files), seed=seed, device=torch.device("cpu"), raw=not mixing,
                     classes=[str(number) for number in split.targets])  # fmt: skip
-    samplers = [Sampler(own, seed, view=view) for view, own in enumerate(plan.per_view)]
     shots = []
     for epoch in range(epochs):
-        for batch in loader:
-            shots += [shot for v, s in enumerate(samplers) for shot in _shots(batch, s, epoch=epoch, view=v)]
+        (batch,) = loader
+        for view, own in enumerate(plan.per_view):
+            sampler = Sampler(own, seed, view=view)
+            draws = sampler.draw(epoch, 0, len(batch))
+            first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed as the first one
+            draws |= {key: first[key] for key in mixing}
+            images = _pixels(batch.views[view], own)
+            for sample, photo in enumerate(batch.indices.tolist()):
+                done = applied_steps(own, draws, sample)
+                if any(draws[key]["applied"][sample] for key in mixing):
+                    done.append(f"share {float(batch.targets[sample, photo]):.2f}")
+                shots.append(Shot(epoch, view, photo, images[sample], tuple(done)))
     loader.close()
     return shots
-
-
-def _shots(batch: Batch, sampler: Sampler, *, epoch: int, view: int) -> Iterator[Shot]:
-    plan = sampler.plan
-    draws = sampler.draw(epoch, 0, len(batch))
-    first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed as the first one
-    draws |= {step.key: first[step.key] for stage in plan.batch_stages for step in stage.steps}
-    images = _pixels(batch.views[view], plan)
-    for sample, photo in enumerate(batch.indices.tolist()):
-        done = applied_steps(plan, draws, sample)
-        if plan.batch_stages and any(draws[s.key]["applied"][sample] for t in plan.batch_stages for s in t.steps):
-            done.append(f"share {float(batch.targets[sample, photo]):.2f}")
-        yield Shot(epoch, view, photo, images[sample], tuple(done))
 
 
 def _pixels(images: torch.Tensor, plan: Plan) -> Images:
