@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
-from augment.data.convert.writers import FORMATS
+from augment.data.convert.writers import FORMATS, Schema, settings_of
 from augment.support.errors import UserError
 from augment.support.text import amount, printable
 from augment.support.timing import cores
@@ -54,12 +54,15 @@ def main(arguments: Sequence[str]) -> int:
         dataset = select(source, checked)
         form = Options(options.to, options.size, options.quality, options.shard_mb)
         with writing(f"--out {options.out}"):
-            done = convert(dataset, options.out, form, jobs=options.jobs)
+            checksum = convert(dataset, options.out, form, jobs=options.jobs)
+        ending = FORMATS[options.to].ending
         for name, split in (("train", dataset.train), ("val", dataset.val)):
-            where = f" in {amount(done.shards[name], 'shard')}" if done.shards[name] else ""
+            shards = len(list(options.out.glob(f"{name}-*{ending}"))) if ending else 0
+            where = f" in {amount(shards, 'shard')}" if shards else ""
             sys.stdout.write(f"{name}: {amount(len(split), 'image')}{where}\n")
-        sys.stdout.write(f"Verified by reading everything back: checksum {done.checksum}\n")
-        sys.stdout.write(f"To use the data: {typed(done.settings)}\n")
+        sys.stdout.write(f"Verified by reading everything back: checksum {checksum}\n")
+        usage = settings_of(options.to, options.out, Schema(dataset.task, dataset.classes))
+        sys.stdout.write(f"To use the data: {typed(usage)}\n")
     return 0
 
 

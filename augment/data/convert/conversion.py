@@ -9,7 +9,7 @@ from hashlib import blake2b
 from io import BytesIO
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -51,22 +51,7 @@ class Options:
     shard_mb: float = 128
 
 
-@dataclass(frozen=True)
-class Converted:
-    """What a conversion has written.
-
-    Attributes:
-        shards: number of shards by split; 0 if each image is a file.
-        checksum: checksum of all targets and encoded images, whatever their order and format: hexadecimal.
-        settings: the section `data` of the configuration that reads it.
-    """
-
-    shards: Mapping[str, int]
-    checksum: str
-    settings: Mapping[str, Any]
-
-
-def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> Converted:
+def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> str:
     """Write both splits, load them as training does, and compare the counts, targets and bytes of images.
 
     The images of train are shuffled once, so that sequential readers meet all classes early.
@@ -76,6 +61,9 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         out: the folder to write to, new or empty; after an error, there is nothing in it.
         options: the form to write.
         jobs: number of threads that read, reduce and re-encode images.
+
+    Returns:
+        A checksum of all targets and encoded images, whatever their order and format: hexadecimal.
 
     Raises:
         UserError: the folder has other content, there is not enough space, the format cannot hold the names, or an
@@ -102,17 +90,16 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
             name: _write(part / name, split, shards[name], schema, options, jobs) for name, split in splits.items()
         }
         _compare(part, written, schema, options, jobs)
-    total = sum(map(sum, written.values()))
-    return Converted(shards, f"{total % 2**128:032x}", settings_of(options.to, out, schema))
+    return f"{sum(map(sum, written.values())) % 2**128:032x}"
 
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary folder in `out`, which may be a mount point; its visible content is moved up at the end."""
     out.mkdir(parents=True, exist_ok=True)
-    remove_parts(out)  # of a conversion that was killed
-    if any(out.iterdir()):
+    if any(file.suffix != ".part" for file in out.iterdir()):
         raise UserError(f"--out {out}: exists and is not empty. Allowed: a new or empty folder.")
+    remove_parts(out)  # of a conversion that was killed
     part = out / f".{uuid4().hex}.part"
     part.mkdir()
     try:

@@ -37,24 +37,6 @@ def test_the_printed_line_is_read_as_it_was_written() -> None:
     assert compose_recipe(shlex.split(typed(settings))).source() == parse_data(settings)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["data=sample", "--out", "x"], "--to: missing. Allowed: folder, webdataset, tfrecord, recordio."),
-        (["data=sample", "--to", "tfrecords"], "unknown name 'tfrecords'. Did you mean 'tfrecord'?"),
-        (["data=sample", "--to", "folder"], "--out: missing."),
-        (["--to", "folder", "--out", "x"], "data: missing. Allowed: data=folder data.root=DIR, or another source."),
-        (["data=folder", "--to", "folder", "--out", "x"], "data.root: missing"),
-        (["data=sample", "--size", "0"], "--size: '0' is not allowed. Allowed: a whole number from 1 to 65,500"),
-    ],
-)
-def test_mistakes_on_the_command_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_formats_that_dali_does_not_decode_become_jpeg(capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(4):
         Path(f"d/train/cat{number % 2}").mkdir(parents=True, exist_ok=True)

@@ -41,21 +41,3 @@ def test_the_command_writes_the_figure(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["--photos", str(photos[0].parent)]) == 0
     assert (tmp_path / "outputs" / "fusion.png").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--photos", "nowhere"], "--photos nowhere: there is no such folder."),
-        (["--photos", "empty"], "--photos empty: the folder contains no images."),
-        (["--out", "it.jpg"], "argument --out: 'it.jpg' is not allowed."),
-        (["a", "b"], "a b: not allowed here. Allowed: flags only"),
-    ],
-)
-def test_mistakes_give_one_message(arguments, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")

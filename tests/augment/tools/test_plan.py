@@ -112,12 +112,6 @@ def test_the_other_recipe_can_be_a_name_or_overrides(capsys: pytest.CaptureFixtu
     assert "settings" not in text
 
 
-def test_the_other_recipe_does_not_inherit_overrides(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "+aug=imagenette", "aug.size=64", "--against", "+aug=imagenette", "~aug.train.flip")
-    assert "~ size  128 px -> 64 px" in text
-    assert "+ flip  p 0.5" in text
-
-
 def test_a_step_without_effect_does_not_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "aug.train.hue.p=0", "--split", "train", "--against", "none")
     assert "train: same plan, " in text
@@ -132,29 +126,6 @@ def test_changes_are_colored_on_a_terminal_and_brackets_are_literal() -> None:
     red, green, yellow = "\x1b[31m", "\x1b[32m", "\x1b[33m"
     for color, start in ((red, "  - flip"), (green, "  + rotate"), (yellow, "  ~ hue")):
         assert color + start in capture.get()
-
-
-# --- mistakes ---
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["aug.sise=64"], "aug.sise: unknown key. Did you mean 'size'?"),
-        (["--split", "tain"], "argument --split: unknown name 'tain'. Did you mean 'train'?"),
-        (["--against"], "argument --against: expected at least one argument"),
-        (["--against", "imagenete"], "--against: aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
-        (["--against", "none", "+aug=imagenette"], "--against: aug: chosen twice, none and imagenette."),
-    ],
-)
-def test_mistakes_give_one_message(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    captured = capsys.readouterr()
-    assert stopped.value.code == 2
-    assert captured.err.startswith("error: ")
-    assert message in captured.err
-    assert captured.out == ""
 
 
 # --- as a program ---

@@ -11,7 +11,6 @@ from augment.params import Range
 from augment.recipe import op as registry
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
-from augment.recipe.sampler import Sampler
 from augment.recipe.steps import Aug, parse_aug, parse_steps
 from augment.support.console import progress_bar
 from augment.tools.preview.gallery import DRAWS, Studio, ops_blocks, recipe_blocks
@@ -108,15 +107,6 @@ def test_captions_describe_the_pixels(photos: Photos) -> None:
     assert {len(shot.done) for shot in shots} == {0, 1, 2}
 
 
-def test_captions_show_the_draws_of_the_sampler(photos: Photos) -> None:
-    plan = build_plan(aug(rotate={}, hue={"p": 0.5}), "train")
-    draws = Sampler(plan, 3).draw(1, 0, len(photos))
-    shots = [shot for shot in shoot(plan, photos, seed=3, epochs=2) if shot.epoch == 1]
-    expected = [f"rotate {round(angle, 1):g} deg" for angle in draws["rotate"]["angle"]]
-    assert [shot.done[0] for shot in shots] == expected  # shots are in the order of the batch
-    assert [len(shot.done) == 2 for shot in shots] == draws["hue"]["applied"].tolist()
-
-
 @pytest.mark.parametrize(
     ("views", "names"),
     [
@@ -134,23 +124,15 @@ def test_views_have_their_own_draws_and_names(views: dict[str, Any], names: list
             assert tile.image.mean() == pytest.approx(original.image.mean() * factor, abs=2)
 
 
-def test_all_views_are_mixed_alike_with_captions(photos: Photos) -> None:
-    recipe = parse_aug({"size": SIZE, "views": {"count": 2}, "train": {"mixup": {"p": 0.5}}})
-    shots = shoot(build_plan(recipe, "train"), photos, seed=0, epochs=4)
-    captions = {(shot.view, shot.epoch, shot.photo): shot.done for shot in shots}
-    first, second = ({key[1:]: done for key, done in captions.items() if key[0] == view} for view in (0, 1))
-    assert first == second
-    # Samples that are not mixed have no caption, others show their share.
-    assert {len(done) for done in first.values()} == {0, 2}
-
-
-def test_captions_of_mixed_images_show_the_share(photos: Photos) -> None:
-    plan = build_plan(aug(mixup={"p": 0.7, "alpha": 1.0}), "train")
+def test_all_views_are_mixed_alike_and_captions_show_the_share(photos: Photos) -> None:
+    recipe = parse_aug({"size": SIZE, "views": {"count": 2}, "train": {"mixup": {"p": 0.7, "alpha": 1.0}}})
     originals = {s.photo: s.image.astype(float) for s in shoot(build_plan(aug(), "train"), photos, seed=0, epochs=1)}
-    shots = shoot(plan, photos, seed=0, epochs=3)
+    shots = shoot(build_plan(recipe, "train"), photos, seed=0, epochs=3)
     assert {shot.done[:1] for shot in shots} == {("mixup",), ()}
+    first, second = ([shot.done for shot in shots if shot.view == view] for view in (0, 1))
+    assert first == second
     for epoch in range(3):
-        batch = [shot for shot in shots if shot.epoch == epoch]
+        batch = [shot for shot in shots if (shot.epoch, shot.view) == (epoch, 1)]
         for shot, partner in zip(batch, [*batch[1:], batch[0]], strict=True):
             share = float(shot.done[1].removeprefix("share ")) if shot.done else 1
             expected = share * originals[shot.photo] + (1 - share) * originals[partner.photo]
@@ -165,12 +147,7 @@ def test_a_recipe_is_shown_step_by_step_and_as_a_whole(photos: Photos) -> None:
     assert [len(row.tiles) for row in steps.rows] == [2, 4, 2]
     assert [len(row.tiles) for row in whole.rows] == [1 + DRAWS] * 3
     assert all("mixup" in tile.caption for row in whole.rows for tile in row.tiles[1:])
-
-
-def test_validation_draws_once(photos: Photos) -> None:
-    recipe = parse_aug({"size": SIZE, "val": {"center_crop": {"scale": 0.9}}})
-    steps, whole = blocks_of(recipe, photos[:2], "val")
-    assert [row.title for row in steps.rows] == ["center_crop"]
+    _, whole = blocks_of(recipe, photos[:2], "val")  # which is the same in every epoch
     assert [[tile.caption for tile in row.tiles] for row in whole.rows] == [[("original",), ("crop only",)]] * 2
 
 

@@ -13,7 +13,7 @@ from nvidia.dali import fn, pipeline_def, tfrecord
 from PIL import Image
 
 from augment.data.convert.conversion import Options, convert
-from augment.data.convert.writers import FORMATS, Sample, Schema
+from augment.data.convert.writers import FORMATS, Sample, Schema, settings_of
 from augment.data.dataset import Dataset, Split, Target
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
@@ -62,14 +62,14 @@ def content(dataset: Dataset, split: str) -> Counter[tuple[object, bytes]]:
 @pytest.mark.parametrize("to", FORMATS)
 def test_converted_data_is_identical(to: str, name: str, image_files: Split) -> None:
     dataset = given(name, image_files)
-    done = convert(dataset, OUT, Options(to, shard_mb=TINY), jobs=2)
-    assert done.shards["train"] > 2 or to == "folder"
-    written = parse_data(done.settings).load()
+    checksum = convert(dataset, OUT, Options(to, shard_mb=TINY), jobs=2)
+    assert len(list(OUT.glob(f"train-*{FORMATS[to].ending}"))) > 2 or to == "folder"
+    written = parse_data(settings_of(to, OUT, Schema(dataset.task, dataset.classes))).load()
     assert written.task == dataset.task
     assert set(written.classes) == set(dataset.classes)
     for split in ("train", "val"):
         assert content(written, split) == content(dataset, split)
-    assert convert(written, Path("other"), Options("tfrecord")).checksum == done.checksum
+    assert convert(written, Path("other"), Options("tfrecord")) == checksum
     assert not [file for file in OUT.iterdir() if file.name.startswith(".")]
 
 
@@ -244,10 +244,3 @@ def test_dali_reads_the_shards(image_files: Split) -> None:
     expected = np.array(numbers.val.targets, np.float32)
     assert np.array_equal(np.array(rows.as_tensor()).reshape(3, -1), expected)
     assert np.array_equal(np.hstack([np.array(column.as_tensor()).reshape(3, 1) for column in columns]), expected)
-
-
-def test_endings_fit_the_content() -> None:
-    for form, ending in {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "BMP": ".bmp", "TIFF": ".tif"}.items():
-        stream = BytesIO()
-        Image.new("RGB", (2, 2)).save(stream, form)
-        assert Sample("a", stream.getvalue(), 0).file == f"a{ending}"
