@@ -53,7 +53,7 @@ _EXAMPLES = """\
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FusionEffect:
     """The difference between fused steps and steps run one by one, on N images.
 
     Attributes:
@@ -85,7 +85,7 @@ def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
     return np.array(images.as_tensor())
 
 
-def compare(files: Sequence[ImageRef], folder: Path) -> list[Comparison]:
+def compare(files: Sequence[ImageRef], folder: Path) -> list[FusionEffect]:
     """Compare fused steps with steps run one by one, for each of `COUNTS`.
 
     Args:
@@ -101,7 +101,7 @@ def compare(files: Sequence[ImageRef], folder: Path) -> list[Comparison]:
         )
         contrast = _detail(stepped, inside) / _detail(fused, inside)
         comparisons.append(
-            Comparison(
+            FusionEffect(
                 steps, difference(smooth_fused, smooth_stepped, inside), difference(fused, stepped, inside), contrast
             )
         )

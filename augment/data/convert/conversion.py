@@ -15,7 +15,7 @@ from uuid import uuid4
 import numpy as np
 from PIL import Image
 
-from augment.data.convert.writers import FORMATS, Sample, Schema, check_names, settings_of
+from augment.data.convert.writers import FORMATS, EncodedSample, Schema, check_names, settings_of
 from augment.data.dataset import CLASSES_FILE, Dataset, ImageRef, Split, Target
 from augment.data.formats.shards import is_pattern
 from augment.data.images import file_name, name_of, open_image, read_encoded, to_rgb
@@ -114,10 +114,10 @@ def _write(path: Path, split: Split, shards: int, schema: Schema, options: Optio
     """Write a split into shards whose names begin with `path`, or into this folder; return the images' digests."""
     digests: list[int] = []
 
-    def load(number: int, ref: ImageRef, target: Target) -> Sample:
+    def load(number: int, ref: ImageRef, target: Target) -> EncodedSample:
         image = _load(ref, options)
         digests.append(_digest(image, schema.exact(target)))
-        return Sample(_key(number, ref), image, target)
+        return EncodedSample(_key(number, ref), image, target)
 
     write = FORMATS[options.to].write
     with _each(f"Writing {path.name}", split, load, jobs) as samples:

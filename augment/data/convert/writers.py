@@ -56,7 +56,7 @@ class Schema:
 
 
 @dataclass(frozen=True)
-class Sample:
+class EncodedSample:
     """An image to write.
 
     Attributes:
@@ -88,7 +88,7 @@ class Format:
     """
 
     doc: str
-    write: Callable[[Path, int, Iterable[Sample], Schema], None]
+    write: Callable[[Path, int, Iterable[EncodedSample], Schema], None]
     ending: str = ""
     image: str = ""
 
@@ -131,7 +131,7 @@ def settings_of(to: str, out: Path, schema: Schema) -> dict[str, Any]:
     return found | classes | ({"multilabel": True} if schema.task == "multilabel" else {})
 
 
-def _write_folder(folder: Path, _: int, samples: Iterable[Sample], schema: Schema) -> None:
+def _write_folder(folder: Path, _: int, samples: Iterable[EncodedSample], schema: Schema) -> None:
     if schema.task == "classify":
         for sample in samples:
             class_folder = folder / schema.labels(sample.target)[0]
@@ -149,7 +149,7 @@ def _write_folder(folder: Path, _: int, samples: Iterable[Sample], schema: Schem
             writer.writerow([f"{folder.name}/{sample.file}", *cells])
 
 
-def _write_tar(path: Path, _: int, samples: Iterable[Sample], schema: Schema) -> None:
+def _write_tar(path: Path, _: int, samples: Iterable[EncodedSample], schema: Schema) -> None:
     ending = "cls" if schema.task == "classify" else "json"
     with tarfile.open(f"{path}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
         for sample in samples:
@@ -169,7 +169,7 @@ def _label(target: Target, schema: Schema) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def _write_tfrecord(path: Path, _: int, samples: Iterable[Sample], schema: Schema) -> None:
+def _write_tfrecord(path: Path, _: int, samples: Iterable[EncodedSample], schema: Schema) -> None:
     examples = ({IMAGE: [sample.image]} | _features(sample.target, schema) for sample in samples)
     write_examples(Path(f"{path}.tfrecord"), examples)
 
@@ -182,7 +182,7 @@ def _features(target: Target, schema: Schema) -> dict[str, Feature]:
     return labels | ({TEXT: names} if names else {})
 
 
-def _write_recordio(path: Path, first: int, samples: Iterable[Sample], schema: Schema) -> None:
+def _write_recordio(path: Path, first: int, samples: Iterable[EncodedSample], schema: Schema) -> None:
     write_records(Path(f"{path}.rec"), ((sample.image, _floats(sample.target, schema)) for sample in samples), first)
 
 

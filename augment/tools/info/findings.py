@@ -51,7 +51,7 @@ _OF_IMAGES = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class DataFinding:
     """A likely problem.
 
     Attributes:
@@ -63,7 +63,7 @@ class Finding:
     text: str
 
 
-def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = "") -> list[Finding]:
+def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = "") -> list[DataFinding]:
     """Return likely problems, the most severe first.
 
     Args:
@@ -72,7 +72,7 @@ def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = ""
         convert: overrides that select the data, for the command that writes smaller copies.
     """
     return [
-        *(Finding("structure", f"Training refuses to start: {problem}") for problem in info.data.problems),
+        *(DataFinding("structure", f"Training refuses to start: {problem}") for problem in info.data.problems),
         *_unusable(info, skip_bad),
         *_leaks(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
@@ -81,9 +81,9 @@ def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = ""
     ]
 
 
-def _unusable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
+def _unusable(info: Info, skip_bad: bool | None) -> Iterator[DataFinding]:
     if text := describe_foreign(info.data):
-        yield Finding("formats", f"{text}.")
+        yield DataFinding("formats", f"{text}.")
     if bad := len(info.faults):
         they, them = plural(bad, "it is", "they are"), plural(bad, "it", "them")
         remedy = {
@@ -92,10 +92,12 @@ def _unusable(info: Info, skip_bad: bool | None) -> Iterator[Finding]:
             True: f"Training skips {them} (data.skip_bad=true).",
         }[skip_bad]
         other = f" Of other formats, {CONVERT}." if any(NOT_DECODED in reason for _, reason in info.faults) else ""
-        yield Finding("unreadable", f"{amount(bad, 'image')} of {len(info.images):,} cannot be used. {remedy}{other}")
+        yield DataFinding(
+            "unreadable", f"{amount(bad, 'image')} of {len(info.images):,} cannot be used. {remedy}{other}"
+        )
 
 
-def _leaks(info: Info) -> Iterator[Finding]:
+def _leaks(info: Info) -> Iterator[DataFinding]:
     """Find images of val that are in train, and duplicates with different targets."""
     why = "This inflates the scores on val; remove such images from one of the splits."
     looks = (
@@ -105,7 +107,7 @@ def _leaks(info: Info) -> Iterator[Finding]:
     for kind, counts, how in (("leak", info.same, f"byte for byte. {why}"), ("near_leak", info.alike, looks)):
         if leaked := counts["val_in_train"]:
             part = _part(leaked, len(info.data.val), *_ARE, noun="val image")
-            yield Finding(kind, f"{part} also in train, {how}")
+            yield DataFinding(kind, f"{part} also in train, {how}")
     what = "numbers" if info.data.task == "regress" else "labels"
     alike = "is wrong, unless they are naturally alike (scans, icons, video frames)"
     for kind, pairs, which, wrong in (
@@ -114,14 +116,14 @@ def _leaks(info: Info) -> Iterator[Finding]:
     ):
         if odd := info.contradicting(pairs):
             times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
-            yield Finding(kind, f"{times}, {which} different {what}, of which one {wrong}: {example}.")
+            yield DataFinding(kind, f"{times}, {which} different {what}, of which one {wrong}: {example}.")
 
 
-def _classes(info: Info) -> Iterator[Finding]:
+def _classes(info: Info) -> Iterator[DataFinding]:
     names, (train, val), noun = info.data.classes, info.counts.T, info.data.noun
     several = info.data.task == "multilabel"
     if len(names) == 1 and not several:
-        yield Finding("one_class", f"There is only one class: nothing to classify{describe_nested(info.data)}.")
+        yield DataFinding("one_class", f"There is only one class: nothing to classify{describe_nested(info.data)}.")
     for kind, which, what in (
         ("missing_in_train", train == 0, "no image in train and cannot be learned"),
         ("missing_in_val", (val == 0) & bool(len(info.data.val)), "no image in val and cannot be scored"),
@@ -129,10 +131,10 @@ def _classes(info: Info) -> Iterator[Finding]:
     ):
         if count := int(which.sum()):
             listed = list_some((f"{names[i]} ({train[i]})" for i in np.flatnonzero(which).tolist()), most=3)
-            yield Finding(kind, f"{amount(count, noun)} {plural(count, *_HAVE)} {what}: {listed}.")
+            yield DataFinding(kind, f"{amount(count, noun)} {plural(count, *_HAVE)} {what}: {listed}.")
     most, least = int(train.argmax()), int(np.where(train, train, train.max()).argmin())
     if not several and train[most] >= IMBALANCE * max(train[least], 1):
-        yield Finding(
+        yield DataFinding(
             "imbalance",
             f"Train has {train[most]:,} images of {names[most]} but only {train[least]:,} of {names[least]}, a ratio "
             f"of {train[most] / train[least]:.0f} to 1; data.balance=oversample or data.balance=weights compensates "
@@ -140,24 +142,24 @@ def _classes(info: Info) -> Iterator[Finding]:
         )
 
 
-def _numbers(info: Info) -> Iterator[Finding]:
+def _numbers(info: Info) -> Iterator[DataFinding]:
     for name, spread in info.numbers.items():
         train, val = spread["train"], spread.get("val", spread["train"])
         if not train["std"]:
             text = f"{name} is {train['mean']:.4g} for every train image: there is nothing to learn."
-            yield Finding("constant", text)
+            yield DataFinding("constant", text)
         elif val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
             in_val, in_train = (f"{of['min']:.4g}..{of['max']:.4g}" for of in (val, train))
-            yield Finding("range", f"{name} is {in_val} in val but {in_train} in train: models extrapolate poorly.")
+            yield DataFinding("range", f"{name} is {in_val} in val but {in_train} in train: models extrapolate poorly.")
 
 
-def _splits(info: Info) -> Iterator[Finding]:
+def _splits(info: Info) -> Iterator[DataFinding]:
     count, total = len(info.data.val), len(info.images)
     share = count / total
     if count and not VAL_SHARES[0] <= share <= VAL_SHARES[1]:
         side = "few to score on" if share < VAL_SHARES[0] else "many that could be used for training"
         text = f"val has {count:,} of {total:,} images ({percent(share)}), {side}; 10 to 30% is usual."
-        yield Finding("val_share", text)
+        yield DataFinding("val_share", text)
     copies, alike = ("is a byte-for-byte copy of another", "are byte-for-byte copies of others"), ("looks", "look")
     for split in SPLITS:
         total = max(len(getattr(info.data, split)), 1)
@@ -166,21 +168,21 @@ def _splits(info: Info) -> Iterator[Finding]:
             ("near_duplicates", info.alike, alike, "like another one in it: copies, or naturally alike."),
         ):
             if (count := counts[f"within_{split}"]) and count >= DUPLICATE_SHARE * total:
-                yield Finding(kind, f"{_part(count, total, *verbs, noun=f'{split} image')} {end}")
+                yield DataFinding(kind, f"{_part(count, total, *verbs, noun=f'{split} image')} {end}")
     medians = [info.spread(info.sides["short_side"], split).get("median", 0) for split in SPLITS]
     if min(medians) > 0 and max(medians) >= OTHER_SIZE * min(medians):
-        yield Finding(
+        yield DataFinding(
             "other_size",
             f"Images of train and val differ in size: the median short side is {medians[0]:.0f} px in train and "
             f"{medians[1]:.0f} px in val.",
         )
 
 
-def _images(info: Info, convert: str) -> Iterator[Finding]:
+def _images(info: Info, convert: str) -> Iterator[DataFinding]:
     facts, short_side, size, usable = info.facts, info.sides["short_side"], info.size, int(info.good.sum())
     median = info.spread(short_side)["median"]
     if median > LARGE * size:
-        yield Finding(
+        yield DataFinding(
             "large",
             f"Half of the images have a short side of {median:.0f} px or more, {median / size:.1f} times "
             f"aug.size={size}; smaller copies decode faster: python -m augment convert {convert} --to webdataset "
@@ -205,7 +207,7 @@ def _images(info: Info, convert: str) -> Iterator[Finding]:
         least, verbs, what = _OF_IMAGES[kind]
         if (count := int(which.sum())) and count >= least * usable:
             text = what.format(size=size, longest=longest, blank=blank)
-            yield Finding(kind, f"{_part(count, len(which), *verbs)} {text}")
+            yield DataFinding(kind, f"{_part(count, len(which), *verbs)} {text}")
 
 
 def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:

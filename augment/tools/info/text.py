@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from augment.data.images import name_of
 from augment.recipe.steps import SPLITS
 from augment.support.text import clip, short_number
-from augment.tools.info.findings import Finding
+from augment.tools.info.findings import DataFinding
 from augment.tools.info.summary import LISTED, Info
 
 _FILES = 10  # files named per list, at most
 _WIDEST = 40  # characters of a class name, at most
 
 
-def report(info: Info, findings: Sequence[Finding]) -> str:
+def report(info: Info, findings: Sequence[DataFinding]) -> str:
     """Return statistics, then findings."""
     lines = [info.headline, "", *_table(info), "", *_figures(info), ""]
     lines += _named("cannot be used", [f"{name_of(info.images[index])} {fault}" for index, fault in info.faults])

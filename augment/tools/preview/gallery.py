@@ -19,7 +19,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError
-from augment.tools.preview.sheet import Block, Pixels, SheetRow, Tile
+from augment.tools.preview.sheet import Pixels, SheetBlock, SheetRow, Tile
 from augment.tools.preview.shots import Images, shoot
 
 # Draws shown of a whole recipe, and of an op without ranges.
@@ -105,7 +105,7 @@ def _captioned(what: str, phrases: Sequence[str]) -> tuple[str, ...]:
 
 def recipe_blocks(
     aug: Aug, split: SplitName, files: Sequence[ImageRef], progress: Progress, *, seed: int
-) -> list[Block]:
+) -> list[SheetBlock]:
     """Show each step of a recipe that mixes no images alone on the first photo, then the whole recipe on all photos.
 
     Args:
@@ -127,10 +127,10 @@ def recipe_blocks(
         for step, view in progress.track(shown, description="Drawing")
     ]
     how = "applied to every image, at the low end, the middle and the high end of its ranges"
-    return [Block("Single steps", how, tuple(rows), panels=min(2, len(rows))), _whole(plan, aug, files, seed)]
+    return [SheetBlock("Single steps", how, tuple(rows), panels=min(2, len(rows))), _whole(plan, aug, files, seed)]
 
 
-def _whole(plan: Plan, aug: Aug, files: Sequence[ImageRef], seed: int) -> Block:
+def _whole(plan: Plan, aug: Aug, files: Sequence[ImageRef], seed: int) -> SheetBlock:
     """Show the model input: a row for each photo, a column for each draw and view."""
     views = _view_names(plan)
     # Validation is the same in every epoch.
@@ -143,7 +143,7 @@ def _whole(plan: Plan, aug: Aug, files: Sequence[ImageRef], seed: int) -> Block:
     window = " with a window drawn by DALI" if plan.crop.op.random else ""
     steps = ", then the steps below each image" if plan.tree else ""
     rows = tuple(SheetRow(tuple(row)) for row in tiles)
-    return Block("Whole recipe", f"the model input: {plan.crop.title}{window}{steps}", rows)
+    return SheetBlock("Whole recipe", f"the model input: {plan.crop.title}{window}{steps}", rows)
 
 
 def _view_names(plan: Plan) -> list[str]:
@@ -157,7 +157,7 @@ def _view_names(plan: Plan) -> list[str]:
 
 def ops_blocks(
     aug: Aug, names: Sequence[str], files: Sequence[ImageRef], progress: Progress, *, seed: int
-) -> list[Block]:
+) -> list[SheetBlock]:
     """Show ops with their default parameters on the first photo, in one block for each kind.
 
     Args:
@@ -172,7 +172,7 @@ def ops_blocks(
     for name in progress.track(names, description="Drawing"):
         kinds[OPS[name].kind].append(_op_row(studio, OPS[name]))
     panels = min(1 if len(names) <= 4 else 2, max(map(len, kinds.values())))
-    return [Block(kind.capitalize(), "", tuple(rows), panels) for kind, rows in kinds.items() if rows]
+    return [SheetBlock(kind.capitalize(), "", tuple(rows), panels) for kind, rows in kinds.items() if rows]
 
 
 def _op_row(studio: Studio, op: Op) -> SheetRow:

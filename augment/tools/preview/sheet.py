@@ -42,7 +42,7 @@ class SheetRow:
 
 
 @dataclass(frozen=True)
-class Block:
+class SheetBlock:
     """Rows under a heading and a line of text, several of them side by side if there are panels."""
 
     title: str
@@ -52,7 +52,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Line:
+class SheetLine:
     """A line of text; (x, y) is the left end or the center of its baseline, in pixels from the top left."""
 
     x: float
@@ -81,16 +81,16 @@ class Layout:
     height: int
     side: int
     images: list[tuple[int, int, Pixels]] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[SheetLine] = field(default_factory=list)
     rules: list[int] = field(default_factory=list)
 
-    def write(self, place: Line, phrases: Iterable[str], width: float) -> int:
+    def write(self, place: SheetLine, phrases: Iterable[str], width: float) -> int:
         """Put text, wrapped to a width, below `place` and in its style; return its bottom."""
         y, height = place.y, line_height(place.points)
         for text in wrap(map(drawable, filter(None, phrases)), width, place.points, bold=place.bold):
             baseline = y + round(place.points * DPI / 72)  # it does not depend on the letters of the line
             style = (place.points, place.color, place.bold, place.centered)
-            self.lines.append(Line(place.x, baseline, text, *style))
+            self.lines.append(SheetLine(place.x, baseline, text, *style))
             y += height
         return y
 
@@ -100,19 +100,19 @@ def line_height(points: float) -> int:
     return round(points * DPI / 72 * 1.3)
 
 
-def lay_out(title: str, text: str, blocks: Sequence[Block]) -> Layout:
+def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
     """Lay out blocks from top to bottom, under a title and a line of text."""
     tiles = [tile for block in blocks for row in block.rows for tile in row.tiles]
     side = max((max(_scaled(tile.image).shape[:2]) for tile in tiles), default=SMALLEST)
     wide = max(block.panels * (_row_width(block, side) + GUTTER) - GUTTER for block in blocks)
     inner = max(NARROWEST, wide)
     layout = Layout(inner + 2 * MARGIN, 0, side)
-    y = layout.write(Line(MARGIN, MARGIN, "", TITLE, bold=True), [title], inner) + 4
-    y = layout.write(Line(MARGIN, y, "", TEXT, GRAY), [text], inner) + 18
+    y = layout.write(SheetLine(MARGIN, MARGIN, "", TITLE, bold=True), [title], inner) + 4
+    y = layout.write(SheetLine(MARGIN, y, "", TEXT, GRAY), [text], inner) + 18
     for block in blocks:
         layout.rules.append(y)
-        y = layout.write(Line(MARGIN, y + 14, "", HEADING, bold=True), [block.title], inner)
-        y = layout.write(Line(MARGIN, y + 2, "", TEXT, GRAY), [block.text], inner) + 12
+        y = layout.write(SheetLine(MARGIN, y + 14, "", HEADING, bold=True), [block.title], inner)
+        y = layout.write(SheetLine(MARGIN, y + 2, "", TEXT, GRAY), [block.text], inner) + 12
         for start in range(0, len(block.rows), block.panels):
             y = _put_rows(layout, block, block.rows[start : start + block.panels], y) + GAP
         y += 10
@@ -120,19 +120,19 @@ def lay_out(title: str, text: str, blocks: Sequence[Block]) -> Layout:
     return layout
 
 
-def _row_width(block: Block, side: int) -> int:
+def _row_width(block: SheetBlock, side: int) -> int:
     return max((len(row.tiles) for row in block.rows), default=1) * (side + GAP) - GAP
 
 
-def _put_rows(layout: Layout, block: Block, rows: Sequence[SheetRow], y: int) -> int:
+def _put_rows(layout: Layout, block: SheetBlock, rows: Sequence[SheetRow], y: int) -> int:
     """Put rows side by side with aligned images; return their bottom."""
     side, width = layout.side, _row_width(block, layout.side)
     starts = [MARGIN + panel * (width + GUTTER) for panel in range(len(rows))]
     tops = [y]
     for x, row in zip(starts, rows, strict=True):
-        top = layout.write(Line(x, y, "", TEXT, bold=True), [row.title], width)
+        top = layout.write(SheetLine(x, y, "", TEXT, bold=True), [row.title], width)
         for line in row.lines:
-            top = layout.write(Line(x, top, "", TEXT, GRAY), [line], width)
+            top = layout.write(SheetLine(x, top, "", TEXT, GRAY), [line], width)
         tops.append(top + 6)
     y = max(tops)
     bottoms = [y]
@@ -140,7 +140,7 @@ def _put_rows(layout: Layout, block: Block, rows: Sequence[SheetRow], y: int) ->
         for left, tile in zip(range(x, x + width, side + GAP), row.tiles, strict=False):
             image = _scaled(tile.image)
             layout.images.append((left + (side - image.shape[1]) // 2, y + (side - image.shape[0]) // 2, image))
-            below = Line(left + side / 2, y + side + 5, "", TEXT, centered=True)
+            below = SheetLine(left + side / 2, y + side + 5, "", TEXT, centered=True)
             bottoms.append(layout.write(below, tile.caption, side + 2))
     return max(bottoms)
 

@@ -14,7 +14,7 @@ from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug, parse_steps
 from augment.support.console import progress_bar
 from augment.tools.preview.gallery import DRAWS, Studio, ops_blocks, recipe_blocks
-from augment.tools.preview.sheet import Block, Tile
+from augment.tools.preview.sheet import SheetBlock, Tile
 from augment.tools.preview.shots import shoot
 
 SIZE = 16
@@ -30,11 +30,11 @@ def aug(**train: object) -> Aug:
     return parse_aug({"size": SIZE, "train": train})
 
 
-def blocks_of(recipe: Aug, photos: Photos, split: Any = "train") -> list[Block]:
+def blocks_of(recipe: Aug, photos: Photos, split: Any = "train") -> list[SheetBlock]:
     return recipe_blocks(recipe, split, photos, progress_bar(quiet=True), seed=3)
 
 
-def gallery_of(names: list[str], photos: Photos) -> list[Block]:
+def gallery_of(names: list[str], photos: Photos) -> list[SheetBlock]:
     return ops_blocks(aug(), names, photos, progress_bar(quiet=True), seed=3)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from augment.drawing.text import shorten, text_width, wrap
-from augment.tools.preview.sheet import GAP, TEXT, Block, SheetRow, Tile, lay_out, line_height
+from augment.tools.preview.sheet import GAP, TEXT, SheetBlock, SheetRow, Tile, lay_out, line_height
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ LONG = ("affine (translate_x -0.008, translate_y -0.025, scale 0.902, shear_x -0
 @pytest.mark.parametrize("panels", [1, 3])
 def test_nothing_overlaps(panels: int) -> None:
     rows = tuple(SheetRow((tile(16, *LONG[:n]), tile(16, "b")), f"step {n}", ("p 1", LONG[0])) for n in range(4))
-    layout = lay_out("A title " * 30, "a text", [Block(name, LONG[0], rows, panels) for name in ("one", "two")])
+    layout = lay_out("A title " * 30, "a text", [SheetBlock(name, LONG[0], rows, panels) for name in ("one", "two")])
     boxes: list[tuple[float, float, float, float]] = []
     boxes += [(x, y, x + image.shape[1], y + image.shape[0]) for x, y, image in layout.images]
     for line in layout.lines:
@@ -53,7 +53,7 @@ def test_nothing_overlaps(panels: int) -> None:
 
 def test_images_are_aligned_on_a_grid() -> None:
     rows = tuple(SheetRow((tile(16, "a"), tile(16, *LONG)), str(n), ("one", "two") * n) for n in range(4))
-    layout = lay_out("t", "", [Block("b", "", rows, 2)])
+    layout = lay_out("t", "", [SheetBlock("b", "", rows, 2)])
     assert layout.side == 160  # ten times as large
     lefts = sorted({left for left, _, _ in layout.images})
     tops = sorted({top for _, top, _ in layout.images})
@@ -63,5 +63,5 @@ def test_images_are_aligned_on_a_grid() -> None:
 
 @pytest.mark.parametrize(("side", "drawn"), [(100, 200), (224, 224), (1000, 512)])
 def test_small_images_are_enlarged_by_integer_factors_and_large_ones_reduced(side: int, drawn: int) -> None:
-    layout = lay_out("", "", [Block("b", "", (SheetRow((tile(side, "a"),)),))])
+    layout = lay_out("", "", [SheetBlock("b", "", (SheetRow((tile(side, "a"),)),))])
     assert layout.images[0][2].shape == (drawn, drawn, 3)

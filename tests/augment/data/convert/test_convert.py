@@ -13,7 +13,7 @@ from nvidia.dali import fn, pipeline_def, tfrecord
 from PIL import Image
 
 from augment.data.convert.conversion import Options, convert
-from augment.data.convert.writers import FORMATS, Sample, Schema, settings_of
+from augment.data.convert.writers import FORMATS, EncodedSample, Schema, settings_of
 from augment.data.dataset import Dataset, Split, Target
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
@@ -90,7 +90,7 @@ def test_what_is_written_wrongly_is_detected(
     dataset = given(name, image_files)
     first, second = dataset.train.targets[:2]
 
-    def write(path: Path, number: int, samples: Iterable[Sample], schema: Schema) -> None:
+    def write(path: Path, number: int, samples: Iterable[EncodedSample], schema: Schema) -> None:
         sample, *others = samples
         if changed == "image":
             sample = replace(sample, image=sample.image + b"\0")
