@@ -35,7 +35,7 @@ TRANSLATIONS = {
 
 def by_kornia(setup: Setup) -> Iterator[Sized]:
     plan = setup.plan
-    steps = translate((plan.crop, *plan.tree), TRANSLATIONS, "kornia")
+    steps = translate(plan, TRANSLATIONS, "kornia", plan.crop)
     normalize = kornia.Normalize(mean=torch.tensor(plan.mean), std=torch.tensor(plan.std))
     made = [make(step.params, step.p, plan.size) for step, make in steps]
     modules = nn.Sequential(*made, normalize).to(setup.device)

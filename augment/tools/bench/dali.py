@@ -61,7 +61,7 @@ def op_by_op(setup: "Setup") -> Iterator[Any]:
     plan = setup.plan
     if any(step.params.get("pivot") == "mean" for step in plan.tree):
         raise LeftOutError("DALI's contrast has a fixed pivot")
-    steps = translate(plan.tree, _TRANSLATIONS, "DALI")
+    steps = translate(plan, _TRANSLATIONS, "DALI")
     mean, std = ([255 * value for value in values] for values in (plan.mean, plan.std))
 
     @do_not_convert  # type: ignore[untyped-decorator]

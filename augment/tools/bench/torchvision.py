@@ -25,17 +25,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def translate(steps: Sequence[Step], table: Mapping[str, T], library: str) -> list[tuple[Step, T]]:
-    """Return steps, each with what a table has for the name of its op.
+def translate(plan: Plan, table: Mapping[str, T], library: str, *crop: Step) -> list[tuple[Step, T]]:
+    """Return the crop, if it is given, and the steps of a plan, each with what a table has for the name of its op.
 
     Raises:
-        LeftOutError: the table has nothing for a step, or the step does not draw from intervals.
+        LeftOutError: the plan makes several views, the table lacks an op, or a step does not draw from intervals.
     """
 
     def is_plain(step: Step) -> bool:
         few = any(isinstance(value, Values) for value in step.params.values())
         return not few and step.params.get("side", "both") == "both"  # of a resize
 
+    if plan.others:
+        raise LeftOutError("several views of each image")
+    steps = (*crop, *plan.tree)
     if missing := [step.key for step in steps if step.op.name not in table or not is_plain(step)]:
         raise LeftOutError(f"no {library} translation of {', '.join(missing)}")
     return [(step, table[step.op.name]) for step in steps]
@@ -60,7 +63,7 @@ def transform(plan: Plan) -> Any:
         "saturation": lambda params: v2.ColorJitter(saturation=params["factor_range"]),
         "hue": lambda params: v2.ColorJitter(hue=tuple(angle / 360 for angle in params["angle_range"])),
     }
-    steps = translate((plan.crop, *plan.tree), table, "torchvision")
+    steps = translate(plan, table, "torchvision", plan.crop)
     made = [v2.RandomApply([make(step.params)], step.p) for step, make in steps]
     floats = (v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(plan.mean, plan.std))
     return v2.Compose([*made, *floats])
