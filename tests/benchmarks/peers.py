@@ -13,8 +13,8 @@ decodes and transforms by torchvision's transforms of PIL images. Energy is left
 
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import cycle
 from multiprocessing import get_context
 from statistics import median
 
@@ -30,11 +30,16 @@ from torch.utils.dlpack import from_dlpack
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
 from augment.cli.parser import readable_errors
-from augment.support.measurement import LeftOutError, Result, Row, Run, consumer
+from augment.support.background import in_threads
+from augment.support.measurement import LeftOutError, Row, Run, consumer
 from augment.tools.bench import dali, torchvision
 from augment.tools.bench.rows import Setup, cached, loaded
 
-CLASSES = 10
+try:
+    import pynvml
+except ImportError:
+    pynvml = None
+
 AHEAD = 5  # batches
 
 Feed = Callable[[], Iterator[Tensor]]
@@ -85,15 +90,10 @@ def by_torchvision_on_gpu(setup: Setup) -> Iterator[Tensor]:
     if not all(path.lower().endswith((".jpg", ".jpeg")) for path in paths):
         raise LeftOutError("not all images are JPEG files")
     batches = [paths[first : first + size] for first in range(0, len(paths), size)]
-    with ThreadPoolExecutor(setup.flags.threads) as pool:
-        waiting: list = []
-        while True:
-            for batch in batches:
-                waiting.append([pool.submit(read_file, path) for path in batch])
-                if len(waiting) == AHEAD:
-                    encoded = [read.result() for read in waiting.pop(0)]
-                    decoded = decode_jpeg(encoded, ImageReadMode.RGB, device=setup.device)
-                    yield torch.stack([transform(image) for image in decoded])
+    with in_threads(lambda batch: [*map(read_file, batch)], cycle(batches), setup.flags.threads, ahead=AHEAD) as read:
+        for encoded in read:
+            decoded = decode_jpeg(encoded, ImageReadMode.RGB, device=setup.device)
+            yield torch.stack([transform(image) for image in decoded])
 
 
 class TimmImages(Dataset):
@@ -118,24 +118,14 @@ def by_timm(setup: Setup) -> Iterator[Tensor]:
         raise LeftOutError(f"no timm translation of {plan.crop.key}")
     steps = {step.op.name: step for step in plan.tree}
     colors = [steps[name] for name in ("brightness", "contrast", "saturation") if name in steps]
+    strength = max((abs(step.params["factor_range"][1] - 1) for step in colors), default=None)
     loader = create_loader(
-        TimmImages(setup.paths()),
-        plan.size,
-        setup.batch_size,
-        is_training=True,
-        scale=plan.crop.params["area_range"],
-        ratio=plan.crop.params["aspect_range"],
-        hflip=steps["flip"].p if "flip" in steps else 0.0,
-        color_jitter=max((abs(step.params["factor_range"][1] - 1) for step in colors), default=None),
-        color_jitter_prob=max((step.p for step in colors), default=None),
-        interpolation="bilinear",
-        mean=plan.mean,
-        std=plan.std,
-        num_workers=setup.flags.workers,
-        use_prefetcher=cuda,
-        pin_memory=cuda,
-        device=setup.device,
-    )
+        TimmImages(setup.paths()), plan.size, setup.batch_size, is_training=True, interpolation="bilinear",
+        scale=plan.crop.params["area_range"], ratio=plan.crop.params["aspect_range"], mean=plan.mean, std=plan.std,
+        hflip=steps["flip"].p if "flip" in steps else 0.0, color_jitter=strength,
+        color_jitter_prob=max((step.p for step in colors), default=None), num_workers=setup.flags.workers,
+        use_prefetcher=cuda, pin_memory=cuda, device=setup.device,
+    )  # fmt: skip
     (loader.loader if cuda else loader).multiprocessing_context = get_context("forkserver")  # DALI survives no fork
     while True:
         for images, _ in loader:
@@ -148,7 +138,7 @@ class Training:
     def __init__(self, name: str, device: torch.device) -> None:
         self.device, self.model = device, None
         if name != "none":
-            self.model = timm.create_model(name, num_classes=CLASSES).to(device, memory_format=torch.channels_last)
+            self.model = timm.create_model(name, num_classes=10).to(device, memory_format=torch.channels_last)
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
 
     def fed(self, batches: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -163,60 +153,42 @@ class Training:
             yield images
 
 
-class Usage:
-    """The GPU memory and the energy that rows take."""
+def gpu_mebibytes() -> float:
+    if not torch.cuda.is_available():
+        return 0.0
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 2**20
 
-    def __init__(self, device: torch.device) -> None:
-        self.mebibytes: dict[str, float] = {}
-        self.millijoules: dict[str, list[float]] = {}  # per image
-        self._cuda, self._handle = device.type == "cuda", None
-        if self._cuda:
-            try:
-                import pynvml
-            except ImportError:
-                return
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
 
-    def measured(self, row: Row) -> Row:
-        """Return a row that is measured here, too."""
-        return replace(row, start=lambda: self._start(row))
+def gpu_millijoules() -> float:
+    """Return the energy that the GPU has used, 0 without one or without `nvidia-ml-py`."""
+    if not torch.cuda.is_available() or pynvml is None:
+        return 0.0
+    torch.cuda.synchronize()
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
+    return pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
 
-    def _start(self, row: Row) -> Run:
-        before = self._memory()
+
+def with_usage(row: Row, memory: dict[str, float], energy: dict[str, list[float]]) -> Row:
+    """Return a row that notes the GPU memory that it takes, and the energy for each image."""
+
+    def start() -> Run:
+        before = gpu_mebibytes()
         run = row.start()
         run(2 * row.ahead)
-        self.mebibytes[row.name] = self._memory() - before
-        energy = self.millijoules[row.name] = []
+        memory[row.name], energy[row.name] = gpu_mebibytes() - before, []
 
         def timed(batches: int) -> int:
-            begun = self._energy()
+            begun = gpu_millijoules()
             images = run(batches)
             if batches > row.ahead:  # others were ready
-                energy.append((self._energy() - begun) / images)
+                energy[row.name].append((gpu_millijoules() - begun) / images)
             return images
 
         return timed
 
-    def _memory(self) -> float:
-        if not self._cuda:
-            return 0.0
-        free, total = torch.cuda.mem_get_info()
-        return (total - free) / 2**20
-
-    def _energy(self) -> float:
-        if self._handle is None:
-            return 0.0
-        torch.cuda.synchronize()
-        return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
-
-    def line(self, result: Result) -> str:
-        """Return what a row takes."""
-        name = result.row.name
-        cpu = median(1000 * timing.cpu_seconds / timing.images for timing in result.timings)
-        energy = f"{median(self.millijoules[name] or [0]):.1f} mJ an image of the GPU"
-        return f"{name}: {cpu:.2f} CPU ms an image, {energy}, {self.mebibytes[name]:,.0f} MiB of its memory\n"
+    return replace(row, start=start)
 
 
 def main() -> None:
@@ -224,28 +196,22 @@ def main() -> None:
     parser.add_argument("--model", default="resnet18", help="a timm model, or none (default: resnet18)")
     flags, overrides = parser.split(sys.argv[1:])
     setup = make_setup(flags, overrides)
-    training, usage = Training(flags.model, setup.device), Usage(setup.device)
-    rows = []
+    training = Training(flags.model, setup.device)
+    rows, memory, energy = [], {}, {}
     for name, (title, feed) in feeds(setup).items():
-        if name == "fixed" and flags.model == "none":
-            continue  # no work at all
-        ahead, stride = AHEAD, 1
-        if name in ("timm", "torchvision", "pil"):
-            ahead, stride = 2 * flags.workers + 1, flags.workers
-        row = Row(
-            name,
-            title,
-            lambda feed=feed: consumer(training.fed(feed())),
-            is_bound=name == "fixed",
-            ours=name in ("fused", "cached"),
-            ahead=ahead,
-            stride=stride,
-        )
-        rows.append(usage.measured(row))
-    baselines = ["fused"] if flags.model == "none" else ["fixed"]
-    for result in measure(setup, f"{flags.model} fed with {' '.join(overrides)}", rows, baselines):
+        workers = flags.workers if name in ("timm", "torchvision", "pil") else 0
+        row = Row(name, title, lambda feed=feed: consumer(training.fed(feed())), is_bound=name == "fixed",
+                  ours=name in ("fused", "cached"), ahead=2 * workers + 1 if workers else AHEAD,
+                  stride=max(workers, 1))  # fmt: skip
+        if name != "fixed" or flags.model != "none":  # a fixed batch without a model is no work at all
+            rows.append(with_usage(row, memory, energy))
+    subject = f"{flags.model} fed with {' '.join(overrides)}"
+    for result in measure(setup, subject, rows, ["fused"] if flags.model == "none" else ["fixed"]):
         if result.timings:
-            sys.stdout.write(usage.line(result))
+            name = result.row.name
+            cpu = median(1000 * timing.cpu_seconds / timing.images for timing in result.timings)
+            joules = f"{median(energy[name] or [0]):.1f} GPU mJ an image"
+            sys.stdout.write(f"{name}: {cpu:.2f} CPU ms an image, {joules}, {memory[name]:,.0f} GPU MiB\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ which must be of one size.
 """
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -110,13 +111,9 @@ def main() -> None:
     def batches(data: str, write: Callable[[], dict[str, Any]]) -> Iterator[Batch]:
         options = {"batch_size": setup.batch_size, "device": setup.device, "threads": flags.threads}
         loader = augment.make_loader(recipe, data=data, drop_last=True, **options, **write())
-        try:
-            for _ in loader:  # reads every file once
-                pass
-            while True:
-                yield from loader
-        finally:
-            loader.close()
+        deque(loader, maxlen=0)  # reads every file once
+        while True:
+            yield from loader
 
     def written(folder: Path, data: str) -> dict[str, Any]:
         if data in CONVERTED:
