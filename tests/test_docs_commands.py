@@ -82,7 +82,7 @@ def tool_lines() -> list[tuple[str, ...]]:
     first: dict[tuple[str, ...], tuple[str, ...]] = {}
     for command in commands():
         if command[1] in find_tools(command[0]):
-            first.setdefault((*command[:2], "--sources" * ("--sources" in command)), command)
+            first.setdefault(command[:2], command)
     return list(first.values())
 
 
@@ -111,10 +111,7 @@ def test_the_first_line_of_each_tool_runs(
     run = shutil.copytree(run_folder, tmp_path / "run")
     shutil.copytree(photos_folder / "val" / "cat", tmp_path / "photos")
     package, tool, *arguments = command
-    if "--sources" in arguments:
-        arguments += [*BRIEF, *SMALL, "--rows", "filelist"]
-    else:
-        arguments += SHORTENED.get((package, tool), [])
+    arguments += SHORTENED.get((package, tool), [])
     known = {"DIR": str(photos_folder), "RUN_FOLDER": str(run), "OUT": str(tmp_path / "out")}
     arguments = [re.sub(r"\b(DIR|RUN_FOLDER|OUT)\b", lambda m: known[m.group()], token) for token in arguments]
     arguments = [str(run) if token.split("/")[0] == "outputs" else token for token in arguments]

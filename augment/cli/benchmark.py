@@ -1,126 +1,119 @@
-"""The report of a benchmark: a table, a JSON file and a bar chart."""
+"""Run a benchmark: measure its rows, print a table, and write a JSON file and a bar chart."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import platform
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import torch
+from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from augment.cli.parser import table_console, writing
-from augment.drawing.bars import draw_bars
-from augment.drawing.style import save_figure
-from augment.drawing.text import DPI
-from augment.support.files import write_json
-from augment.support.timing import Result, contention_warning
+from augment.drawing.style import BLUE, GRAY, INK, TITLE, frame, save_figure
+from augment.drawing.text import DPI, font, wrap
+from augment.support.files import installed_version, write_json
+from augment.support.measurement import Result, Row, take_turns
+from augment.support.memory import keep_freed_memory
+from augment.support.text import amount
+from augment.support.timing import cores
+
+_PACKAGES = ("torch", "nvidia-dali-cuda120", "torchvision", "timm")
+
+_PALE = "0.82"
+_TEXT, _SMALL = 10, 9  # points
+_WIDTH, _MARGIN = 9, 0.05  # inches
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a report.
+def compare(
+    subject: str,
+    rows: Sequence[Row],
+    flags: Namespace,
+    *,
+    device: torch.device,
+    baselines: Sequence[str],
+    settings: Mapping[str, Any],
+) -> list[Result]:
+    """Measure rows in turns, print a table, and write it as JSON and as a chart.
 
-    Attributes:
-        key: its name in the JSON file.
-        value: returns the value of a measured row, None if it has none. A column without any value is not shown.
-        head: its heading in the table; without one it is in the JSON file only.
-        form: how values are formatted.
+    Args:
+        subject: what is measured, for the title.
+        rows: the rows, in the order of the table.
+        flags: those of `add_measuring_flags`.
+        device: where the rows run.
+        baselines: names of the rows that all are compared with; the chart shows the ratio to the first one.
+        settings: further plain values for the JSON file.
+
+    Raises:
+        UserError: the files cannot be written.
     """
-
-    key: str
-    value: Callable[[Result], float | None]
-    head: str = ""
-    form: str = ".2f"
-
-
-@dataclass(frozen=True)
-class BenchReport:
-    """The results of a benchmark.
-
-    Attributes:
-        headline: what was measured, on what and how, in one line.
-        results: results of all rows, in the order of the table.
-        settings: settings, hardware and verdicts as plain values, for the JSON file.
-        columns: the columns after the speed.
-        notes: keys of columns; the first that has a value is written next to a bar.
-        beyond: names of the rows that may be too fast for the scale of the chart.
-        lines: what to print below the table.
-        name: name of the files that are written.
-    """
-
-    headline: str
-    results: tuple[Result, ...]
-    settings: Mapping[str, Any]
-    columns: tuple[Column, ...]
-    notes: tuple[str, ...]
-    beyond: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
-    name: str = "bench"
-
-    def plain(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
-        return {**self.settings, "rows": [self._plain(result) for result in self.results]}
-
-    def _plain(self, result: Result) -> dict[str, Any]:
-        row: dict[str, Any] = {"name": result.name, "title": result.title, "left_out": result.left_out or None}
+    if device.type == "cpu":
+        keep_freed_memory()  # as in training
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else amount(cores(), "CPU core")
+    headline = f"{subject} on {where}, {amount(flags.rounds, 'round')} of {flags.seconds:g} s a row"
+    results = take_turns(rows, flags.rounds, flags.seconds)
+    references = [result for result in results if result.row.name in baselines and result.timings]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=headline, title_justify="left")
+    # On narrow terminals titles are folded, never numbers cut.
+    table.add_column("", overflow="fold", min_width=8)
+    for head in ("img/s", "min..max", *(f"of {one.row.name}" for one in references), "cores"):
+        table.add_column(head, justify="right", no_wrap=True)
+    plain: list[dict[str, Any]] = []
+    for result in results:
+        row, low, high = result.row, min(result.speeds, default=0), max(result.speeds, default=0)
+        plain.append({"name": row.name, "title": row.title, "left_out": result.left_out or None})
         if result.timings:
-            speeds = result.speeds
-            row |= {"images_per_second": median(speeds), "lowest": min(speeds), "highest": max(speeds)}
-            row |= {column.key: column.value(result) for column in self.columns}
-        return row | {"rounds": [vars(timing) for timing in result.timings]}
+            ratios = {one.row.name: result.ratio(one) for one in references}
+            plain[-1] |= {"images_per_second": result.speed, "lowest": low, "highest": high, "cpu_cores": result.cores}
+            plain[-1] |= {f"of_{name}": ratio for name, ratio in ratios.items()}
+            shown = [f"{ratio:.3g}" for ratio in ratios.values()]
+            speeds = (f"{result.speed:,.0f}", f"{low:,.0f}..{high:,.0f}")
+            table.add_row(row.title, *speeds, *shown, f"{result.cores:.1f}", style="bold" * row.ours)
+        plain[-1]["rounds"] = [vars(timing) for timing in result.timings]
+    console = table_console()
+    console.print(table)
+    versions = {"python": platform.python_version(), **{name: installed_version(name) for name in _PACKAGES}}
+    whole = {"headline": headline, **settings, "cores": cores(), "versions": versions, "rows": plain}
+    folder = flags.out or Path(f"outputs/bench-{datetime.now():%Y-%m-%d-%H-%M-%S}")
+    with writing(f"--out {folder}"):  # the table is printed in any case
+        write_json(folder / "bench.json", whole)
+        save_figure(draw_bars(headline, results, references[:1]), folder / "bench.png", DPI)
+    left_out = [f"left out: {result.row.title} ({result.left_out})" for result in results if result.left_out]
+    for line in (*left_out, f"{folder}/bench.json, bench.png"):
+        console.print(line, highlight=False, soft_wrap=True)
+    return results
 
-    def table(self) -> Table:
-        """Return the table for the terminal."""
-        rows = {result.name: self._plain(result) for result in self.results if result.timings}
-        shown = [c for c in self.columns if c.head and any(row[c.key] is not None for row in rows.values())]
-        bounds = [result for result in self.results if result.is_bound and result.timings]
-        left_out = "\n".join(f"left out: {r.title} ({r.left_out})" for r in self.results if r.left_out)
-        table = Table(
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-            title=self.headline,
-            title_justify="left",
-            caption=left_out or None,
-            caption_justify="left",
-        )
-        # On narrow terminals titles are folded, never numbers cut.
-        table.add_column("", overflow="fold", min_width=8)
-        for head in ("img/s", "min..max", *(column.head for column in shown)):
-            table.add_column(head, justify="right", no_wrap=True)
-        for result in self.results:
-            if row := rows.get(result.name):
-                cells = ["" if row[c.key] is None else f"{row[c.key]:{c.form}}" for c in shown]
-                speed = (f"{row['images_per_second']:,.0f}", f"{row['lowest']:,.0f}..{row['highest']:,.0f}")
-                style = "bold" if result.ours else None
-                table.add_row(result.title, *speed, *cells, style=style, end_section=result in bounds[-1:])
-        return table
 
-    def _note(self, result: Result) -> str:
-        if result.name not in self.beyond:
-            for column in self.columns:
-                if column.key in self.notes and (value := column.value(result)) not in (None, 1):
-                    return f"{value:{column.form}} {' '.join(column.head.split())}"
-        return ""
+def draw_bars(headline: str, results: Sequence[Result], references: Sequence[Result]) -> Figure:
+    """Draw the speed of each row as a bar, with ratios and a whisker from the slowest to the fastest round.
 
-    def write(self, folder: Path) -> None:
-        """Write the JSON file and the chart, bars with a whisker from the slowest to the fastest round."""
-        write_json(folder / f"{self.name}.json", self.plain())
-        save_figure(draw_bars(self.results, self.headline, self._note, self.beyond), folder / f"{self.name}.png", DPI)
-
-    def finish(self, folder: Path | None) -> None:
-        """Print the table, and write the files, to a new folder in outputs if none is given.
-
-        Raises:
-            UserError: the files cannot be written.
-        """
-        folder = folder or Path("outputs") / f"bench-{datetime.now():%Y-%m-%d-%H-%M-%S}"
-        console = table_console()
-        console.print(self.table())
-        if warning := contention_warning(self.results):
-            console.print(warning, style="red", highlight=False, soft_wrap=True)
-        with writing(f"--out {folder}"):  # the table is printed in any case
-            self.write(folder)
-        for line in (*self.lines, f"{folder}/{self.name}.json, {self.name}.png"):
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+    The bar of an upper bound is cut off where it is much faster than all other rows.
+    """
+    rows = [result for result in results if result.timings]
+    figure = Figure(figsize=(_WIDTH, 1.35 + 0.42 * max(len(rows), 1)), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    others = [result for result in rows if not result.row.is_bound] or rows
+    limit = 1.3 * max((max(result.speeds) for result in others), default=1.0)
+    for index, result in enumerate(rows):
+        low, high = min(result.speeds), max(result.speeds)
+        color = BLUE if result.row.ours else _PALE if result.row.is_bound else GRAY
+        axes.barh(index, min(result.speed, limit), height=0.62, color=color)
+        ratios = [f"{result.ratio(one):.3g} of {one.row.name}" for one in references]
+        text = "   ".join([f"{result.speed:,.0f}", *ratios])
+        if high > limit:
+            axes.text(limit * 0.99, index, f"{text}  →", ha="right", va="center", fontsize=_SMALL, color=INK)
+        else:
+            axes.plot([low, high], [index, index], color=INK, linewidth=1, marker="|", markersize=5)
+            axes.text(high + 0.012 * limit, index, text, va="center", fontsize=_SMALL, color=INK)
+    # Above the names of the rows, too, as titles are long.
+    title = "\n".join(wrap(headline.split(", "), (_WIDTH - 2 * _MARGIN) * DPI, TITLE))
+    figure.suptitle(title, x=_MARGIN / _WIDTH, ha="left", color=INK, fontproperties=font(TITLE), parse_math=False)
+    frame(axes, "", "images per second: median, slowest and fastest round", _TEXT, grid="x")
+    axes.set_yticks(range(len(rows)), [result.row.title for result in rows])
+    axes.invert_yaxis()
+    axes.set_xlim(0, limit)
+    axes.xaxis.set_major_formatter(lambda speed, _: f"{speed:,.0f}")
+    return figure

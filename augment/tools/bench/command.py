@@ -1,55 +1,89 @@
-"""Measure how fast a recipe runs, compared with upper bounds and with other loaders.
+"""Measure how fast a recipe runs, compared with upper bounds and with other libraries.
 
 Rows are interleaved: each round runs every row for a few seconds, so that a temporary slowdown of the machine affects
 all of them. Rows that are not being timed are idle: batches that threads or workers have prefetched are consumed before
 the clock starts, and work that is still running when it stops is waited for.
-
-With --sources, the same images are written in the format of every source, including folders, to a temporary folder (in
-$TMPDIR, or /tmp), and read once before the measurement, so that the disk does not matter.
 """
 
+import re
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
-from augment.cli.parser import readable_errors
-from augment.tools.bench.options import BenchOptions, parse_options
+from augment.cli.compose import compose_recipe
+from augment.cli.parser import Parser, add_measuring_flags, flags_in, readable_errors, whole_number
+from augment.support.errors import UserError, suggest
+from augment.support.timing import cores
 
-if TYPE_CHECKING:
-    from augment.cli.benchmark import BenchReport
+_EXAMPLES = """\
+  python -m augment bench +aug=imagenette                                 on the built-in sample
+  python -m augment bench +aug=imagenette data=folder data.root=DIR       on the train images of DIR
+  python -m augment bench +aug=imagenette aug.size=224 --photos DIR       on all images in DIR, at 224 px
+  python -m augment bench +aug=imagenette --rows decode,fused             two rows only
+  python -m augment bench +aug=imagenette --also rand_augment --ops all   other recipes and single ops, too
+  python -m augment bench +aug=imagenette --transform                     on a decoded batch in memory
+"""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        options = parse_options(arguments, __doc__)
+        flags, overrides = _parser().split(arguments)
+        if flags.transform and (unused := sorted({"--also", "--ops", "--workers"} & flags_in(arguments))):
+            raise UserError(f"{unused[0]}: not used with --transform. Allowed: one of the two.")
+        recipe = compose_recipe(overrides)
+        source = recipe.source()
+        # The settings of the recipe apply to the others, too; its steps do not.
+        shared = [token for token in overrides if not re.match(r"[+~]*aug(\.(train|val)(\.|=|$)|=|$)", token)]
+        try:
+            also = {name: compose_recipe([f"+aug={name}", *shared]).aug for name in flags.also}
+        except UserError as error:
+            raise UserError(f"--also: {error}") from error
         # PyTorch and DALI take seconds to import.
-        from augment.tools.bench.sources import compare_sources
+        from augment.cli.benchmark import compare
+        from augment.data.sources import load_dataset
+        from augment.tools.bench.rows import Setup, file_rows, memory_rows, op_rows, recipe_row
 
-        report = compare_sources(options) if options.flags.sources else _compare_rows(options)
-        report.finish(options.flags.out)
+        setup = Setup(recipe.aug, flags, lambda: load_dataset(source).train.files)
+        known = memory_rows(setup) if flags.transform else file_rows(setup)
+        names = [row.name for row in known]
+        if unknown := [name for name in flags.rows if name not in names]:
+            raise UserError(f"--rows: unknown row '{unknown[0]}'.{suggest(unknown[0], names)}")
+        rows = [row for row in known if not flags.rows or row.name in flags.rows]
+        rows += [recipe_row(setup, name, f"{name}, fused", aug) for name, aug in also.items()]
+        rows += op_rows(setup, flags.ops)
+        names = [token.split("=", 1)[1] for token in overrides if token.lstrip("+").startswith("aug=")]
+        compare(
+            f"{(names or ['no recipe'])[-1]} at {setup.aug.size} px, {setup}",
+            rows,
+            flags,
+            device=setup.device,
+            baselines=["transform"] if flags.transform else ["decode", "crop"],
+            settings={"recipe": str(setup.plan), "threads": flags.threads, "workers": flags.workers},
+        )
     return 0
 
 
-def _compare_rows(options: BenchOptions) -> "BenchReport":
-    """Measure the rows that the flags select."""
-    from augment.tools.bench.contenders import CONTENDERS, find_contenders, op_contenders, recipe_stream
-    from augment.tools.bench.in_memory import TRANSFORM_CONTENDERS
-    from augment.tools.bench.measure import make_report, measure, settings_of
-    from augment.tools.bench.peers import peers
-    from augment.tools.bench.setup import Contender, Setup
+def _parser() -> Parser:
+    parser = Parser("augment bench", __doc__ or "", _EXAMPLES)
+    add_measuring_flags(parser)
+    for flag, default, text in (
+        ("--batch-size", 256, "images per batch (default: 256)"),
+        ("--threads", min(16, cores()), "CPU threads of a DALI pipeline (default: one per core, at most 16)"),
+        ("--workers", cores(), "worker processes of a DataLoader (default: one per core)"),
+    ):
+        parser.add_argument(flag, type=whole_number(1), default=default, metavar="N", help=text)
+    for flag, metavar, text in (
+        ("--rows", "NAME,NAME", "measure only these rows"),
+        ("--also", "NAME,NAME", "add rows for other recipes of conf/aug, fused"),
+        ("--ops", "NAME,NAME|all", "add rows for single ops, applied to every image after the recipe's crop"),
+    ):
+        parser.add_argument(flag, type=_names, default=(), metavar=metavar, help=text)
+    transform = "compare augment.Transform with torchvision on a decoded batch instead"
+    parser.add_argument("--transform", action="store_true", help=transform)
+    photos = "use the images in this folder, at any depth, instead of data"
+    parser.add_argument("--photos", type=Path, metavar="DIR", help=photos)
+    return parser
 
-    flags = options.flags
-    known = peers(flags.model) if flags.peers else TRANSFORM_CONTENDERS if flags.transform else CONTENDERS
-    also = [Contender(name, f"{name}, fused", partial(recipe_stream, aug=aug)) for name, aug in options.also]
-    contenders = [*find_contenders(flags.rows, known), *also, *op_contenders(flags.ops)]
-    setup = Setup.of(options.aug, options.images(), flags)
-    results = measure(contenders, setup, flags)
-    settings = {"recipe_name": options.recipe_name, **settings_of(setup, flags)}
-    further: dict[str, Any] = {"baselines": ("transform",), "beyond": ()} if flags.transform else {}
-    if flags.peers:
-        settings["model"] = flags.model
-        further = {"baselines": ("fused",) if flags.model == "none" else ("fixed", "fused"), "beyond": ()}
-    trains = flags.peers and flags.model != "none"
-    subject = f"{flags.model} fed with {options.recipe_name}" if trains else options.recipe_name
-    return make_report(subject, results, settings, **further)
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,112 +1,192 @@
-"""The benchmark: its command line, and all rows on a few images."""
+"""The benchmark of loading: its command line, its rows on a few images, and what other libraries do in them."""
 
 import json
-from dataclasses import replace
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from augment.recipe.op import _OPS, OPS
-from augment.tools.bench.baselines import HAS_TORCHVISION
+from augment.data.dataset import ImageRef, Split
+from augment.data.selection import whole_batches
+from augment.pipeline.loader import Loader
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import Aug, parse_aug
+from augment.support.measurement import LeftOutError
+from augment.tools.bench import dali, torchvision
 from augment.tools.bench.command import main
-from augment.tools.bench.contenders import CONTENDERS, op_contenders
+from augment.tools.bench.rows import Setup, crop_of, file_rows, op_rows
+
+# Of torchvision itself, which recommends another package for decoding since 0.29.
+pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+
+ALL = ["read", "decode", "crop", "fused", "steps", "dali", "cached", "torchvision"]
+BRIEF = ["--batch-size", "4", "--rounds", "2", "--seconds", "0.02", "--threads", "1"]
 
 
-def test_unknown_row_is_an_error_with_a_suggestion(capsys, photos):
-    with pytest.raises(SystemExit, match="2"):
-        main(["+aug=imagenette", "--photos", str(photos[0].parent), "--rows", "decode,fussed"])
-    error = capsys.readouterr().err
-    assert "unknown row 'fussed'" in error
-    assert "Did you mean 'fused'?" in error
+def setup(aug: Aug, files: Sequence[ImageRef]) -> Setup:
+    return Setup(aug, Namespace(batch_size=len(files), threads=1, workers=1, photos=None), lambda: files)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--rows", "decode,fussed"], "unknown row 'fussed'. Did you mean 'fused'?"),
+        (["--transform", "--rows", "fused"], "--rows: unknown row 'fused'"),
         (["--rounds", "0"], "--rounds"),
         (["--seconds", "never"], "--seconds"),
         (["--thread", "2"], "--thread"),
         (["imagenette"], "imagenette"),
         (["--photos", "/nowhere/at/all"], "no such folder"),
-        (["+aug.trian.flip.p=1"], "aug.trian"),
         (["+aug=imagenett"], "imagenett"),
         (["+aug=imagenette", "--also", "rand_augmet"], "--also: aug: unknown name 'rand_augmet'"),
         (["--ops", "rotat"], "Did you mean 'rotate'"),
-        (["--ops", "one_of"], "one_of"),
-        (["--sources"], "--rows: unknown row 'read'"),
-        (["--peers", "--model", "resnet-1"], "no model 'resnet-1'"),
-        (["--model", "resnet18"], "--model: no model is trained. Allowed: with --peers."),
-        (["--ops=flip", "--sources"], "--ops: not used with --sources. Allowed: one of the two."),
-        (["--transform", "--peers"], "--peers: not used with --transform. Allowed: one of the two."),
+        (["--ops", "one_of"], "no op 'one_of' that has an effect"),
         (["--transform", "--workers", "2"], "--workers: not used with --transform."),
     ],
 )
-def test_mistakes_are_named(arguments, message, capsys):
+def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main([*arguments, "--rows", "read"])
+        main(arguments)
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_settling")
 @pytest.mark.long
-def test_every_row_on_a_few_images(photos, tmp_path, capsys):
-    out = tmp_path / "out"
-    arguments = ["+aug=imagenette", "aug.size=32", "--photos", str(photos[0].parent), "--batch-size", "4"]
-    short = ["--rounds", "2", "--seconds", "0.02", "--threads", "1", "--workers", "1", "--out", str(out)]
-    assert main([*arguments, *short, "--also", "trivial_augment", "--ops", "solarize"]) == 0
-    plain = json.loads((out / "bench.json").read_text())
-    assert [row["name"] for row in plain["rows"]] == [
-        *(row.name for row in CONTENDERS),
-        "trivial_augment",
-        "op solarize",
-    ]
-    left_out = {row["name"] for row in plain["rows"] if row["left_out"]}
-    assert left_out <= {"cached"} | (set() if HAS_TORCHVISION else {"torchvision"})
-    for row in plain["rows"]:
-        if row["name"] not in left_out:
-            assert len(row["rounds"]) == 2
-            assert 0 < row["lowest"] <= row["images_per_second"] <= row["highest"]
-            assert row["cpu_cores"] > 0
-            assert row["of_decode"] > 0
-            assert row["of_crop"] > 0
-    assert plain["photos"] == {
-        "count": 6,
-        "mean_bytes": pytest.approx(np.mean([file.stat().st_size for file in photos])),
-        "mean_width": 64,
-        "mean_height": 64,
-    }
-    assert plain["size"] == 32
-    assert plain["versions"]["torch"]
-    assert "fused" in capsys.readouterr().out
-
-
-def test_a_new_op_gets_a_row(monkeypatch):
-    monkeypatch.setitem(_OPS, "mine", replace(OPS["rotate"], name="mine"))
-    names = [row.name for row in op_contenders(["all"])]
-    assert "op mine" in names
-    assert not {"op resize", "op one_of"} & set(names), "crops, and policies without steps, do nothing by themselves"
+def test_every_row_on_a_few_images(
+    photos: tuple[Path, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["+aug=imagenette", "aug.size=32", "--photos", str(photos[0].parent), "--workers", "1", *BRIEF]
+    assert main([*given, "--also", "trivial_augment", "--ops", "solarize", "--out", str(tmp_path)]) == 0
+    rows = {row["name"]: row for row in json.loads((tmp_path / "bench.json").read_text())["rows"]}
+    assert list(rows) == [*ALL, "trivial_augment", "op solarize"]
+    for row in rows.values():
+        assert row["left_out"] == ("no GPU" if row["name"] == "cached" and not torch.cuda.is_available() else None)
+        assert row["left_out"] or (len(row["rounds"]) == 2 and row["of_decode"] > 0 and row["of_crop"] > 0)
+    printed = capsys.readouterr().out
+    assert "imagenette at 32 px" in printed
+    assert "6 images of" in " ".join(printed.split())
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_settling")
-@pytest.mark.filterwarnings("ignore")  # of kornia, where it is installed
-def test_a_batch_in_memory(
-    photos: tuple[Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_batch_in_memory(photos: tuple[Path, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--transform", "+aug=imagenette", "aug.size=16", "--photos", str(photos[0].parent), *BRIEF]
+    assert main([*given, "--out", str(tmp_path)]) == 0
+    rows = {row["name"]: row for row in json.loads((tmp_path / "bench.json").read_text())["rows"]}
+    assert list(rows) == ["transform", "torchvision", "torchvision_each"]
+    assert all(row["of_transform"] > 0 for row in rows.values())
+    assert main([*given, "aug.train.blur={op: gaussian_blur}", "--out", str(tmp_path)]) == 0
+    assert "no torchvision translation of blur" in " ".join(capsys.readouterr().out.split())
+
+
+def test_images_in_larger_files_are_loaded_by_this_project_only(image_files: Split) -> None:
+    class Stored:
+        name = "0.jpg"
+
+        def read(self) -> bytes:
+            return Path(str(image_files.files[0])).read_bytes()
+
+    given = setup(parse_aug({"size": 16, "train": {"flip": {}}}), [Stored(), Stored()])
+    for row in file_rows(given):
+        if row.name in ("crop", "fused", "steps"):
+            assert row.start()(1) == 2
+        elif row.name != "cached":
+            with pytest.raises(LeftOutError, match="not separate files"):
+                row.start()(1)
+
+
+def test_each_op_with_an_effect_of_its_own_gets_a_row() -> None:
+    names = {row.name for row in op_rows(setup(parse_aug({}), ()), ["all"])}
+    assert {"op flip", "op solarize", "op rand_augment", "op mixup"} <= names
+    assert not {"op resize", "op one_of"} & names, "crops, and policies without steps, do nothing by themselves"
+
+
+def test_epochs_are_whole_batches() -> None:
+    files = [Path(str(number)) for number in range(65)]
+    assert len(whole_batches(files, 4)) == 128
+    assert len(whole_batches(files, 2)) == 66
+    assert set(whole_batches(files, 2)) == set(files)
+
+
+def our_pixels(aug: Aug, files: Sequence[Path]) -> Any:
+    """Our own pipeline's images in the order of the files, (N, size, size, 3)."""
+    split = Split(tuple(files), (0,) * len(files))
+    plan, device = build_plan(aug, "train"), torch.device("cpu")
+    (batch,) = Loader(plan, split, batch_size=len(files), seed=0, device=device, raw=True)
+    return batch.images[torch.argsort(batch.indices)].permute(0, 2, 3, 1).numpy().astype(int)
+
+
+# What is beyond the edge differs: black in the others. So the middle is compared, from which nothing was moved out.
+@pytest.mark.parametrize(
+    ("steps", "mean"),
+    [
+        ({"flip": {}}, 0.1),
+        ({"flip": {"direction": "vertical"}}, 0.1),
+        ({"rotate": {"angle_range": [30, 30]}}, 0.6),
+        ({"warp": {"magnitude_range": [0.05, 0.05]}}, 0.5),
+        ({"brightness": {"factor_range": [1.2, 1.2]}}, 0.7),
+        ({"saturation": {"factor_range": [0.5, 0.5]}}, 0.9),
+        # About gray 128, or about the image's mean gray: all pixels of an image are off by the same.
+        ({"contrast": {"factor_range": [0.8, 0.8]}}, 10),
+        ({"hue": {"angle_range": [10, 10]}}, 0.8),
+    ],
+    ids=str,
+)
+def test_other_libraries_do_what_we_do(steps: dict[str, Any], mean: float, photos: tuple[Path, ...]) -> None:
+    aug = parse_aug({"size": 64, "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "train": {"resize": {}, **steps}})
+    given, middle = setup(aug, photos), np.s_[:, 20:44, 20:44]
+    ours, plain = our_pixels(aug, photos)[middle], our_pixels(crop_of(aug), photos)[middle]
+    transform = torchvision.transform(given.plan)
+    others = {"dali": np.asarray(next(dali.op_by_op(given)).as_tensor())}
+    if not {"warp", "hue"} & steps.keys():  # torchvision has no warp, and turns HSV's hue
+        read = torchvision.Images(given.paths(), transform)
+        others["torchvision"] = np.stack([read[index].permute(1, 2, 0).numpy() for index in range(len(photos))])
+    for name, normalized in others.items():
+        theirs = ((normalized * [0.4, 0.5, 0.6] + [0.1, 0.2, 0.3]) * 255)[middle]
+        for image in theirs:  # DALI shuffles: the nearest of ours is the one
+            assert min(np.abs(image - other).mean() for other in ours) <= mean, name
+            assert min(np.abs(image - other).mean() for other in plain) > 2, name
+
+
+def test_steps_are_applied_with_their_probability(photos: tuple[Path, ...]) -> None:
+    aug = parse_aug({"size": 64, "train": {"resize": {}, "flip": {"p": 0.3}, "flip_2": {"op": "flip", "p": 0}}})
+    given, many = setup(aug, photos[:1]), setup(aug, photos[:1] * 200)
+    upright = torchvision.Images(given.paths(), torchvision.transform(build_plan(crop_of(aug), "train")))[0].numpy()
+    read = torchvision.Images(many.paths(), torchvision.transform(given.plan))
+    by_dali = np.asarray(next(dali.op_by_op(many)).as_tensor()).transpose(0, 3, 1, 2)
+    for images in ([read[index].numpy() for index in range(200)], by_dali):
+        kept = [np.abs(image - upright).mean() < 0.01 for image in images]
+        flipped = [np.abs(image - upright[:, :, ::-1]).mean() < 0.01 for image in images]
+        assert 35 <= sum(flipped) <= 85
+        assert sum(kept) == 200 - sum(flipped)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "by_torchvision", "by_dali"),
+    [
+        ({"train": {"erase": {}}}, "no torchvision translation of erase", "no DALI translation of erase"),
+        ({"train": {"rotate": {"angle_range": {"values": [-5, 5]}}}}, "of rotate", "of rotate"),
+        ({"train": {"rand_augment": {}}}, "of rand_augment", "of rand_augment"),
+        ({"train": {"flip": {}}, "views": {"count": 2}}, "several views", "several views"),
+        ({"train": {"resize": {"side": "short"}}}, "of resize", ""),  # DALI runs our crops
+        ({"train": {"contrast": {"pivot": "mean"}}}, "", "fixed pivot"),
+    ],
+    ids=str,
+)
+def test_what_a_library_lacks_is_left_out_with_the_reason(
+    recipe: dict[str, Any], by_torchvision: str, by_dali: str, photos: tuple[Path, ...]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    short = ["--photos", str(photos[0].parent), "--batch-size", "4", "--out", "here"]
-    short += ["--rounds", "1", "--seconds", "0.01", "--threads", "1"]
-    assert main(["--transform", "+aug=imagenette", "aug.size=16", *short]) == 0
-    rows = {row["name"]: row for row in json.loads((tmp_path / "here" / "bench.json").read_text())["rows"]}
-    assert list(rows) == ["transform", "kornia", "torchvision", "torchvision_each"]
-    assert rows["transform"]["images_per_second"] > 0
-    left_out = {name for name, row in rows.items() if row["left_out"]}
-    assert left_out <= {"kornia", "torchvision", "torchvision_each"}
-    for name in rows.keys() - left_out - {"transform"}:
-        assert rows[name]["of_transform"] > 0
-    assert "of transform" in capsys.readouterr().out
-    assert main(["--transform", "+aug=imagenette", "aug.size=16", "aug.train.blur={op: gaussian_blur}", *short]) == 0
-    rows = {row["name"]: row for row in json.loads((tmp_path / "here" / "bench.json").read_text())["rows"]}
-    assert rows["torchvision"]["left_out"] in ("no translation of blur", "torchvision is not installed")
-    assert rows["kornia"]["left_out"] in ("no translation of blur", "kornia is not installed")
+    given = setup(parse_aug({"size": 16, **recipe}), photos)
+    for reason, make in (
+        (by_torchvision, lambda: torchvision.transform(given.plan)),
+        (by_dali, lambda: dali.op_by_op(given)),
+    ):
+        if reason:
+            with pytest.raises(LeftOutError, match=reason):
+                make()
+        else:
+            make()

@@ -8,10 +8,9 @@ from fakes import MemoryLoader
 from augment.pipeline.loader import Loader
 from trainer.loop.protocols import BatchLoader
 from trainer.loop.resizing import StagedLoader
-from trainer.tools.bench.windows import Metered
 
 
-@pytest.mark.parametrize("loader", [Loader, StagedLoader, Metered, MemoryLoader])
+@pytest.mark.parametrize("loader", [Loader, StagedLoader, MemoryLoader])
 def test_a_loader_has_the_methods_of_the_protocol(loader: type) -> None:
     needed = {name: method for name, method in vars(BatchLoader).items() if inspect.isfunction(method)}
     needed = {

@@ -1,30 +1,16 @@
-"""Measure whether training waits for data, and what the loop costs.
+"""Measure whether training waits for data: the loader alone, training on one fixed batch, and on the loader's batches.
 
-Rows are interleaved, as in `augment.tools.bench`: each round runs every row for a few seconds, so that a disturbance of
-the machine slows all of them, and ratios are taken within a round. All rows have the same batches, of one shape: the
-images are repeated to fill whole batches. The learning rate is 0, which keeps the weights and costs the same.
+Each round runs every row for a few seconds, so that a disturbance of the machine slows all of them, and ratios are
+taken within a round. All batches are full. The learning rate is 0, which keeps the weights and costs the same.
 """
 
-from __future__ import annotations
-
-import platform
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, add_measuring_flags, readable_errors
-from augment.support.files import installed_version
-from augment.support.memory import keep_freed_memory
-from augment.support.secrets import as_written, masked
-from trainer.run.config import Config, parse_config
+from trainer.run.config import parse_config
 from trainer.run.jobs import require_ranks
-
-if TYPE_CHECKING:
-    from augment.cli.benchmark import BenchReport
-
-_PACKAGES = ("torch", "nvidia-dali-cuda120", "timm")
 
 _EXAMPLES = """\
   python -m trainer bench +aug=imagenette                          on the built-in sample
@@ -39,54 +25,25 @@ Stages of a fit are ignored: images are of aug.size, batches of fit.batch_size.
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        flags, overrides = _parser().split(arguments)
+        parser = Parser("trainer bench", __doc__ or "", _EXAMPLES)
+        add_measuring_flags(parser)
+        parser.add_argument(
+            "--placements", action="store_true", help="rows for decoding on GPU and CPU, and for the cache"
+        )
+        flags, overrides = parser.split(arguments)
         config = parse_config(compose(overrides))
         require_ranks(config)
-        from trainer.run.build import release_memory, using  # PyTorch takes seconds to import
+        # PyTorch takes seconds to import.
+        from trainer.run.build import release_memory, using
         from trainer.run.check import check_config
+        from trainer.tools.bench.training import measure
 
         check_config(config)
-        # A pass is as long as a window, of images of one size, and nothing is resumed.
-        config = replace(config, fit=replace(config.fit, limit_batches=None, resume=None, epochs=1, stages=()))
+        # A pass is as long as a window, of full batches of images of one size, and nothing is resumed.
+        fit = replace(config.fit, limit_batches=None, resume=None, epochs=1, stages=(), drop_last=True)
         try:
-            with using(config.fit.torch_device()):
-                report = _run(config, flags, overrides)
+            with using(fit.torch_device()):
+                measure(replace(config, fit=fit), flags, overrides)
         finally:
             release_memory()
-        report.finish(flags.out)
     return 0
-
-
-def _run(config: Config, flags: Namespace, overrides: Sequence[str]) -> BenchReport:
-    """Measure training as configured."""
-    from augment.support.timing import hardware, take_turns
-    from trainer.tools.bench.report import make_report
-    from trainer.tools.bench.rows import PLACEMENTS, Rows
-
-    on_gpu = config.fit.torch_device().type == "cuda"
-    if not on_gpu:
-        keep_freed_memory()  # as in training
-    rows = Rows(config)
-    try:
-        results = take_turns(rows.make(placements=flags.placements), flags.rounds, flags.seconds)
-    finally:
-        rows.close()
-    settings = {
-        "overrides": list(map(masked, overrides)),
-        **{section: as_written(config.resolved[section]) for section in ("model", "aug", "fit")},
-        "rounds": flags.rounds,
-        "seconds": flags.seconds,
-        "gpu_memory_mib": rows.memory,
-        # A run on the CPU does not show the machine's GPU.
-        "hardware": hardware() | ({} if on_gpu else {"gpu": None}),
-        "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in _PACKAGES}},
-    }
-    return make_report(results, settings, tuple(PLACEMENTS) if flags.placements else ())
-
-
-def _parser() -> Parser:
-    description = "Measure whether training waits for data: the loader alone, training alone, both, and a bare loop."
-    parser = Parser("trainer bench", description, _EXAMPLES)
-    add_measuring_flags(parser)
-    parser.add_argument("--placements", action="store_true", help="rows for decoding on GPU and CPU, and for the cache")
-    return parser

@@ -1,0 +1,122 @@
+"""The recipe in the style of DALI's documentation: one operator per op, with parameters drawn by DALI.
+
+A step with p < 1 is an `if` on a coin flip, a flip takes the coin as an argument. The border is black, as of DALI's
+rotate and warp_affine.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.pipeline import Pipeline, do_not_convert
+
+from augment.params import Interval
+from augment.pipeline.graph import GraphImage, Node, Placement
+from augment.recipe.steps import Step
+from augment.support.measurement import LeftOutError
+from augment.tools.bench.torchvision import translate
+
+if TYPE_CHECKING:
+    from augment.tools.bench.rows import Setup
+
+Translation = Callable[[Node, Step, int], Node]
+
+
+def batches(setup: "Setup", define: Callable[[], Node], *, conditionals: bool = False) -> Iterator[Any]:
+    """Yield the batches of a pipeline with one output, endlessly; as in the loader, without waiting for the GPU."""
+    cuda = setup.device.type == "cuda"
+    pipeline: Pipeline = pipeline_def(define, enable_conditionals=conditionals)(
+        batch_size=setup.batch_size,
+        num_threads=setup.flags.threads,
+        device_id=0 if cuda else None,
+        exec_dynamic=True,
+        seed=0,
+    )
+    stream = torch.cuda.current_stream() if cuda else None
+    pipeline.build()
+    while True:
+        yield from pipeline.run(stream)
+
+
+def read(setup: "Setup") -> Node:
+    """Read the files."""
+    encoded, _ = fn.readers.file(files=setup.paths(), shuffle_after_epoch=True)
+    return encoded
+
+
+def image(setup: "Setup") -> GraphImage:
+    """Return the image of a file, to be decoded whole or in part."""
+    return GraphImage(read(setup), Placement("gpu" if setup.device.type == "cuda" else "cpu"), seed=0)
+
+
+def op_by_op(setup: "Setup") -> Iterator[Any]:
+    """Yield the batches of the recipe, endlessly: normalized, float HWC.
+
+    Raises:
+        LeftOutError: a step has no translation.
+    """
+    plan = setup.plan
+    if any(step.params.get("pivot") == "mean" for step in plan.tree):
+        raise LeftOutError("DALI's contrast has a fixed pivot")
+    steps = translate(plan, _TRANSLATIONS, "DALI")
+    mean, std = ([255 * value for value in values] for values in (plan.mean, plan.std))
+
+    @do_not_convert  # type: ignore[untyped-decorator]
+    def crop() -> Node:
+        return plan.crop.op.function(image(setup), plan.size, **plan.crop.op.values(plan.crop.params, {}))
+
+    def define() -> Node:
+        images = crop()
+        for step, translation in steps:
+            if step.op.name == "flip" or step.p == 1:
+                images = translation(images, step, plan.size)
+            else:
+                apply = fn.random.coin_flip(probability=step.p, dtype=types.BOOL)
+                if apply:
+                    images = translation(images, step, plan.size)
+        return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="HWC", mean=mean, std=std)
+
+    return batches(setup, define, conditionals=True)
+
+
+def _uniform(interval: Interval) -> Node:
+    if interval[0] == interval[1]:  # DALI refuses an empty interval
+        return types.Constant(np.float32(interval[0]), device="cpu")
+    return fn.random.uniform(range=list(interval))
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _flip(images: Node, step: Step, size: int) -> Node:
+    return fn.flip(images, **{"horizontal": 0, step.params["direction"]: fn.random.coin_flip(probability=step.p)})
+
+
+@do_not_convert  # type: ignore[untyped-decorator]
+def _warp(images: Node, step: Step, size: int) -> Node:
+    u, v = (_uniform(step.params["magnitude_range"]) for _ in range(2))
+    row, zero = (2, 2, -size), (0, 0, 0)
+    of_u, of_v = (types.Constant(np.array(rows, np.float32)) for rows in ((row, zero), (zero, row)))
+    matrix = u * of_u + v * of_v + types.Constant(np.eye(2, 3, dtype=np.float32))
+    return fn.warp_affine(images, matrix=matrix, fill_value=0)
+
+
+def _with_one(operator: Callable[..., Node], argument: str, interval: str) -> Translation:
+    """Return the translation of an op by an operator with one drawn argument."""
+
+    def translation(images: Node, step: Step, size: int) -> Node:
+        return operator(images, **{argument: _uniform(step.params[interval])})
+
+    return cast(Translation, do_not_convert(translation))
+
+
+_TRANSLATIONS: dict[str, Translation] = {
+    "flip": _flip,
+    "rotate": _with_one(partial(fn.rotate, keep_size=True, fill_value=0), "angle", "angle_range"),
+    "warp": _warp,
+    "brightness": _with_one(fn.brightness, "brightness", "factor_range"),
+    "contrast": _with_one(fn.contrast, "contrast", "factor_range"),
+    "saturation": _with_one(fn.saturation, "saturation", "factor_range"),
+    "hue": _with_one(fn.hue, "hue", "angle_range"),
+}

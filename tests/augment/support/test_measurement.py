@@ -1,0 +1,82 @@
+"""Benchmarks: what is timed, in turns, and how rows are compared."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import count
+from multiprocessing import get_context
+from time import process_time, sleep
+
+import pytest
+
+from augment.support.measurement import LeftOutError, Result, Row, Timing, consumer, take_turns
+from augment.support.timing import own_seconds
+
+pytestmark = pytest.mark.usefixtures("no_settling")
+
+
+def result(name: str, *speeds: float) -> Result:
+    return Result(Row(name, name, lambda: len), [Timing(round(2 * speed), 1, 2.0, 3.0) for speed in speeds])
+
+
+def test_ratios_are_medians_over_rounds() -> None:
+    slow, fast = result("slow", 100, 50, 30), result("fast", 200, 200, 300)
+    assert slow.ratio(fast) == 0.25  # of 0.5, 0.25 and 0.1
+    assert (slow.speed, slow.cores) == (50, 1.5)
+    # The machine was slow in the second round: both rows say so, and it cancels out.
+    assert result("a", 100, 10, 90).ratio(result("b", 200, 20, 180)) == 0.5
+
+
+def test_rows_take_turns_and_what_is_ready_is_not_timed() -> None:
+    ran: list[tuple[str, int]] = []
+
+    def recorded(name: str) -> Callable[[int], int]:
+        def run(batches: int) -> int:
+            ran.append((name, batches))
+            return 10 * batches
+
+        return run
+
+    rows = [Row("a", "A", lambda: recorded("a"), ahead=7, stride=3), Row("b", "B", lambda: recorded("b"), ahead=2)]
+    first, second = take_turns(rows, rounds=2, seconds=1e-9)
+    assert [name for name, _ in ran[-8:]] == ["a", "a", "b", "b"] * 2
+    assert [batches for name, batches in ran[-8:] if name == "a"][::2] == [7, 7]
+    assert len(first.timings) == len(second.timings) == 2
+    for timing in first.timings:
+        assert timing.images == 10 * timing.batches
+        assert timing.batches % 3 == 0
+
+
+def test_a_window_takes_about_as_long_as_asked_for() -> None:
+    def run(batches: int) -> int:
+        for _ in range(batches):
+            sleep(0.002)
+        return batches
+
+    (measured,) = take_turns([Row("a", "A", lambda: run)], rounds=1, seconds=0.2)
+    assert 0.1 < measured.timings[0].seconds < 0.5
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_row_that_cannot_run_is_left_out_with_the_reason(late: bool) -> None:
+    def batches() -> Iterator[str]:
+        raise LeftOutError("no GPU")
+        yield "never"
+
+    def start() -> Callable[[int], int]:
+        return consumer(batches() if late else iter(next(batches())))
+
+    endless = consumer("x" * 5 for _ in count())
+    left_out, other = take_turns([Row("a", "A", start), Row("b", "B", lambda: endless)], rounds=1, seconds=1e-9)
+    assert (left_out.left_out, left_out.timings) == ("no GPU", [])
+    assert other.timings[0].images == 5 * other.timings[0].batches
+
+
+def test_cpu_time_of_workers_counts() -> None:
+    before = own_seconds() - process_time()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pool.submit(pow, 3, 1_500_000).result()
+        least = pool.submit(process_time).result()
+        counted = own_seconds() - process_time() - before
+        most = pool.submit(process_time).result()
+    assert least > 0.1
+    assert least - 0.05 < counted < most + 0.05  # /proc counts in ticks

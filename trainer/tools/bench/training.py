@@ -1,0 +1,133 @@
+"""Compare training on the loader's batches with training on one fixed batch."""
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice, repeat
+from typing import Any, cast
+
+from augment.cli.benchmark import compare
+from augment.pipeline.batch import Batch
+from augment.pipeline.loader import Loader
+from augment.support.console import text_console
+from augment.support.measurement import LeftOutError, Result, Row, Run, consumer
+from augment.support.secrets import as_written, masked
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.scheduler import ParamScheduler
+from trainer.loop.callback import Callback, CancelValidate
+from trainer.loop.learner import Learner
+from trainer.loop.resizing import StagedLoader
+from trainer.optim.schedule import constant
+from trainer.run.build import make_learner, make_loaders, make_train_loader
+from trainer.run.config import Config
+
+# Share of the speed that feeding may cost; beyond it, training is bound by the input.
+_CHEAP = 0.05
+
+_PLACEMENTS = ("aug.decode=mixed", "aug.decode=cpu", "aug.cache=gpu")  # to be compared
+
+
+class _OnlyTraining(Callback):
+    def before_validate(self, learner: Learner) -> None:
+        raise CancelValidate
+
+
+class _Pass:
+    """What a fit of one pass, which is neither saved nor resumed, asks of a loader."""
+
+    def __init__(self, batches: Iterator[Batch], count: int) -> None:
+        self._batches, self._count = batches, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Batch]:
+        return islice(self._batches, self._count)
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the same number for every epoch."""
+        return self._count
+
+    def images_in(self, epoch: int, first: int, batches: int) -> int:
+        """Return the number of batches, which are all alike."""
+        return batches
+
+
+def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
+    """Measure training in turns, print a table and what limits the speed, and write the files.
+
+    Args:
+        config: the configuration of a fit of one epoch of full batches.
+        flags: the values of the command's flags.
+        overrides: the overrides of the command, for the JSON file.
+    """
+    settings = {section: as_written(config.resolved[section]) for section in ("model", "aug", "fit")}
+    name = settings["model"].get("name", settings["model"]["kind"])
+    results = compare(
+        f"{name}, {config.aug.size} px, batch {config.fit.batch_size}, {config.fit.precision}",
+        make_rows(config, placements=flags.placements),
+        flags,
+        device=config.fit.torch_device(),
+        baselines=["fixed"],
+        settings={"overrides": list(map(masked, overrides)), **settings},
+    )
+    text_console().print(verdict(config, *results[:3]))
+
+
+def make_rows(config: Config, *, placements: bool) -> list[Row]:
+    """Return the rows, which share a learner."""
+    loaders = make_loaders(config)
+    callbacks = (Recorder(), ParamScheduler({"lr": constant(0.0)}), _OnlyTraining())
+    learner = make_learner(config, loaders, callbacks=callbacks)
+    stream = endless(loaders.train)
+    fixed = next(stream)  # stays on the device
+
+    def train(batches: Iterator[Batch], count: int) -> int:
+        learner.train_loader = cast(Any, _Pass(batches, count))
+        learner.fit()
+        return count * len(fixed)
+
+    def placed(override: str) -> Run:
+        if config.fit.torch_device().type != "cuda":
+            raise LeftOutError("no GPU")
+        key, value = override.removeprefix("aug.").split("=")
+        options: dict[str, Any] = {"decode": "mixed", "cache": "off", key: value}
+        changed = replace(config, aug=replace(config.aug, **options))
+        return partial(train, endless(make_train_loader(changed, config.dataset.train)))
+
+    ahead = config.aug.prefetch + 1
+    rows = [
+        Row("loader", "loader alone", lambda: consumer(stream), is_bound=True, ahead=ahead),
+        Row("fixed", "training, one fixed batch", lambda: partial(train, repeat(fixed)), is_bound=True),
+        Row("fed", "training, fed", lambda: partial(train, stream), ours=True, ahead=ahead),
+    ]
+    compared = _PLACEMENTS if placements else ()
+    return rows + [Row(name, f"training, {name}", partial(placed, name), ahead=ahead) for name in compared]
+
+
+def endless(loader: Loader | StagedLoader) -> Iterator[Batch]:
+    """Yield the batches of endless passes, once the cache, if there is one, is full."""
+    try:
+        if loader.placement.cache:
+            for _ in loader:
+                pass
+        while True:
+            yield from loader
+    finally:
+        loader.close()
+
+
+def verdict(config: Config, loader: Result, fixed: Result, fed: Result) -> str:
+    """Return what training is bound by, and what to try."""
+    cost, cuda = 1 - fed.ratio(fixed), config.fit.torch_device().type == "cuda"
+    price = f"feeding costs {100 * cost:.1f}%" if cost >= 0.0005 else "feeding costs nothing"
+    if cost <= _CHEAP:
+        return f"Bound by the model: {price}{'; try fit.precision=bf16' * (cuda and config.fit.precision == 'fp32')}."
+    bound = "the input pipeline" if loader.speed < fixed.speed else "loader and model together"
+    hints = ["a lighter recipe (python -m augment bench times its parts)"]
+    if not cuda:
+        hints += ["a smaller aug.size", "a GPU"]
+    elif config.aug.cache == "off":
+        hints = ["aug.cache=gpu", *(["aug.decode=auto"] if config.aug.decode != "auto" else []), *hints]
+    return f"Bound by {bound}: {price}; try {' or '.join(hints)}."
