@@ -63,7 +63,7 @@ def evaluate(
     trained = load_trained(run, overrides, tta=tta, trust=trust, data=folder is None)
     task, names = trained.task, trained.classes
     split = evaluated_split(trained, folder)
-    recorder = Recorder()
+    recorder = Recorder(everything=True)
     trained.run_over(split, recorder, description="evaluating")
     assert recorder.samples is not None
     return replace(task.evaluate(recorder.val, recorder.samples, names), tta=trained.config.fit.tta)
