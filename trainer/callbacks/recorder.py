@@ -151,7 +151,7 @@ class Recorder(Callback):
         meter = self._meter(learner)
         values = self._read(learner, meter)
         if learner.ranks.size > 1:
-            whole = meter.merged(learner.ranks.gather(meter.parts()))
+            whole = meter.merged(learner.ranks.gather)
             values = whole.compute()
             _check_finite(learner, whole, values["loss"])
         seconds = monotonic() - self._start
@@ -171,8 +171,7 @@ class Recorder(Callback):
 
     def after_validate(self, learner: Learner) -> None:
         """Complete the validation pass's part of the row."""
-        alone = learner.ranks.size == 1
-        meter = self._val if alone else self._val.merged(learner.ranks.gather(self._val.parts()))
+        meter = self._val if learner.ranks.size == 1 else self._val.merged(learner.ranks.gather)
         self.val = {f"val_{name}": value for name, value in meter.scores().items()}
         self.samples = meter.kept()
         if self._row:  # in a fit

@@ -72,7 +72,7 @@ class LoopSettings:
         Choice(default="none", options=VIEWS, doc="views of an image whose probabilities validation averages")
     )
     metrics: tuple[str, ...] = setting(
-        Texts(default=(), doc="metrics to measure besides those that always are; they change nothing else")
+        Texts(default=(), doc="metrics to measure besides the usual ones, such as f1; they change nothing else")
     )
     device: str = setting(
         DeviceName(

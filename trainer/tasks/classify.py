@@ -40,8 +40,13 @@ if TYPE_CHECKING:
 # there, and the matrix below, as an image.
 _BESIDE, _PAIRS = 12, 20
 
-# What evaluations name in another way than rows do.
-_NAMES = {"val_balanced_accuracy": "balanced accuracy", "val_calibration_error": "calibration error"}
+# What evaluations report before other metrics, and how they call it; in their JSON both as rows do and in this way.
+_FIRST = {
+    "val_top5": "val_top5",
+    "val_balanced_accuracy": "balanced accuracy",
+    "val_loss": "val_loss",
+    "val_calibration_error": "calibration error",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,21 +117,17 @@ class Classify(Task[ClassSamples]):
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return the predicted class, and the probabilities of it and of the target."""
-        import torch
-
-        predictions = outputs.argmax(dim=1)
-        shares = outputs.softmax(dim=1).gather(1, torch.stack([predictions, targets], dim=1))
-        return {"prediction": predictions, "confidence": shares[:, 0], "target_confidence": shares[:, 1]}
+        shares, predictions = outputs.softmax(dim=1), outputs.argmax(dim=1)
+        confidence, target_confidence = (shares.gather(1, of[:, None])[:, 0] for of in (predictions, targets))
+        return {"prediction": predictions, "confidence": confidence, "target_confidence": target_confidence}
 
     def per_class(self, samples: ClassSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return how many images of each class are right, of how many; recall and precision."""
         counts = samples.confusion(len(names))
-        each = zip(
-            names, *(n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0))), strict=True
-        )
+        right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
         return {
-            name: {"right": r, "of": t, "recall": r / t if t else math.nan, "precision": r / p if p else math.nan}
-            for name, r, t, p in each
+            name: {"right": r, "of": n, "recall": r / n if n else math.nan, "precision": r / p if p else math.nan}
+            for name, r, n, p in zip(names, right, of, predicted, strict=True)
         }
 
     def evaluate(self, values: MetricsRow, samples: ClassSamples, names: Sequence[str]) -> Evaluation:
@@ -134,16 +135,13 @@ class Classify(Task[ClassSamples]):
         scores = super().evaluate(values, samples, names)
         low, high = wilson_interval(*self.right_of(samples))
         interval = f"(95% interval {low:.4f} to {high:.4f}, {amount(scores.images, 'image')})"
-        older = {name.replace(" ", "_"): values[key] for key, name in _NAMES.items() if key in values}
-        first = [
-            key for key in ("val_top5", "val_balanced_accuracy", "val_loss", "val_calibration_error") if key in values
-        ]
-        rest = dict.fromkeys((*first, *values))  # keys, each once
+        rest = [key for key in dict.fromkeys((*_FIRST, *values)) if key in values and key != "val_accuracy"]
+        named = {name.replace(" ", "_"): values[key] for key, name in _FIRST.items() if key in values}
         return replace(
             scores,
-            values=values | older | {"interval": [low, high]},
+            values=values | named | {"interval": [low, high]},
             per_class={name: (found["right"], found["of"]) for name, found in scores.per_class.items()},
-            sentence=f"{listed(values, ['val_accuracy'])} {interval}, {listed(values, rest, _NAMES)}",
+            sentence=f"{listed(values, ['val_accuracy'])} {interval}, {listed(values, rest, _FIRST)}",
         )
 
     def right_of(self, samples: ClassSamples) -> tuple[int, int]:

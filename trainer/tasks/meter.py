@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -60,11 +60,10 @@ class Meter:
         self._means = [metric for metric in metrics if not metric.whole and (keep or len(metric.columns) > 1)]
         self._whole = [metric for metric in metrics if metric.whole and keep]
         self._kept: list[dict[str, Tensor]] | None = [] if keep else None
-        # Each times the samples. In double precision every count is exact.
-        self._names = ("loss", *(metric.name for metric in self._means))
+        # All but the last times the samples. In double precision every count is exact.
+        self._names = ("loss", *(metric.name for metric in self._means), "counted")
         self._sums = torch.zeros(len(self._names), dtype=torch.float64, device=device)
-        self._loss, *self._totals = self._sums.unbind()
-        self._left_out: Tensor | None = None  # number of samples, on the device
+        self._loss, *self._totals, self._counted = self._sums.unbind()
         self.samples = 0
 
     def update(
@@ -85,35 +84,26 @@ class Meter:
             indices: (N,) indices into the split's files.
             valid: () bool, on the device: whether the sums count the batch; None: they do.
         """
-        import torch
-
-        with torch.no_grad():
-            count, before = len(targets), self._sums if valid is None else self._sums.clone()
-            outputs, targets = outputs.float(), self._task.unmixed(targets)
-            self._loss.add_(loss, alpha=count)
-            for metric, total in zip(self._means, self._totals, strict=True):
-                metric.add_to(total, outputs, targets)
-            if self._kept is not None:
-                known = targets.new_full((count,), -1, dtype=torch.int64) if indices is None else indices
-                kept = {"index": known, "target": targets, **self._task.keep(outputs, targets)}
-                kept |= {"output": outputs} if self._whole else {}
-                self._kept.append({name: value.clone() for name, value in kept.items()})
-            self.samples += count
-            if valid is not None:
-                self._sums.copy_(torch.where(valid, self._sums, before))
-                if self._left_out is None:
-                    self._left_out = torch.zeros(1, dtype=torch.float64, device=self._sums.device)
-                self._left_out.add_(~valid, alpha=count)
+        count, before = len(targets), self._sums if valid is None else self._sums.clone()
+        outputs, targets = outputs.detach().float(), self._task.unmixed(targets)
+        self._counted.add_(count)
+        self._loss.add_(loss.detach(), alpha=count)
+        for metric, total in zip(self._means, self._totals, strict=True):
+            metric.add_to(total, outputs, targets)
+        if self._kept is not None:
+            known = targets.new_full((count,), -1).long() if indices is None else indices
+            kept = {"index": known, "target": targets, **self._task.keep(outputs, targets)}
+            kept |= {"output": outputs} if self._whole else {}
+            self._kept.append({name: value.clone() for name, value in kept.items()})
+        self.samples += count
+        if valid is not None:
+            self._sums.copy_(self._sums.where(valid, before))
 
     def compute(self) -> dict[str, float]:
         """Return the means so far, NaN before the first batch: one transfer, which waits."""
-        import torch
-
-        parts = (self._sums,) if self._left_out is None else (self._sums, self._left_out)
-        sums = torch.cat(parts).tolist()
-        samples = self.samples - (0 if self._left_out is None else sums.pop())
-        loss, *more = (value / samples if samples else math.nan for value in sums)
-        return {"loss": loss} | {m.name: m.finish(mean) for m, mean in zip(self._means, more, strict=True)}
+        *sums, counted = self._sums.tolist()
+        loss, *means = (value / counted if counted else math.nan for value in sums)
+        return {"loss": loss} | {m.name: m.finish(mean) for m, mean in zip(self._means, means, strict=True)}
 
     def scores(self) -> dict[str, float]:
         """Return the values at the end of a pass, also those that need all samples at once."""
@@ -134,41 +124,25 @@ class Meter:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums with their names."""
-        state = {"samples": self.samples, "names": self._names, "sums": self._sums.clone()}
-        return state if self._left_out is None else state | {"left_out": self._left_out.clone()}
+        return {"samples": self.samples, "names": self._names, "sums": self._sums.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; metrics that were not measured are NaN."""
-        import torch
-
-        names = state.get("names", self._names)  # up to 0.9.7 without names, in the order of the tasks' own metrics
-        sums = dict(zip(names, state["sums"].tolist(), strict=False))
-        self._sums.copy_(torch.tensor([sums.get(name, math.nan) for name in self._names], dtype=torch.float64))
+        """Restore what `state_dict` returned; metrics that were not measured become NaN."""
+        # Up to 0.9.7 sums had no names, but the order of the tasks' own metrics, and samples left out were counted.
+        sums = dict(zip(state.get("names", self._names), state["sums"].tolist(), strict=False))
+        sums.setdefault("counted", state["samples"] - float(state.get("left_out", 0)))
+        self._sums.copy_(self._sums.new_tensor([sums.get(name, math.nan) for name in self._names]))
         self.samples = state["samples"]
-        if "left_out" in state:
-            self._left_out = state["left_out"].to(self._sums.device, copy=True)
 
-    def merged(self, parts: Sequence[dict[str, Any]]) -> Meter:
-        """Return a meter of everything that several meters of the same kind have measured, in that order.
+    def merged(self, gather: Callable[[dict[str, Any]], Sequence[dict[str, Any]]]) -> Meter:
+        """Return a meter of everything that this one and others of the same kind have measured.
 
         Args:
-            parts: what `parts` of each returned.
+            gather: takes what this meter has measured, on the CPU, and returns that of all, in their order.
         """
-        import torch
-
+        parts = gather({"samples": self.samples, "sums": self._sums.cpu(), "kept": self._together()})
         whole = Meter(self._task, self._metrics, self._sums.device, keep=self._kept is not None)
-        states = [part["state"] for part in parts]
-        total: dict[str, Any] = states[0] | {"samples": sum(state["samples"] for state in states)}
-        for name in ("sums", "left_out"):
-            if found := [state[name] for state in states if name in state]:
-                total[name] = torch.stack(found).sum(dim=0)
-        whole.load_state_dict(total)
-        if whole._kept is not None:
-            whole._kept = [batch for part in parts for batch in part["kept"]]
+        whole.samples = sum(part["samples"] for part in parts)
+        whole._sums.copy_(sum(part["sums"] for part in parts))
+        whole._kept = None if self._kept is None else [part["kept"] for part in parts if part["kept"]]
         return whole
-
-    def parts(self) -> dict[str, Any]:
-        """Return everything measured, on the CPU, for `merged`."""
-        kept = [{name: value.cpu() for name, value in batch.items()} for batch in self._kept or ()]
-        state = {name: value.cpu() if hasattr(value, "cpu") else value for name, value in self.state_dict().items()}
-        return {"state": state, "kept": kept}

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from augment.support.errors import UserError
-from trainer.tasks.display import TRAIN_LOSS, VAL_LOSS, Column
+from trainer.tasks.display import SHARE, TRAIN_LOSS, VAL_LOSS, Column
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,19 +25,13 @@ class Metric:
 
     Attributes:
         name: its name in a row of metrics, behind train_ and val_.
-        function: what measures it, see `metric`.
         columns: its columns in tables; one, of validation, if training does not measure it.
-        whole: whether it needs all samples of a pass at once.
-        above: it is measured where there are more classes, labels or numbers than this.
-        on_request: whether it is measured only where a setting or a callback names it.
-        finish: what the mean over the samples is turned into.
     """
 
     name: str
     function: Callable[[Tensor, Tensor], Any]
     columns: tuple[Column, ...]
     whole: bool
-    above: int
     on_request: bool
     finish: Callable[[float], float]
 
@@ -58,12 +52,10 @@ class Metric:
             UserError: there is not one for each sample.
         """
         values, count = self.function(outputs, targets), len(targets)
-        if tuple(getattr(values, "shape", ()))[:1] != (count,):
-            given = getattr(values, "shape", None)
-            shown = type(values).__name__ if given is None else f"a tensor of shape {tuple(given)}"
+        if (shape := tuple(getattr(values, "shape", ())))[:1] != (count,):
             raise UserError(
-                f"metric {self.name}: returns {shown} for {count} samples. Allowed: a value for each of them, "
-                f"({count},); with whole=True, a single one for all samples of a pass."
+                f"metric {self.name}: returns {type(values).__name__} of shape {shape} for {count} samples. Allowed: a "
+                f"value for each of them, ({count},); with whole=True, one for all samples of a pass."
             )
         if values.is_floating_point():
             total.add_(values.mean(), alpha=count)
@@ -96,7 +88,6 @@ def metric(
     on_request: bool = False,
     finish: Callable[[float], float] = float,
     line: str = "{:.4f}",
-    page: str = "",
 ) -> Callable[[F], F]:
     """Declare a function `(outputs, targets)` as a metric of a task, under its own name; the rows have its mean.
 
@@ -115,17 +106,16 @@ def metric(
         on_request: measure it only where `fit.metrics` or a callback's `monitor` names it, and in evaluations.
         finish: what turns the mean over the samples into the value.
         line: how the progress line formats it; empty: the progress line leaves it out.
-        page: how the report formats it; empty: as the progress line.
     """
 
     def decorate(function: F) -> F:
         called = name or function.__name__
-        heading = title or called.replace("_", " ")
+        heading, page = title or called.replace("_", " "), "{:.2%}" if within == SHARE else line or "{:.4g}"
         columns = tuple(
             Column(f"{split}_{called}", f"{split} {heading}", line, page, smaller, within, above)
             for split in ("train", "val")[0 if train and not whole else 1 :]
         )
-        METRICS[task, called] = Metric(called, function, columns, whole, above, on_request, finish)
+        METRICS[task, called] = Metric(called, function, columns, whole, on_request, finish)
         return function
 
     return decorate

@@ -108,9 +108,9 @@ def range_of(key: str) -> tuple[float, float]:
     return next((column.within for column in _columns(key)), (-inf, inf))
 
 
-def _columns(key: str) -> Iterator[Column]:
-    known = (column for task in known_tasks().values() for column in task.columns)
-    return (column for column in (*known, *_READ.values()) if column.key == key)
+def _columns(key: str) -> list[Column]:
+    known = [column for task in known_tasks().values() for column in task.columns if column.key == key]
+    return known or [_READ[key]] if key in _READ else known
 
 
 # Metrics of plugins that are not imported here, as runs describe them.

@@ -215,7 +215,7 @@ class Task(ABC, Generic[S]):
             number: number of classes, labels or numbers.
             asked: names or keys of metrics that are measured on request; None: all.
         """
-        known = [metric for metric in self.metrics if max(1, number) > metric.above]
+        known = [metric for metric in self.metrics if max(1, number) > metric.columns[0].above]
         return tuple(m for m in known if asked is None or not m.on_request or m.names & {*asked})
 
     def count(self, number: int) -> str:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _TOP = 5
 
 
-@metric(title="acc", within=SHARE, page="{:.2%}")
+@metric(title="acc", within=SHARE)
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return which predictions are right."""
     return outputs.argmax(dim=1) == targets
 
 
-@metric(title="top-5", within=SHARE, page="{:.2%}", train=False, above=_TOP)
+@metric(title="top-5", within=SHARE, train=False, above=_TOP)
 def top5(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return which targets are among the five most probable classes."""
     return (outputs.topk(_TOP).indices == targets[:, None]).any(dim=1)
@@ -96,6 +96,4 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
 
 def _one_hot(classes: Tensor, outputs: Tensor) -> Tensor:
     """Return which class each sample has, (N, K) bool."""
-    import torch
-
-    return classes[:, None] == torch.arange(outputs.shape[1], device=outputs.device)
+    return outputs.new_zeros(outputs.shape).scatter(1, classes[:, None], 1).bool()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@metric("multilabel", name="map", title="mAP", within=SHARE, page="{:.2%}", whole=True)
+@metric("multilabel", name="map", title="mAP", within=SHARE, whole=True)
 def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean of the labels' average precisions."""
     # In double precision, where no two logits or probabilities near 1 become equal.
@@ -70,23 +70,15 @@ def f1_scores(predicted: Tensor, having: Tensor) -> list[float]:
 
 
 def best_threshold(scores: Tensor, having: Tensor) -> tuple[float, float]:
-    """Return the score from which to predict a label so that F1 is highest, and that F1.
+    """Return the score from which to predict a label, (N,) each, so that F1 is highest, and that F1.
 
     Where no image has the label, return NaN and 0.
-
-    Args:
-        scores: (N,).
-        having: (N,) bool.
     """
-    import torch
+    from torchmetrics.functional.classification import binary_precision_recall_curve  # as above
 
-    total = int(having.sum())
-    if not total:
+    if not having.any():
         return math.nan, 0.0
-    order = scores.argsort(descending=True)
-    ranked, right = scores[order], having[order].cumsum(0)
-    # Images of equal score all get the label or none does: the last of them counts.
-    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])
-    f1 = torch.where(last, 2 * right / (torch.arange(1, len(ranked) + 1) + total), 0.0)
-    best = int(f1.argmax())
-    return float(ranked[best]), float(f1[best])
+    precision, recall, thresholds = binary_precision_recall_curve(scores, having.int())
+    f1 = (2 * precision * recall / (precision + recall))[:-1].nan_to_num()
+    best = len(f1) - 1 - int(f1.flip(0).argmax())  # the highest of several
+    return float(thresholds[best]), float(f1[best])

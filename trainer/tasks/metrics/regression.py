@@ -19,20 +19,19 @@ def mae(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).abs()
 
 
-@metric("regress", title="rmse of all errors", smaller=True, within=POSITIVE, line="", page="{:.4g}", finish=math.sqrt)
+@metric("regress", title="rmse of all errors", smaller=True, within=POSITIVE, line="", finish=math.sqrt)
 def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the squared errors, of whose mean the metric is the root."""
     return (outputs - targets).square()
 
 
-@metric("regress", title="rmse, mean of numbers", smaller=True, within=POSITIVE, whole=True, above=1, line="",
-        page="{:.4g}")  # fmt: skip
+@metric("regress", title="rmse, mean of numbers", smaller=True, within=POSITIVE, whole=True, above=1, line="")
 def mean_rmse(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean of the numbers' root mean squared errors."""
     return mean_of_known(rmse for _, rmse, _ in number_scores(outputs, targets))
 
 
-@metric("regress", title="R²", within=(-math.inf, 1), whole=True, line="", page="{:.3f}")
+@metric("regress", title="R²", within=(-math.inf, 1), whole=True, line="")
 def r2(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean R2 of the numbers that differ between images."""
     return mean_of_known(r2 for *_, r2 in number_scores(outputs, targets))
@@ -44,9 +43,7 @@ def number_scores(outputs: Tensor, targets: Tensor) -> list[tuple[float, ...]]:
     R2, the coefficient of determination, is 1 - the squared error over that of always predicting the mean: 1 is
     perfect, 0 no better than the mean; NaN where the number is the same in all images.
     """
-    import torch
-
     errors = (outputs - targets).double()
     square, variance = errors.square().mean(0), targets.double().var(0, correction=0)
-    r2 = torch.where(variance > 0, 1 - square / variance, math.nan)
-    return [tuple(scores) for scores in torch.stack([errors.abs().mean(0), square.sqrt(), r2], dim=1).tolist()]
+    r2 = (1 - square / variance).masked_fill(variance == 0, math.nan)
+    return list(zip(errors.abs().mean(0).tolist(), square.sqrt().tolist(), r2.tolist(), strict=True))

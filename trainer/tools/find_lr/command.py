@@ -50,23 +50,19 @@ class LRFinder(Callback):
     Args:
         start: learning rate of the first step.
         end: learning rate of the last step.
-        steps: number of steps; all of the learner's if it has fewer.
+        steps: number of steps; the learner has at least as many.
     """
 
     order = -5  # as the scheduler, which it replaces
 
     def __init__(self, start: float = _START, end: float = _END, steps: int = _STEPS) -> None:
-        self._rise, self._wanted = exp(start, end), steps
+        self._rise, self._steps = exp(start, end), steps
 
     def before_fit(self, learner: Learner) -> None:
-        """Spread the rise over the steps; the learner may have more."""
+        """Make room for the losses."""
         import torch
 
-        batches = map(learner.batches_in, range(learner.epochs))
-        self._available = sum(-(-count // learner.accumulate) for count in batches)
-        self._steps = min(self._wanted, self._available)
-        self._losses = torch.zeros(self._steps, device=learner.device)
-        self._done = 0
+        self._losses, self._done = torch.zeros(self._steps, device=learner.device), 0
 
     def before_batch(self, learner: Learner) -> None:
         """Set the learning rate, the same for all batches of a step."""
@@ -81,8 +77,6 @@ class LRFinder(Callback):
         if learner.position.batch < sum(learner.group):
             return
         self._done += 1
-        if self._done == self._available:
-            return  # the fit ends by itself
         if self._done == self._steps or (self._done % _EVERY == 0 and len(self._read().losses) < self._done):
             raise CancelFit
 
@@ -96,18 +90,16 @@ class LRFinder(Callback):
         Raises:
             UserError: the loss was not finite from the beginning.
         """
-        curve = self._read()
-        if len(curve.losses) < 2:
+        if len((curve := self._read()).losses) < 2:
             first = self._losses[0].item()
             raise UserError(f"the training loss is {first} in the first steps. Allowed: a smaller --from.")
         return curve
 
     def _read(self) -> Curve:
-        rates = [self._rate(step) for step in range(self._done)]
-        return read_curve(rates, self._losses[: self._done].tolist(), self._steps)
+        return read_curve([*map(self._rate, range(self._done))], self._losses[: self._done].tolist(), self._steps)
 
     def _rate(self, step: int) -> float:
-        return self._rise(step / max(1, self._steps - 1))
+        return self._rise(step / (self._steps - 1))
 
 
 def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
@@ -130,15 +122,10 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
     if device.type == "cpu":
         keep_freed_memory()
     # As many epochs as could be needed: the finder ends the fit. Stages are ignored, as sizes change the best rate.
-    fit = replace(config.fit, epochs=steps, stages=())
-    config = replace(config, fit=fit)
-    finder = LRFinder(start, end, steps)
+    config = replace(config, fit=replace(config.fit, epochs=steps, stages=()))
+    finder, progress = LRFinder(start, end, steps), PassBar("learning rates", steps * config.fit.accumulate)
     try:
-        with (
-            using(device),
-            explain_memory(config, training=True),
-            PassBar("learning rates", steps * fit.accumulate) as bar,
-        ):
+        with using(device), explain_memory(config, training=True), progress as bar:
             make_learner(config, make_loaders(config), callbacks=(finder, bar)).fit()
         return finder.curve()
     finally:
@@ -154,13 +141,11 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
         write_json(out.with_suffix(".json"), values | {"config": as_written(config.resolved)})
         plot_rates(curve.lrs, curve.losses, curve.smoothed, rates, out)
     console.print(f"{amount(len(curve.lrs), 'step')}, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
-    if not rates:
-        console.print("no suggestion: the loss does not fall. More --steps, or another --from and --to, may show more.")
-    else:
+    if rates:
         console.print(f"suggested: fit.lr={curve.suggestion:.2g}, a third of where the loss is lowest")
-        console.print(
-            f"steepest descent at {rates['steepest']:.2g}, middle of the descent (valley) {rates['valley']:.2g}"
-        )
+        console.print(f"steepest descent at {rates['steepest']:.2g}")
+    else:
+        console.print("no suggestion: the loss does not fall. More --steps, or another --from and --to, may show more.")
     console.print(f"{out}, .json")
 
 

@@ -1,18 +1,15 @@
 """Suggest learning rates from the losses of a range test, without PyTorch.
 
 While the rate rises exponentially from batch to batch, the loss is flat, falls, and finally explodes (Smith 2017,
-arXiv:1506.01186). There are three suggestions, all from the smoothed losses up to their minimum, without the first
+arXiv:1506.01186). There are two suggestions, both from the smoothed losses up to their minimum, without the first
 tenth, in which the average has not settled:
 
 peak: a third of the rate at which the loss is lowest; suggested. `fit.lr` is the highest rate of a schedule, held
     only briefly, and may be close to where the loss turns (Smith 2018, arXiv:1803.09820, for one-cycle schedules).
 steepest: where the loss falls most for a factor of the rate, fastai's `steep`. Smaller; noisier, being a derivative.
-valley: the middle of the longest falling subsequence of losses; fastai's default, taken from ArcGIS. The most careful,
-    and robust to single batches.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -55,7 +52,9 @@ def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Cur
         steps: number of steps of the whole test.
     """
     smoothed = smooth(losses, steps)
-    end = explosion(smoothed)
+    pairs = enumerate(zip(smoothed, accumulate(smoothed, min), strict=True))
+    exploded = (step for step, (loss, least) in pairs if not math.isfinite(loss) or loss > DIVERGED * least)
+    end = next(exploded, len(smoothed))
     rates = suggest_rates(lrs[:end], smoothed[:end], skip=round(_SETTLE * steps))
     return Curve(tuple(lrs[:end]), tuple(losses[:end]), tuple(smoothed[:end]), rates)
 
@@ -72,15 +71,6 @@ def smooth(losses: Sequence[float], steps: int) -> list[float]:
     return [average / (1 - keep**count) for count, average in enumerate(averages) if count]
 
 
-def explosion(smoothed: Sequence[float]) -> int:
-    """Return the first step whose loss is not finite or far above the smallest before; the number of steps if none."""
-    steps = zip(smoothed, accumulate(smoothed, min), strict=True)
-    return next(
-        (step for step, (loss, least) in enumerate(steps) if not math.isfinite(loss) or loss > DIVERGED * least),
-        len(smoothed),
-    )
-
-
 def suggest_rates(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int = 0) -> dict[str, float]:
     """Return the learning rates that a curve suggests by name; none if the loss does not fall.
 
@@ -90,32 +80,11 @@ def suggest_rates(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int 
         skip: number of steps to ignore at the start.
     """
     lowest = min(range(len(smoothed)), key=smoothed.__getitem__, default=0)
-    chain = [skip + index for index in descent(smoothed[skip : lowest + 1])]
-    if len(chain) < 3 or smoothed[chain[0]] - smoothed[chain[-1]] < _FALL * abs(smoothed[chain[0]]):
+    highest = max(smoothed[skip : lowest + 1], default=0.0)
+    if lowest < skip + 2 or highest - smoothed[lowest] < _FALL * abs(highest):
         return {}
     slopes = {
         step: (smoothed[step + 1] - smoothed[step - 1]) / math.log(lrs[step + 1] / lrs[step - 1])
         for step in range(max(skip, 1), lowest)
     }
-    return {
-        "peak": lrs[lowest] / _BELOW,
-        "steepest": lrs[min(slopes, key=slopes.__getitem__)],
-        "valley": lrs[chain[len(chain) // 2]],
-    }
-
-
-def descent(values: Sequence[float]) -> list[int]:
-    """Return the indices of a longest strictly falling subsequence, found by patience sorting in n log n."""
-    lasts: list[float] = []  # of the falling subsequence of each length that ends highest, its last value negated
-    indices: list[int] = []
-    before: list[int | None] = []
-    for index, value in enumerate(values):
-        length = bisect_left(lasts, -value)
-        lasts[length : length + 1], indices[length : length + 1] = [-value], [index]
-        before.append(indices[length - 1] if length else None)
-    chain: list[int] = []
-    last = indices[-1] if indices else None
-    while last is not None:
-        chain.append(last)
-        last = before[last]
-    return chain[::-1]
+    return {"peak": lrs[lowest] / _BELOW, "steepest": lrs[min(slopes, key=slopes.__getitem__)]}
