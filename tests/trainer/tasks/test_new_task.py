@@ -17,7 +17,6 @@ from runs import read_metrics
 from augment.cli.compose import compose
 from augment.data.dataset import Dataset, Split
 from augment.data.sources.registry import _SOURCES, Source, source
-from augment.support.errors import UserError
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.run.check import check_config
 from trainer.run.config import parse_config
@@ -123,24 +122,15 @@ def test_a_task_of_one_module_is_complete(fruit: tuple[Path, ...], capsys: pytes
     off = (grades - best.samples["target"]).abs().mean().item()
     assert best.row["val_off"] == pytest.approx(off, rel=1e-5)
 
-    # The progress line.
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["epoch", "train", "loss", "train", "off", "val", "loss", "val", "off"] in [line[:9] for line in lines]
-    shown = [f"{rows[1][key]:.4f}" for key in ("train_loss", "train_off", "val_loss", "val_off")]
-    assert any(line[:5] == ["2/2", *shown] for line in lines)
-
     # The report.
     text = Page((run / "report.html").read_text()).text
-    for part in (
+    said = (
         "best validation mean distance in grades",
-        f"{best.row['val_off']:.4g}",
         f"The mean grade is {grades.mean():.2f}.",
         "3 grades",
-        "Grades",
         "train off",
-        "Furthest off",
-        "true: rotten",
-    ):
+    )
+    for part in (*said, f"{best.row['val_off']:.4g}", "Furthest off", "true: rotten"):
         assert part in text, part
 
     # Evaluation.
@@ -156,12 +146,3 @@ def test_a_task_of_one_module_is_complete(fruit: tuple[Path, ...], capsys: pytes
     assert sum(share for _, share in found.classes) == pytest.approx(1, abs=1e-4)
     assert predict.main([str(run), str(fruit[0]), "plugins=[grades]"]) == 0
     assert "grade" in capsys.readouterr().out
-
-
-def test_only_its_own_values_can_be_monitored(fruit: tuple[Path, ...]) -> None:
-    given = compose(["aug.size=16", "fit.device=cpu", "callbacks.checkpoint.monitor=val_accuracy"])
-    given |= {"data": {"source": "fruit"}, "plugins": ["grades"]}
-    with pytest.raises(
-        UserError, match=r"measured for the task grade with 3 grades\. Allowed: auto, val_loss, val_off"
-    ):
-        check_config(parse_config(given))

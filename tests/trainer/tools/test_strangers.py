@@ -6,6 +6,7 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,20 +86,16 @@ def own(stranger: Stranger, train: str, **options: str) -> None:
     stranger.override("data=own", f"data.train={train}", f"data.val={train}")
 
 
-def checkpoints(stranger: Stranger) -> None:
+def checkpoints(stranger: Stranger, how: str) -> None:
+    evil = Pickled(stranger.command)
     for name in ("best.pt", "last.pt"):
-        torch.save({"format": 1, "model": Pickled(stranger.command)}, stranger.run / name)
-
-
-def old_checkpoints(stranger: Stranger) -> None:
-    for name in ("best.pt", "last.pt"):
-        (stranger.run / name).write_bytes(pickle.dumps(Pickled(stranger.command)))
-
-
-def compressed_checkpoints(stranger: Stranger) -> None:
-    for name in ("best.pt", "last.pt"):
-        with zipfile.ZipFile(stranger.run / name, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("x/data.pkl", bytes(10**7))
+        if how == "compressed":
+            with zipfile.ZipFile(stranger.run / name, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("x/data.pkl", bytes(10**7))
+        elif how == "old":
+            (stranger.run / name).write_bytes(pickle.dumps(evil))
+        else:
+            torch.save({"format": 1, "model": evil}, stranger.run / name)
 
 
 def python_tag(stranger: Stranger) -> None:
@@ -118,10 +115,6 @@ def links(stranger: Stranger) -> None:
     for name in ("report.html", "evaluation.json", "evaluation-mine.json", "evaluations.jsonl", "evaluation-mine.png"):
         stranger.link(name)
     stranger.link("export-torch")
-
-
-def figure_link(stranger: Stranger) -> None:
-    stranger.link("confusion.png")
 
 
 def garbage(stranger: Stranger) -> None:
@@ -148,16 +141,10 @@ WAYS: dict[str, tuple[tuple[str, ...], Callable[[Stranger], object]]] = {
         ("evaluate", "report", "resume"),
         lambda s: (s.configure(data__root="${canary:}"), s.override("data.root=${canary:}")),
     ),
-    "an interpolated number": (
-        CONFIGURED,
-        lambda s: (s.configure(seed="${canary:}"), s.override("seed='${canary:}'")),
-    ),
+    "a number": (CONFIGURED, lambda s: (s.configure(seed="${canary:}"), s.override("seed='${canary:}'"))),
     "a folder for downloads": (
         ("evaluate", "report", "resume"),
-        lambda s: (
-            s.configure(data={"source": "sample", "dir": str(s.canary)}),
-            s.override(f"data.dir={s.canary}"),
-        ),
+        lambda s: (s.configure(data={"source": "sample", "dir": str(s.canary)}), s.override(f"data.dir={s.canary}")),
     ),
     "the folder of the resumed run": (
         RESUMED,
@@ -180,11 +167,9 @@ WAYS: dict[str, tuple[tuple[str, ...], Callable[[Stranger], object]]] = {
     "a flag": (RESUMED, lambda s: s.override(f"--config-dir={s.run}")),
     "YAML tags": (CONFIGURED, python_tag),
     "YAML aliases": (CONFIGURED, alias_bomb),
-    "pickled checkpoints": (LOADED, checkpoints),
-    "pickled checkpoints of old": (LOADED, old_checkpoints),
-    "compressed checkpoints": (LOADED, compressed_checkpoints),
+    **{f"{how} checkpoints": (LOADED, partial(checkpoints, how=how)) for how in ("pickled", "old", "compressed")},
     "links": (("evaluate on a folder", "report", "export a model", "resume"), links),
-    "a link as a figure": (("report", "resume"), figure_link),
+    "a link as a figure": (("report", "resume"), lambda s: s.link("confusion.png")),
     "garbage": (("report",), garbage),
 }
 
