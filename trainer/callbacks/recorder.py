@@ -156,9 +156,8 @@ class Recorder(Callback):
             _check_finite(learner, whole, values["loss"])
         seconds = monotonic() - self._start
         self._seconds, self._running = self._seconds + seconds, False
+        # The rate is that of this process; the seconds are those of the whole epoch, also before an interruption.
         seen = learner.ranks.size * (meter.samples - self._before)
-        # The rate is that of this process; the seconds are those of the whole epoch, including those before an
-        # interruption.
         self._row |= {
             **{f"train_{name}": value for name, value in values.items()},
             "lr": float(learner.optimizer.param_groups[0]["lr"]),
@@ -194,22 +193,20 @@ class Recorder(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the sums of the current training pass."""
-        steps = [tuple(step) for step in self.steps]
-        state: dict[str, Any] = {
+        meter, seconds = None, 0.0
+        if self._loaded is not None:  # nothing has been trained since
+            meter, seconds = self._loaded["meter"], self._loaded["seconds"]
+        elif self._train is not None:
+            running = monotonic() - self._start if self._running else 0.0
+            meter, seconds = self._train.state_dict(), self._seconds + running
+        return {
             "rows": [dict(row) for row in self.rows],
-            "steps": steps,
-            "meter": None,
-            "seconds": 0.0,
+            "steps": [tuple(step) for step in self.steps],
+            "meter": meter,
+            "seconds": seconds,
             "validation": dict(self.validation),
             "since": self.since,
         }
-        if self._loaded is not None:
-            # Nothing has been trained since the state was loaded.
-            state |= {"meter": self._loaded["meter"], "seconds": self._loaded["seconds"]}
-        elif self._train is not None:
-            running = monotonic() - self._start if self._running else 0.0
-            state |= {"meter": self._train.state_dict(), "seconds": self._seconds + running}
-        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""

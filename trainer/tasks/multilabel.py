@@ -61,15 +61,12 @@ class Multilabel(Task[OutputSamples]):
         """Return average precision, best threshold with its F1, and images of each label."""
         # In double precision, where no two probabilities near 1 become equal.
         scores, having = samples.output.double().sigmoid(), samples.target > 0.5
-        labels = zip(names, average_precisions(scores, having), scores.unbind(1), having.unbind(1), strict=True)
-        return {
-            name: {
-                "average_precision": precision,
-                **dict(zip(("threshold", "f1"), best_threshold(score, has), strict=True)),
-                "images": int(has.sum()),
-            }
-            for name, precision, score, has in labels
-        }
+        labels, precisions = {}, average_precisions(scores, having)
+        for name, precision, score, has in zip(names, precisions, scores.unbind(1), having.unbind(1), strict=True):
+            threshold, f1 = best_threshold(score, has)
+            images = int(has.sum())
+            labels[name] = {"average_precision": precision, "threshold": threshold, "f1": f1, "images": images}
+        return labels
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> BarChart:
         """Return the average precision of each label."""
@@ -79,14 +76,10 @@ class Multilabel(Task[OutputSamples]):
 
     def section(self, samples: OutputSamples, names: Sequence[str]) -> Section:
         """Return the average precision of each label, with its best threshold."""
-        rows = [
-            (
-                name,
-                Bar(found["average_precision"]),
-                (str(found["images"]), f"{found['threshold']:.3f}", percent(found["f1"])),
-            )
-            for name, found in self.worst_first(self.per_class(samples, names))
-        ]
+        rows = []
+        for name, found in self.worst_first(self.per_class(samples, names)):
+            cells = (str(found["images"]), f"{found['threshold']:.3f}", percent(found["f1"]))
+            rows.append((name, Bar(found["average_precision"]), cells))
         bars = Bars(
             "Average precision of each label in the best epoch, the worst first",
             ("label", "average precision", "images", "threshold", "best F1"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from augment.data.dataset import Target
-from trainer.tasks.display import FigureImage, Finding, Scatter, Section, Table, WrongSample
+from trainer.tasks.display import FigureImage, Finding, Scatter, Section, WrongSample
 from trainer.tasks.losses import LossFunction, regression_loss
 from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.regression import number_scores
@@ -63,10 +62,8 @@ class Regress(Task[OutputSamples]):
 
     def per_class(self, samples: OutputSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return errors and R2 of each number."""
-        scores = number_scores(samples.output, samples.target)
-        return {
-            name: dict(zip(("mae", "rmse", "r2"), each, strict=True)) for name, each in zip(names, scores, strict=True)
-        }
+        scores = zip(names, number_scores(samples.output, samples.target), strict=True)
+        return {name: {"mae": mae, "rmse": rmse, "r2": r2} for name, (mae, rmse, r2) in scores}
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> Scatter:
         """Return predictions over targets."""
@@ -74,18 +71,8 @@ class Regress(Task[OutputSamples]):
 
     def section(self, samples: OutputSamples, names: Sequence[str]) -> Section:
         """Return errors and R2 of each number, and predictions over targets."""
-        rows = [
-            (
-                name,
-                f"{found['mae']:.4g}",
-                f"{found['rmse']:.4g}",
-                "" if math.isnan(found["r2"]) else f"{found['r2']:.3f}",
-            )
-            for name, found in self.per_class(samples, names).items()
-        ]
-        head = ("number", "mean absolute error", "root mean squared error", "R²")
         scatter = FigureImage("Predictions over true values, in the best epoch", "Scatter of predictions over targets")
-        return Section((Table("", head, rows),), (scatter,))
+        return Section((self.table(self.per_class(samples, names)),), (scatter,))
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the numbers that are predicted no better than by their mean."""

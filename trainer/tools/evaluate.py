@@ -74,25 +74,21 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
     Raises:
         UserError: there are none, some cannot be decoded, or they have other targets than the model.
     """
-    if folder is None:
-        return _own_split(trained)
-    task = trained.task
-    if not task.reads_folders:
-        raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
-                        "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
-    listed = scan_split(folder, trained.classes)
-    warn_of_foreign(Dataset(trained.classes, listed, NO_VAL))
-    return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
-
-
-def _own_split(trained: Trained) -> Split:
-    dataset, classes = load_dataset(trained.config.data), trained.classes
+    task, classes = trained.task, trained.classes
+    if folder is not None:
+        if not task.reads_folders:
+            raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
+                            "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
+        listed = scan_split(folder, classes)
+        warn_of_foreign(Dataset(classes, listed, NO_VAL))
+        return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
+    dataset = load_dataset(trained.config.data)
     if not same_outputs(dataset.classes, classes):
         pairs = zip_longest(dataset.classes, classes, fillvalue="none")
         difference = next(f"{ours} instead of {theirs}" for ours, theirs in pairs if ours != theirs)
         raise UserError(f"data: its classes are no longer those of the model (first difference: {difference}).")
-    if dataset.task != trained.task.name:
-        raise UserError(f"data: its targets are of the kind {dataset.task}, those of the model {trained.task.name}.")
+    if dataset.task != task.name:
+        raise UserError(f"data: its targets are of the kind {dataset.task}, those of the model {task.name}.")
     return dataset.val
 
 
