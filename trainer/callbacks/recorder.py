@@ -102,6 +102,7 @@ class Recorder(Callback):
         self._begun = monotonic() - (self.steps[-1].seconds if self.steps else 0.0)
         if learner.folder:
             _write(self.rows, learner.folder / METRICS_FILE)
+            self._inode = learner.folder.stat().st_ino
         self._choose(learner)
 
     def before_epoch(self, learner: Learner) -> None:
@@ -185,7 +186,8 @@ class Recorder(Callback):
             memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}
         self.rows.append(self._row | self.val | memory)
         if learner.folder:
-            if not learner.folder.is_dir():  # writing would create it again and leave a part of a run in it
+            # Writing would create a deleted folder again, or has done so, and leave a part of a run in it.
+            if not learner.folder.is_dir() or learner.folder.stat().st_ino != self._inode:
                 raise FileNotFoundError(errno.ENOENT, "deleted", str(learner.folder))
             _write([step._asdict() for step in self.steps], learner.folder / STEPS_FILE)
             fence()
@@ -222,7 +224,7 @@ class Recorder(Callback):
 
     def _choose(self, learner: Learner) -> None:
         monitors = [str(getattr(callback, "monitor", AUTO)) for callback in learner.callbacks]
-        asked = learner.ranks.broadcast([*learner.settings.metrics, *monitors])  # rank 0 may have further callbacks
+        asked = learner.ranks.gather([*learner.settings.metrics, *monitors])[0]  # rank 0 may have further callbacks
         self.metrics = learner.task.measured(len(learner.classes), None if self.everything else asked)
 
     def _meter(self, learner: Learner) -> Meter:

@@ -44,6 +44,7 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
+MONITORED_AS = {"val_acc": "val_accuracy", "train_acc": "train_accuracy"}  # how they are often called
 
 
 def register(cls: T) -> T:
