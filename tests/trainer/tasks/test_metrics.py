@@ -8,13 +8,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import CPU, assert_same, needs_gpu, refuse_waiting
+from fakes import (
+    CPU,
+    Logits,
+    MemoryLoader,
+    assert_same,
+    frozen,
+    logits_loader,
+    make_learner,
+    needs_gpu,
+    refuse_waiting,
+    tiny_model,
+)
 from sklearn import metrics as sklearn
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
-from torch.utils._python_dispatch import TorchDispatchMode
 from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_confusion_matrix
 
+from augment.data.dataset import Split
+from augment.pipeline.loader import Loader
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
+from trainer.callbacks.recorder import Recorder
 from trainer.tasks.meter import Meter
 from trainer.tasks.metrics.labels import average_precisions, best_threshold, mean_of_known
 from trainer.tasks.metrics.regression import number_scores
@@ -206,6 +221,31 @@ def test_mixed_targets_count_as_the_class_with_the_largest_share() -> None:
     assert (samples.target.tolist(), samples.index.tolist()) == ([0, 0, 2, 2], [-1] * 4)
 
 
+def test_a_fit_with_mixed_targets() -> None:
+    logits = torch.tensor([[2.0, 0, 0], [0, 1, 0], [0, 0, 3]])
+    targets = torch.tensor([[0.8, 0.2, 0], [0.5, 0.25, 0.25], [0, 0.6, 0.4]])
+    train = MemoryLoader(logits[:, :, None, None], targets, batch_size=3, shuffle=False)
+    val, recorder = logits_loader(logits.tolist(), [0, 1, 2]), Recorder()
+    make_learner(recorder, train=train, val=val, model=Logits(), optimizer=frozen, epochs=1).fit()
+    (row,) = recorder.rows
+    by_hand = -(targets * logits.log_softmax(dim=1)).sum(dim=1).mean()
+    assert row["train_loss"] == pytest.approx(float(by_hand))
+    # The largest shares are those of classes 0, 0 and 1.
+    assert (row["train_accuracy"], row["val_accuracy"]) == (pytest.approx(1 / 3), 1)
+
+
+def test_mixed_batches_train_a_model(varied: Split, device: torch.device) -> None:
+    either = {"op": "one_of", "p": 0.9, "steps": {"mixup": {"weight": 2}, "cutmix": {}}}
+    aug = parse_aug({"size": 32, "train": {"random_resized_crop": {}, "mix": either}})
+    train = Loader(build_plan(aug, "train"), varied, batch_size=3, seed=3, device=device, classes="abc")
+    val = Loader(build_plan(aug, "val"), varied, batch_size=7, seed=0, device=device)
+    model, recorder = tiny_model(), Recorder()
+    before = [parameter.clone() for parameter in model.parameters()]
+    make_learner(recorder, train=train, val=val, model=model, device=device).fit()  # type: ignore[arg-type]
+    assert all((a.cpu() != b.cpu()).any() for a, b in zip(before, model.parameters(), strict=True))
+    assert [np.isfinite(row["train_loss"]) for row in recorder.rows] == [True, True]
+
+
 def test_the_predictions_for_each_sample_by_hand() -> None:
     """Logarithms of probabilities come back as these."""
     shares = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
@@ -217,32 +257,15 @@ def test_the_predictions_for_each_sample_by_hand() -> None:
     assert not any(value.requires_grad for value in vars(samples).values())
 
 
-def test_confident_outputs_stay_distinct() -> None:
-    """Of float32 probabilities, all of these are 1."""
-    scores = torch.tensor([[20.0], [25.0], [30.0], [18.0]]).double().sigmoid()
-    assert average_precisions(scores, torch.tensor([[False], [True], [True], [False]])) == [1.0]
-
-
-def test_the_best_threshold_by_hand() -> None:
+def test_labels_by_hand() -> None:
+    """Outputs stay distinct whose float32 probabilities are all 1; of equal scores, all images get the label."""
+    sure = torch.tensor([[20.0], [25.0], [30.0], [18.0]]).double().sigmoid()
+    assert average_precisions(sure, torch.tensor([[False], [True], [True], [False]])) == [1.0]
     scores, having = torch.tensor([0.9, 0.2, 0.7, 0.7, 0.1]), torch.tensor([True, True, False, True, False])
     # From 0.9 on F1 is 2/4, from 0.7 on (two of one score) 4/6, from 0.2 on 6/7, from all on 6/8.
     assert best_threshold(scores, having) == (pytest.approx(0.2), pytest.approx(6 / 7))
     nobody = best_threshold(scores, torch.zeros(5, dtype=torch.bool))
     assert (math.isnan(nobody[0]), nobody[1]) == (True, 0.0)
-
-
-def test_an_update_is_a_handful_of_kernels() -> None:
-    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        calls = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            Count.calls += func not in (torch.ops.aten.detach.default,)
-            return func(*args, **(kwargs or {}))
-
-    meter, given, loss = meter_of("classify", 4, keep=False), draw("classify", 8), torch.tensor(1.0)
-    with Count():  # type: ignore[no-untyped-call]
-        meter.update(loss, *given)
-    assert 3 <= Count.calls <= 6
 
 
 @needs_gpu

@@ -29,7 +29,7 @@ from trainer.sweeps.plan import Plan
 from trainer.sweeps.runs import read_run
 from trainer.tasks.meter import Meter
 from trainer.tasks.metric import METRICS
-from trainer.tasks.registry import check_metrics, range_of, smaller_is_better, task_named
+from trainer.tasks.registry import check_metrics, learn_metrics, range_of, smaller_is_better, task_named
 from trainer.tools import evaluate
 
 MODULE = """
@@ -111,7 +111,8 @@ def test_metrics_of_a_plugin_are_complete(given: list[str], capsys: pytest.Captu
     assert not smaller_is_better("val_distance")
     read_run(run)
     assert smaller_is_better("val_distance")
-    assert not smaller_is_better("val_kappa")
+    learn_metrics({"val_accuracy": [True, 0, 9], "val_x": [True, None, "1"], "val_y": "[]"})  # a stranger's
+    assert not any(map(smaller_is_better, ("val_kappa", "val_accuracy", "val_x")))
     assert (range_of("val_distance"), range_of("val_accuracy")) == ((0, 2), (0, 1))
 
 

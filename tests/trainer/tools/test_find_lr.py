@@ -5,14 +5,13 @@ import math
 
 import pytest
 import torch
-from fakes import CPU, MemoryLoader, make_learner, needs_gpu, on
+from fakes import MemoryLoader, make_learner, on
 from PIL import Image
+from red_and_blue import write_folder
 from torch import nn
 
-from augment.cli.compose import compose
 from augment.support.errors import UserError
-from trainer.run.config import parse_config
-from trainer.tools.find_lr import LRFinder, find_lr, main, read_curve, smooth, suggest_rates
+from trainer.tools.find_lr import LRFinder, main, read_curve, smooth, suggest_rates
 
 # --- reading a curve ---
 
@@ -49,23 +48,22 @@ def test_a_loss_that_hardly_falls_suggests_nothing(fall, suggests):
 WIDTH = 48  # values of an image of 4 x 4 px
 
 
-def regression(device=CPU):
+def regression():
     """Images of which a linear function is to be found; no noise."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(64, 3, 4, 4, generator=generator)
     targets = images.flatten(1) @ torch.randn(WIDTH, 1, generator=generator)
-    return MemoryLoader(images.to(device), targets.to(device), batch_size=16)
+    return MemoryLoader(images, targets, batch_size=16)
 
 
-def learner(*callbacks, lr=0.1, epochs=60, loss=nn.functional.mse_loss, device=CPU, accumulate=1):
+def learner(*callbacks, lr=0.1, epochs=60, loss=nn.functional.mse_loss, accumulate=1):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(WIDTH, 1, bias=False))
     return make_learner(
         *callbacks,
         model=model,
-        train=regression(device),
-        val=regression(device),
-        device=device,
+        train=regression(),
+        val=regression(),
         loss_function=loss,
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr),
         epochs=epochs,
@@ -120,17 +118,6 @@ def test_it_stops_soon_after_the_loss_explodes_and_the_curve_ends_there():
     assert max(curve.smoothed) <= 4 * min(curve.smoothed) * 4
 
 
-@needs_gpu
-def test_the_curve_of_the_gpu():
-    curves = []
-    for device in (CPU, torch.device("cuda")):
-        finder = LRFinder(1e-4, 0.1, 60)
-        learner(finder, device=device).fit()
-        curves.append(finder.curve())
-    assert curves[1].losses == pytest.approx(curves[0].losses, rel=1e-2)
-    assert curves[1].suggestion == pytest.approx(curves[0].suggestion, rel=0.5)
-
-
 @pytest.mark.parametrize("after", [60, 0])
 def test_a_loss_that_becomes_nan_ends_the_curve(after):
     calls = []
@@ -153,42 +140,25 @@ def test_a_loss_that_becomes_nan_ends_the_curve(after):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Two classes that differ in their color, eight images each."""
-    root = tmp_path_factory.mktemp("photos")
-    for split in ("train", "val"):
-        for name, color in (("red", (200, 60, 60)), ("blue", (60, 60, 200))):
-            (root / split / name).mkdir(parents=True)
-            for i in range(8):
-                pixels = tuple(min(255, value + 5 * i) for value in color)
-                Image.new("RGB", (16, 16), pixels).save(root / split / name / f"{i}.png")
-    return root
-
-
-def small(folder):
-    return ["data=folder", f"data.root={folder}", "aug.size=16", "fit.batch_size=8", "fit.device=cpu", "fit.threads=1"]
-
-
-def test_a_configuration_is_tried_and_its_model_left_alone(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    # The stages of a fit have other sizes, and not as many epochs as the test.
-    stages = ["fit.epochs=2", "fit.stages={a: {epochs: 1, size: 8}, b: {epochs: 1}}"]
-    curve = find_lr(parse_config(compose([*small(folder), *stages])), 1e-6, 10.0, 40)
-    assert 1e-5 < curve.suggestion < 3
-    assert curve.losses[0] == pytest.approx(math.log(2), abs=0.5)
-    assert not list(tmp_path.glob("outputs/2*"))
+def small(tmp_path_factory):
+    root = write_folder(tmp_path_factory.mktemp("photos") / "photos")
+    return ["data=folder", f"data.root={root}", "aug.size=16", "fit.batch_size=8", "fit.device=cpu", "fit.threads=1"]
 
 
 @pytest.mark.slow
-def test_the_command_writes_and_says_what_to_type(folder, tmp_path, monkeypatch, capsys):
+def test_the_command_writes_a_curve_and_says_what_to_type(small, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main([*small(folder), "--steps", "30", "--to", "1"]) == 0
+    # The stages of a fit have other sizes, and not as many epochs as the test.
+    stages = ["fit.epochs=2", "fit.stages={a: {epochs: 1, size: 8}, b: {epochs: 1}}"]
+    assert main([*small, *stages, "--steps", "40"]) == 0
     (figure,) = tmp_path.glob("outputs/*/*-find_lr/lr_find.png")
     with Image.open(figure) as image:
         assert image.size[0] > 400
     written = json.loads(figure.with_suffix(".json").read_text())
-    assert len(written["lrs"]) == len(written["losses"]) <= 30
+    assert len(written["lrs"]) == len(written["losses"]) <= 40
     assert written["config"]["fit"]["batch_size"] == 8
+    assert 1e-5 < written["suggestion"] < 3
+    assert written["losses"][0] == pytest.approx(math.log(2), abs=0.5)
     out = capsys.readouterr().out
     assert f"{len(written['lrs'])} steps, learning rate {written['lrs'][0]:.2g} to {written['lrs'][-1]:.2g}\n" in out
     assert f"fit.lr={written['suggestion']:.2g}," in out
@@ -201,16 +171,14 @@ def test_the_command_writes_and_says_what_to_type(folder, tmp_path, monkeypatch,
         (["--from", "0"], "argument --from: '0' is not allowed. Allowed: a number above 0"),
         (["--from", "1", "--to", "0.1"], "--from 1 --to 0.1: not allowed. Allowed: numbers above 0, the second the"),
         (["--steps", "3"], "argument --steps: '3' is not allowed. Allowed: a whole number from 20"),
-        (["--step", "30"], "--step: unknown flag. Did you mean '--steps'?"),
         (["--out", "a.jpg"], "argument --out: 'a.jpg' is not allowed. Allowed: the name of a file that ends in .png"),
-        (["fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
         (["fit.resume=x"], "fit.resume: the test starts with fresh weights. Allowed: null."),
     ],
 )
-def test_mistakes(arguments, message, folder, tmp_path, monkeypatch, capsys):
+def test_mistakes(arguments, message, small, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        main([*small(folder), *arguments])
+        main([*small, *arguments])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("outputs/2*"))

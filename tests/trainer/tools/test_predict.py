@@ -131,8 +131,6 @@ def test_csv(predictions, expected):
         (["RUN", "BAD", "BAD"], "none of 2 images can be used; the first: bad.jpg is empty"),
         (["RUN", "PHOTO", "--tta", "flp"], "unknown name 'flp'. Did you mean 'flip'?"),
         (["RUN", "PHOTO", "--top", "0"], "argument --top: '0' is not allowed. Allowed: a whole number of at least 1"),
-        (["RUN", "PHOTO", "--tpo", "1"], "--tpo: unknown flag. Did you mean '--top'?"),
-        (["RUN", "PHOTO", "fit.devic=cpu"], "fit.devic: unknown key. Did you mean 'device'?"),
         (
             ["RUN", "PHOTO", "model.kind=timm", "model.name=resnet18"],
             "best.pt: not the weights of the configured model",
