@@ -21,7 +21,7 @@ from trainer.tasks.display import (
     Section,
     Table,
     WrongSample,
-)  # fmt: skip
+)
 from trainer.tasks.losses import LossFunction
 from trainer.tasks.meter import OutputSamples, Samples
 from trainer.tasks.metric import METRICS, Metric, columns_of

@@ -1,16 +1,13 @@
 """`python -m trainer predict RUN FILES_OR_FOLDERS...`: predict with a run's best model."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -28,11 +25,6 @@ from augment.support.text import amount, printable, table_cell
 from trainer.run.config import run_first
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.tta import TTA
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from trainer.loop.learner import Learner
 
 FAILED = 1  # exit code if some of the images cannot be used
 STDOUT = "-"
@@ -133,31 +125,23 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
 
 
 def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None) -> list[Prediction]:
-    names, task = trained.classes, trained.task
-    lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
-    count = task.top if top is None else top
-    kept = KeptOutputs(partial(_highest, count=len(names) if count is None else min(count, len(names))))
+    names, task, kept = trained.classes, trained.task, KeptOutputs()
     # The loader needs targets, but nothing reads them.
     targets = (task.blank_target(len(names)),) * len(files)
     trained.run_over(Split(files, targets), kept, description="predicting")
-    predictions = []
-    for file, values, units in zip(files, *(part.tolist() for part in kept.in_order()), strict=True):
-        pairs = tuple((names[unit], value) for unit, value in zip(units, values, strict=True))
-        shown = tuple(pair for pair in pairs if pair[1] >= lowest)
-        kind: dict[str, Any] = {"classes": shown, "unit": task.unit} if task.ranked else {"numbers": pairs}
-        predictions.append(Prediction(file, **kind))
-    return predictions
-
-
-def _highest(learner: Learner, count: int) -> tuple[Tensor, Tensor]:
-    """Return the highest probabilities of a batch, or all its values, and the units that they are of: (N, count)."""
-    import torch
-
-    values = learner.task.activate(learner.output.float())
-    if learner.task.ranked:
-        values, units = values.topk(count, dim=1)
-        return values, units
-    return values.clone(), torch.arange(values.shape[1], device=values.device).expand_as(values)
+    (outputs,) = kept.in_order()
+    values = task.activate(outputs.float())
+    if not task.ranked:
+        return [
+            Prediction(file, numbers=tuple(zip(names, numbers, strict=True)))
+            for file, numbers in zip(files, values.tolist(), strict=True)
+        ]
+    lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
+    highest = values.topk(min(top or task.top or len(names), len(names)), dim=1)
+    return [
+        Prediction(file, tuple((names[unit], share) for unit, share in pairs if share >= lowest), unit=task.unit)
+        for file, pairs in zip(files, map(zip, highest.indices.tolist(), highest.values.tolist()), strict=True)
+    ]
 
 
 def as_json(predictions: Sequence[Prediction]) -> str:

@@ -161,10 +161,10 @@ def derived_parts() -> dict[str, str]:
 def with_derived_parts(text: str) -> str:
     """Return a page with its generated parts updated, each between <!-- name --> and <!-- /name -->."""
     for name, part in derived_parts().items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        if begin in text:
-            before, rest = text.split(begin, 1)
-            text = before + begin + part + end + rest.split(end, 1)[1]
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        if begin:
+            _, end, after = rest.partition(f"<!-- /{name} -->")
+            text = before + begin + part + end + after
     return text
 
 

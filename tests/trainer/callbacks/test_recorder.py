@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,37 +84,28 @@ def test_a_damaged_line_before_others_is_named(line: str, tmp_path: Path) -> Non
         read_metrics(tmp_path)
 
 
-def broken(value: float, when: Callable[[Learner], bool], learner: Learner) -> Learner:
-    """Multiply the outputs by a value at certain steps."""
-    learner.model.register_forward_hook(lambda model, images, output: output * (value if when(learner) else 1.0))
-    return learner
-
-
 @pytest.mark.parametrize(
-    ("interval", "bad", "step", "where"),
-    [(0.0, math.nan, 3, r"nan at step 4 of 6 \(epoch 2\)"), (math.inf, math.inf, 1, r"nan at step 2 of 6 \(epoch 1\)")],
+    ("interval", "training", "step", "epoch", "rows"),
+    [(0.0, True, 4, 2, 1), (math.inf, True, 2, 1, 0), (0.0, False, 4, 2, 1)],
 )
-def test_a_training_loss_that_is_not_finite_ends_the_fit_when_next_read(
-    interval: float, bad: float, step: int, where: str, tmp_path: Path
+def test_a_loss_that_is_not_finite_ends_the_fit_when_next_read(
+    interval: float, training: bool, step: int, epoch: int, rows: int, tmp_path: Path
 ) -> None:
-    learner = known(Recorder(interval=interval), folder=tmp_path, epochs=3)
-    broken(bad, lambda learner: learner.training and learner.step == step, learner)
-    end = (
-        "A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help; fit.skip_nonfinite=10 skips such batches, up to "
-    )
-    with pytest.raises(NonFiniteLossError, match=rf"^the training loss is {where}\. {end}") as caught:
+    learner = known(Recorder(interval=interval), folder=tmp_path, epochs=3, skip_nonfinite=int(not training))
+
+    def spoil(model: object, images: object, output: torch.Tensor) -> torch.Tensor:
+        here = learner.training == training and learner.step + 1 == step
+        return output * (math.nan if here else 1.0)
+
+    learner.model.register_forward_hook(spoil)
+    named, more = ("training", "; fit.skip_nonfinite=10 skips") if training else ("validation", r"\.")
+    end = rf"A smaller fit\.lr or callbacks\.grad_clip\.max_norm=1 may help{more}"
+    message = rf"^the {named} loss is nan at step {step} of 6 \(epoch {epoch}\)\. {end}"
+    with pytest.raises(NonFiniteLossError, match=message) as caught:
         learner.fit()
     assert isinstance(caught.value, UserError)
     assert learner.error is caught.value
-    assert len(read_metrics(tmp_path)) == step // 2
-
-
-def test_a_validation_loss_that_is_not_finite_ends_the_fit(tmp_path: Path) -> None:
-    learner = known(Recorder(), folder=tmp_path, epochs=3, skip_nonfinite=1)
-    broken(math.nan, lambda learner: not learner.training and learner.epoch == 1, learner)
-    with pytest.raises(NonFiniteLossError, match=r"^the validation loss is nan at step 4 of 6 \(epoch 2\)\. "):
-        learner.fit()
-    assert len(read_metrics(tmp_path)) == 1
+    assert len(read_metrics(tmp_path)) == rows
 
 
 @needs_gpu

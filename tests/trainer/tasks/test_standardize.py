@@ -24,7 +24,6 @@ from trainer.tasks.losses import regression_loss
 from trainer.tasks.registry import task_named
 from trainer.tasks.standardize import MEAN, STD, Standard
 from trainer.tasks.tta import average
-from trainer.tools import predict
 
 CPU = torch.device("cpu")
 QUICK = ["aug.size=16", "fit.batch_size=6", "fit.device=cpu", "fit.threads=1", "callbacks.progress_bar=null"]
@@ -109,17 +108,6 @@ def test_the_metrics_of_a_run_are_in_their_own_units(run: Path) -> None:
     standardized = (errors / best.model[STD]).abs()
     huber = torch.where(standardized < 1, standardized.square() / 2, standardized - 0.5).mean().item()
     assert best.row["val_loss"] == pytest.approx(huber, rel=1e-4)
-
-
-def test_predictions_need_no_data(run: Path, ages: Path, tmp_path: Path) -> None:
-    gone = (ages / "ages.csv").rename(tmp_path / "gone.csv")
-    try:
-        (found,) = predict.predict(run, [ages / "30.png"])
-    finally:
-        gone.rename(ages / "ages.csv")
-    samples = load(run / BEST, BestModel).samples
-    expected = samples["output"][samples["index"].tolist().index(30)].tolist()
-    assert [value for _, value in found.numbers] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(("before", "now"), [("false", "true"), ("true", "false")])
