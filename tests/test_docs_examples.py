@@ -26,6 +26,7 @@ import trainer
 import trainer.callbacks.registry
 import trainer.models.registry
 import trainer.optim.optimizers
+import trainer.tasks.metric
 import trainer.tasks.registry
 from augment.cli.compose import compose, compose_recipe
 from augment.pipeline.build import build_pipeline
@@ -59,13 +60,14 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / name).write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     known_tasks(), known_callbacks()
-    registries: list[dict[str, Any]] = [
+    registries: list[dict[Any, Any]] = [
         augment.recipe.op._OPS,
         augment.data.sources.registry._SOURCES,
         trainer.callbacks.registry._CALLBACKS,
         trainer.models.registry._MODELS,
         trainer.optim.optimizers._OURS,
         trainer.tasks.registry._TASKS,
+        trainer.tasks.metric.METRICS,
     ]
     before = [dict(registry) for registry in registries]
     yield
@@ -133,6 +135,16 @@ def test_an_optimizer_of_your_own() -> None:
     torch.testing.assert_close(before - layer.weight.detach(), torch.tensor([[0.001, -0.001]]))
     with pytest.raises(UserError, match=r"^fit.nesterov=True: signs has no nesterov\."):
         trainer.optim.optimizers.make_optimizer(replace(settings, nesterov=True), layer)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("modules", "sample_drawn")
+def test_metrics_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (command,) = [command for command in commands() if "plugins=[my_metrics]" in command]
+    assert train([*command[1:], *QUICK]) == 0
+    (row,) = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/*/*/metrics.jsonl")]
+    assert {"train_brier_score", "val_brier_score", "val_kappa"} < row.keys()
 
 
 @pytest.mark.slow

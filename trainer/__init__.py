@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trainer.models.registry import Model, model
     from trainer.optim.optimizers import optimizer
     from trainer.run.summary import Summary
+    from trainer.tasks.metric import metric
 
 __all__ = [
     "Callback",
@@ -46,6 +47,7 @@ __all__ = [
     "RunDescription",
     "Summary",
     "configurable",
+    "metric",
     "model",
     "optimizer",
     "train",
@@ -64,6 +66,7 @@ _MODULES = {
     "trainer.models.registry": "Model model",
     "trainer.optim.optimizers": "optimizer",
     "trainer.run.summary": "Summary",
+    "trainer.tasks.metric": "metric",
 }
 
 

@@ -17,7 +17,7 @@ from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, Snapshot, load, mend, save
 from trainer.tasks.display import MetricsRow
-from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better
+from trainer.tasks.registry import ALL_MONITORED, MONITORED_AS, best_row, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Checkpoint(Callback):
             aliases=("metric",),
             default=AUTO,
             options=ALL_MONITORED,
+            others=MONITORED_AS,
             doc="metric that selects the best model; auto: val_accuracy, for labels val_map, for numbers val_loss",
         )
     )

@@ -13,7 +13,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, CancelFit
 from trainer.tasks.display import MetricsRow
-from trainer.tasks.registry import ALL_MONITORED, monitored, smaller_is_better
+from trainer.tasks.registry import ALL_MONITORED, MONITORED_AS, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class EarlyStopping(Callback):
             aliases=("metric",),
             default=AUTO,
             options=ALL_MONITORED,
+            others=MONITORED_AS,
             doc="metric that has to improve; auto: as checkpoint.monitor",
         )
     )

@@ -17,6 +17,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
 from trainer.tasks.display import PACE, Column, MetricsRow
+from trainer.tasks.metric import columns_of
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
@@ -94,7 +95,7 @@ class ProgressBar(Callback):
 
 
 def _columns(learner: Learner) -> list[Column]:
-    shown = (*learner.task.measured(max(1, len(learner.classes))), *PACE)
+    shown = (*columns_of(learner.find(Recorder).metrics), *PACE)
     return [column for column in shown if column.line]
 
 

@@ -15,7 +15,9 @@ from augment.support.reading import parse_json, read_bytes
 from augment.support.writing import append
 from trainer.loop.callback import Callback
 from trainer.tasks.display import MetricsRow
-from trainer.tasks.metrics import Meter, Samples
+from trainer.tasks.meter import Meter, Samples
+from trainer.tasks.metric import Metric
+from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,8 +57,11 @@ class Recorder(Callback):
 
     Args:
         interval: seconds between two reads of the running values of the training pass.
+        everything: measure all metrics of the task; else those that are always measured, and those on request that
+            `LoopSettings.metrics` or a callback's `monitor` names.
 
     Attributes:
+        metrics: what is measured besides the loss.
         rows: a row for each finished epoch.
         latest: the running values when last read, with the key "images_per_second".
         val: the values of the last validation pass.
@@ -70,8 +75,9 @@ class Recorder(Callback):
     order = -10
     per_rank = True  # the sums of the current pass
 
-    def __init__(self, interval: float = 0.5) -> None:
-        self.interval = interval
+    def __init__(self, interval: float = 0.5, *, everything: bool = False) -> None:
+        self.interval, self.everything = interval, everything
+        self.metrics: tuple[Metric, ...] = ()
         self.rows: list[MetricsRow] = []
         self.latest: MetricsRow = {}
         self.val: MetricsRow = {}
@@ -80,12 +86,11 @@ class Recorder(Callback):
         self.validation: Mapping[str, Any] = {}
         self.since = 0
         self.steps: list[StepRow] = []
-        self._train: Meter[Any] | None = None
+        self._train: Meter | None = None
         self._measured: Tensor | None = None
         self._loaded: dict[str, Any] | None = None
         self._row: MetricsRow = {}
         self._begun = 0.0
-        self._inode = 0  # of the folder
         self._seconds = 0.0  # of the epoch's training pass: before it was interrupted, and all once it is over
         self._running = False  # whether the training pass is running
 
@@ -98,6 +103,7 @@ class Recorder(Callback):
         if learner.folder:
             _write(self.rows, learner.folder / METRICS_FILE)
             self._inode = learner.folder.stat().st_ino
+        self._choose(learner)
 
     def before_epoch(self, learner: Learner) -> None:
         """Clear the row of the last epoch, so that an epoch that is cut short holds only its own values."""
@@ -105,7 +111,7 @@ class Recorder(Callback):
 
     def before_train(self, learner: Learner) -> None:
         """Start the clock; reset the sums, unless an interrupted epoch continues."""
-        self._train = learner.task.meter(len(learner.classes), learner.device)
+        self._train = Meter(learner.task, self.metrics, learner.device)
         self._seconds, self._running = 0.0, True
         if self._loaded is not None and learner.position.batch:
             self._train.load_state_dict(self._loaded["meter"])
@@ -120,7 +126,9 @@ class Recorder(Callback):
 
     def before_validate(self, learner: Learner) -> None:
         """Start the sums of the validation pass."""
-        self._val = learner.task.meter(len(learner.classes), learner.device, keep=True)
+        if not self._row:  # outside a fit
+            self._choose(learner)
+        self._val = Meter(learner.task, self.metrics, learner.device, keep=True)
 
     def before_batch(self, learner: Learner) -> None:
         """Add the time spent waiting for a training batch."""
@@ -144,22 +152,18 @@ class Recorder(Callback):
         meter = self._meter(learner)
         values = self._read(learner, meter)
         if learner.ranks.size > 1:
-            whole = _merged(learner, meter)
+            whole = meter.merged(learner.ranks.gather)
             values = whole.compute()
             _check_finite(learner, whole, values["loss"])
         seconds = monotonic() - self._start
         self._seconds, self._running = self._seconds + seconds, False
-        # The rate is that of this process; the seconds are those of the whole epoch, including those before an
-        # interruption. If that came after the last batch, so that this process has trained nothing, the rate is the
-        # epoch's, too.
-        seen, took = meter.samples - self._before, seconds
-        if not seen:
-            seen, took = meter.samples, self._seconds
+        # The rate is that of this process; the seconds are those of the whole epoch, also before an interruption.
+        seen = learner.ranks.size * (meter.samples - self._before)
         self._row |= {
             **{f"train_{name}": value for name, value in values.items()},
             "lr": float(learner.optimizer.param_groups[0]["lr"]),
             "seconds": self._seconds,
-            "images_per_second": learner.ranks.size * seen / took if took else 0.0,
+            "images_per_second": seen / seconds if seconds else 0.0,
         }
         # The host runs ahead of a GPU, so waiting in the loader does not mean that the loader is slow.
         if learner.device.type == "cpu":
@@ -167,7 +171,7 @@ class Recorder(Callback):
 
     def after_validate(self, learner: Learner) -> None:
         """Complete the validation pass's part of the row."""
-        meter = self._val if learner.ranks.size == 1 else _merged(learner, self._val, keep=True)
+        meter = self._val if learner.ranks.size == 1 else self._val.merged(learner.ranks.gather)
         self.val = {f"val_{name}": value for name, value in meter.scores().items()}
         self.samples = meter.kept()
         if self._row:  # in a fit
@@ -182,29 +186,29 @@ class Recorder(Callback):
             memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}
         self.rows.append(self._row | self.val | memory)
         if learner.folder:
-            self._check_folder(learner.folder)
+            # Writing would create a deleted folder again, or has done so, and leave a part of a run in it.
+            if not learner.folder.is_dir() or learner.folder.stat().st_ino != self._inode:
+                raise FileNotFoundError(errno.ENOENT, "deleted", str(learner.folder))
             _write([step._asdict() for step in self.steps], learner.folder / STEPS_FILE)
             fence()
             append(learner.folder / METRICS_FILE, json_line(self.rows[-1]))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the sums of the current training pass."""
-        steps = [tuple(step) for step in self.steps]
-        state: dict[str, Any] = {
+        meter, seconds = None, 0.0
+        if self._loaded is not None:  # nothing has been trained since
+            meter, seconds = self._loaded["meter"], self._loaded["seconds"]
+        elif self._train is not None:
+            running = monotonic() - self._start if self._running else 0.0
+            meter, seconds = self._train.state_dict(), self._seconds + running
+        return {
             "rows": [dict(row) for row in self.rows],
-            "steps": steps,
-            "meter": None,
-            "seconds": 0.0,
+            "steps": [tuple(step) for step in self.steps],
+            "meter": meter,
+            "seconds": seconds,
             "validation": dict(self.validation),
             "since": self.since,
         }
-        if self._loaded is not None:
-            # Nothing has been trained since the state was loaded.
-            state |= {"meter": self._loaded["meter"], "seconds": self._loaded["seconds"]}
-        elif self._train is not None:
-            running = monotonic() - self._start if self._running else 0.0
-            state |= {"meter": self._train.state_dict(), "seconds": self._seconds + running}
-        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
@@ -218,17 +222,17 @@ class Recorder(Callback):
         known = learner.run.validation
         return tuple(name for name, value in self.validation.items() if name in known and known[name] != value)
 
-    def _check_folder(self, folder: Path) -> None:
-        """Check that the folder was not deleted: writing would create it again and leave a part of a run in it."""
-        if not folder.is_dir() or folder.stat().st_ino != self._inode:
-            raise FileNotFoundError(errno.ENOENT, "deleted", str(folder))
+    def _choose(self, learner: Learner) -> None:
+        monitors = [str(getattr(callback, "monitor", AUTO)) for callback in learner.callbacks]
+        asked = learner.ranks.gather([*learner.settings.metrics, *monitors])[0]  # rank 0 may have further callbacks
+        self.metrics = learner.task.measured(len(learner.classes), None if self.everything else asked)
 
-    def _meter(self, learner: Learner) -> Meter[Any]:
+    def _meter(self, learner: Learner) -> Meter:
         meter = self._train if learner.training else self._val
         assert meter is not None
         return meter
 
-    def _read(self, learner: Learner, meter: Meter[Any]) -> MetricsRow:
+    def _read(self, learner: Learner, meter: Meter) -> MetricsRow:
         values = meter.compute()
         now = monotonic()
         if self.first_at is None:
@@ -248,7 +252,7 @@ class Recorder(Callback):
         return values
 
 
-def _check_finite(learner: Learner, meter: Meter[Any], loss: float) -> None:
+def _check_finite(learner: Learner, meter: Meter, loss: float) -> None:
     # `trainer.callbacks.nonfinite` reports skipped batches; the training loss is NaN if all were skipped.
     skips = learner.training and learner.settings.skip_nonfinite
     if not meter.samples or not learner.ranks.is_main or skips or math.isfinite(loss):
@@ -261,13 +265,6 @@ def _check_finite(learner: Learner, meter: Meter[Any], loss: float) -> None:
         f"A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help{more}."
         f"{' fit.precision=bf16 has the range of fp32.' if learner.settings.scaled else ''}"
     )
-
-
-def _merged(learner: Learner, meter: Meter[Any], *, keep: bool = False) -> Meter[Any]:
-    """Return a meter of what all ranks have measured."""
-    whole: Meter[Any] = learner.task.meter(len(learner.classes), learner.device, keep=keep)
-    whole.merge(learner.ranks.gather(meter.parts()))
-    return whole
 
 
 def _write(rows: Iterable[Mapping[str, float]], file: Path) -> None:

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from augment.params import Choice, Count, Flag, Param, setting
+from augment.params import Choice, Count, Flag, Param, Texts, setting
 from augment.support.errors import UserError, suggest
 from augment.support.process import launched, local_rank
 from augment.support.text import amount
@@ -70,6 +70,9 @@ class LoopSettings:
     )
     tta: str = setting(
         Choice(default="none", options=VIEWS, doc="views of an image whose probabilities validation averages")
+    )
+    metrics: tuple[str, ...] = setting(
+        Texts(default=(), doc="metrics to measure besides the usual ones, such as f1; they change nothing else")
     )
     device: str = setting(
         DeviceName(

@@ -26,7 +26,7 @@ from trainer.report.record import MISTAKES, REPORT_FILE, Record
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.summary import RUNNING
 from trainer.tasks.display import FigureImage, Matrix, Section, percent
-from trainer.tasks.metrics import wilson_interval
+from trainer.tasks.metrics.classification import wilson_interval
 from trainer.tasks.registry import monitored
 from trainer.tasks.task import AUTO
 
@@ -101,7 +101,7 @@ def _headline(record: Record) -> dict[str, Any]:
     if record.best:
         of = f" of {record.epochs}" if record.epochs else ""
         tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}{_last(record)}"))
-    for column in record.task.metrics:
+    for column in record.task.columns:
         if column.above and column.key in record.best:
             value = _shown(record, record.best[column.key])
             tiles.append((column.title.replace("val ", "validation "), value, "of the best epoch"))

@@ -28,7 +28,7 @@ from trainer.run.labels import labels_in
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import RUNNING, SUMMARY_FILE, Summary
 from trainer.tasks.display import MetricsRow
-from trainer.tasks.metrics import Samples
+from trainer.tasks.meter import Samples
 from trainer.tasks.registry import DEFAULT, best_row, task_named, task_of
 from trainer.tasks.task import Task
 

@@ -15,7 +15,8 @@ from trainer.run.config import Config
 from trainer.run.fit import Fit
 from trainer.run.memory import check_memory
 from trainer.run.weights import check_weights, require_start
-from trainer.tasks.registry import ALL_MONITORED, task_named
+from trainer.tasks.metric import columns_of
+from trainer.tasks.registry import ALL_MONITORED, check_metrics, task_named
 from trainer.tasks.task import AUTO
 
 
@@ -46,8 +47,9 @@ def check_config(config: Config) -> None:
             f"classes or more{describe_nested(dataset)}."
         )
     task = task_named(dataset.task)
-    measured = {metric.key for metric in task.measured(len(classes))}
-    allowed = (AUTO, *(key for key in task.monitored if key in measured))
+    check_metrics(task, len(classes), config.fit.metrics)
+    keys = [column.key for column in columns_of(task.measured(len(classes), None))]
+    allowed = (AUTO, *sorted(keys, key=lambda key: key.startswith("train_")))
     for name, values in config.resolved["callbacks"].items():
         monitor = values.get("monitor")
         if monitor in ALL_MONITORED and monitor not in allowed:

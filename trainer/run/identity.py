@@ -11,7 +11,9 @@ from trainer.run.config import Config
 
 
 def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the resolved configuration without what changes no result: `fit.resume`, `fit.gpus`, `run` and trackers.
+    """Return the resolved configuration without what changes no result.
+
+    These are `fit.resume`, `fit.gpus`, `fit.metrics`, `run` and trackers.
 
     Two configurations are the same if `identity_text` of these values is. Where the order of keys counts, mappings
     become lists of pairs: steps, views, stages, and what is nested in arguments of other code, which may look at it.
@@ -29,7 +31,7 @@ def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
         if name not in known or not known[name].tracks
     }
     own = [name for name in callbacks if name not in known or not known[name].__module__.startswith("trainer.")]
-    fit = {name: value for name, value in fit.items() if name not in ("resume", "gpus")}
+    fit = {name: value for name, value in fit.items() if name not in ("resume", "gpus", "metrics")}
     return (
         {name: value for name, value in plain.items() if name != "run"}
         | {

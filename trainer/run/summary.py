@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from trainer.callbacks.interrupt import status_of
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.checkpoint import LAST
 from trainer.run.labels import labels_in
-from trainer.tasks.registry import task_of
+from trainer.tasks.registry import describe_metrics, task_of
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
@@ -52,6 +52,7 @@ class Summary:
         name: what people call the run; empty: unknown.
         tags: its tags.
         first_step: the part of `seconds` before the first training batch was done; None: none was.
+        metrics: how the metrics of plugins are read, see `trainer.tasks.registry.describe_metrics`.
     """
 
     status: str
@@ -67,6 +68,7 @@ class Summary:
     name: str = ""
     tags: tuple[str, ...] = ()
     first_step: float | None = None
+    metrics: Mapping[str, list[Any]] = field(default_factory=dict)
 
     def write(self) -> None:
         """Write summary.json; if the disk is full, overwrite the one that `reserve_summary` wrote.
@@ -126,7 +128,7 @@ def read_summary(folder: Path) -> Summary | None:
 def _parsed(found: Mapping[str, Any], folder: Path) -> Summary:
     """Return the summary in a file, each value as its type."""
     name, tags = labels_in(found)
-    texts = {key: str(found.get(key, "")) for key in ("status", "error", "stopped", "monitor")}
+    texts: dict[str, Any] = {key: str(found.get(key, "")) for key in ("status", "error", "stopped", "monitor")}
     best, last = ({str(key): _number(value) for key, value in found.get(row, {}).items()} for row in ("best", "last"))
     first = found.get("first_step")
     return Summary(
@@ -174,4 +176,5 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
         name=learner.run.name,
         tags=learner.run.tags,
         first_step=None if recorder.first_at is None else seconds - (monotonic() - recorder.first_at),
+        metrics=describe_metrics(learner.task),
     )

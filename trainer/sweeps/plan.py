@@ -18,6 +18,8 @@ from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.groups import flat
 from trainer.sweeps.space import Dimension, grid, parse_space
 from trainer.sweeps.study import Search
+from trainer.tasks.display import PACE
+from trainer.tasks.metric import columns_of
 from trainer.tasks.registry import task_named
 
 # What a study remembers of the configuration that its search began with.
@@ -78,9 +80,13 @@ class Plan:
         (base,) = check_jobs([fixed], config_name=config_name)
         task = task_named(base.dataset.task)
         metrics = settings.metrics or (task.monitor,)
-        measured = {"epoch", *(column.key for column in task.columns)}
+        asked = (*base.fit.metrics, *(values.get("monitor") for values in base.resolved["callbacks"].values()))
+        columns = columns_of(task.measured(len(base.dataset.classes), asked))
+        measured = {"epoch", *(column.key for column in (*columns, *PACE))}
         if unknown := next((metric for metric in metrics if metric not in measured), None):
-            raise UserError(f"hydra.sweeper.metrics: {unknown} is not measured.{suggest(unknown, measured)}")
+            requested = [metric.name for metric in task.metrics if unknown in metric.names]
+            hint = f" Allowed: with fit.metrics=[{requested[0]}]." if requested else suggest(unknown, measured)
+            raise UserError(f"hydra.sweeper.metrics: {unknown} is not measured.{hint}")
         made = cls(Search(settings, folder, metrics, base.fit.epochs), tuple(space), tuple(fixed), base, config_name)
         made.search.check()
         if check:

@@ -20,7 +20,7 @@ from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE
 from trainer.tasks.display import MetricsRow
-from trainer.tasks.registry import task_of
+from trainer.tasks.registry import learn_metrics, task_of
 
 T = TypeVar("T")
 
@@ -140,6 +140,7 @@ def read_run(folder: Path) -> Run:
     nothing: dict[str, Any] = {}
     job = attempt(JOB_FILE, read_object, nothing)
     summary = attempt(SUMMARY_FILE, read_object, nothing)
+    learn_metrics(summary.get("metrics"))
     config = attempt(CONFIG_FILE, lambda file: load_config(file.parent), nothing)
     rows = attempt(METRICS_FILE, lambda file: [*map(_numbers, read_rows(file))], list[MetricsRow]())
     given = job.get("overrides")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +13,8 @@ from numpy.typing import NDArray
 from augment.data.dataset import Target
 from augment.support.text import amount
 from trainer.tasks.display import (
-    SHARE,
-    TRAIN_LOSS,
-    VAL_LOSS,
     Bar,
     Bars,
-    Block,
-    Column,
     Evaluation,
     FigureImage,
     Finding,
@@ -31,22 +26,27 @@ from trainer.tasks.display import (
     percent,
 )  # fmt: skip
 from trainer.tasks.losses import CrossEntropy, LossFunction
-from trainer.tasks.metrics import Meter, Samples, wilson_interval
+from trainer.tasks.meter import Samples
+from trainer.tasks.metrics.classification import confusion, wilson_interval
 from trainer.tasks.registry import register
 from trainer.tasks.settings import LossSettings
-from trainer.tasks.task import Task
+from trainer.tasks.task import Task, listed
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
 # Classes up to which the report shows the confusion matrix next to the bars; with more it shows the most confused pairs
-# there, and the matrix below, as a table or, with more than `_TABLE` classes, as an image.
-_BESIDE, _TABLE, _PAIRS = 12, 20, 20
+# there, and the matrix below, as an image.
+_BESIDE, _PAIRS = 12, 20
 
-_SHOWN = 60  # classes in a table on the terminal
-
-_TOP = 5  # predictions among which the top-5 accuracy looks for the target
+# What evaluations report before other metrics, and how they call it; in their JSON both as rows do and in this way.
+_FIRST = {
+    "val_top5": "val_top5",
+    "val_balanced_accuracy": "balanced accuracy",
+    "val_loss": "val_loss",
+    "val_calibration_error": "calibration error",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,73 +66,7 @@ class ClassSamples(Samples):
 
     def confusion(self, classes: int) -> NDArray[np.int64]:
         """Return the counts, (classes, classes): rows are targets, columns predictions."""
-        # torchmetrics counts the same, but importing it takes seconds.
-        cells = (self.target * classes + self.prediction).numpy()
-        return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
-
-
-class ClassMeter(Meter[ClassSamples]):
-    """Mean loss and accuracy of a pass over classes.
-
-    If its predictions are kept and there are more than five classes, the top-5 accuracy is measured as well. Of targets
-    that are shares of classes, the class with the largest share counts.
-    """
-
-    def __init__(self, count: int, device: torch.device, *, keep: bool = False) -> None:
-        self.sums = 2 if keep and count > _TOP else 1
-        super().__init__(count, device, keep=keep)
-
-    def _measure(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        if targets.ndim == 2:
-            targets = targets.argmax(dim=1)
-        predictions = outputs.argmax(dim=1)
-        self._more[0].add_((predictions == targets).sum())
-        if self.sums > 1:
-            self._more[1].add_((outputs.topk(_TOP).indices == targets[:, None]).sum())
-        return targets, predictions
-
-    def _keep(self, outputs: Tensor, *measured: Tensor) -> tuple[Tensor, ...]:
-        import torch
-
-        targets, predictions = measured
-        shares = outputs.float().softmax(dim=1)
-        confidence, target_confidence = shares.gather(1, torch.stack([predictions, targets], dim=1)).unbind(1)
-        return targets.clone(), predictions, confidence, target_confidence
-
-    def _named(self, means: list[float]) -> dict[str, float]:
-        return dict(zip(("accuracy", "top5"), means, strict=False))
-
-    def _nothing(self) -> ClassSamples:
-        import torch
-
-        whole, share = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
-        return ClassSamples(whole, whole, whole, share, share)
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    """How well one class is recognized.
-
-    Attributes:
-        name: name of the class.
-        right: number of its images that are classified correctly.
-        total: number of its images.
-        interval: 95% interval of its accuracy.
-        mistaken_for: the class that its other images are most often mistaken for; empty if all are right.
-        times: how often.
-    """
-
-    name: str
-    right: int
-    total: int
-    interval: tuple[float, float]
-    mistaken_for: str
-    times: int
-
-    @property
-    def accuracy(self) -> float:
-        """Share of its images that are right."""
-        return self.right / self.total
+        return confusion(self.target, self.prediction, classes)
 
 
 @register
@@ -141,15 +75,8 @@ class Classify(Task[ClassSamples]):
 
     name = "classify"
     unit, units = "class", "classes"
-    monitor, score, score_title = "val_accuracy", "accuracy", "Accuracy"
-    metrics = (
-        TRAIN_LOSS,
-        Column("train_accuracy", "train acc", page="{:.2%}", within=SHARE),
-        VAL_LOSS,
-        Column("val_accuracy", "val acc", page="{:.2%}", within=SHARE),
-        Column("val_top5", "val top-5", page="{:.2%}", within=SHARE, above=_TOP),
-    )
-    meter, samples = ClassMeter, ClassSamples
+    monitor, score, score_title, unit_score = "val_accuracy", "accuracy", "Accuracy", "recall"
+    samples = ClassSamples
     loss_settings = ("label_smoothing",)
     top = 3
     reads_folders = True
@@ -184,42 +111,40 @@ class Classify(Task[ClassSamples]):
         shares = sorted(((share, i) for i, share in enumerate(target) if share >= 0.005), reverse=True)
         return ", ".join(f"{names[i] if names else i} {share:.0%}" for share, i in shares)
 
-    def evaluate(self, values: MetricsRow, samples: ClassSamples, names: Sequence[str]) -> Evaluation:
-        """Return the scores of a pass, of each class with recall and precision."""
-        counts = samples.confusion(len(names))
-        right, total, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
-        rows = [
-            (name, str(r), str(t), f"{r / t:.4f}" if t else "", f"{r / p:.4f}" if p else "")
-            for name, r, t, p in zip(names, right, total, predicted, strict=True)
-        ]
-        title = ""
-        if len(names) > _SHOWN:
-            worst = sorted((i for i in range(len(names)) if total[i]), key=lambda i: right[i] / total[i])[:_SHOWN]
-            rows = [rows[i] for i in worst]
-            title = f"the {len(rows)} of {len(names):,} classes with the lowest recall"
-        recalls = [r / t for r, t in zip(right, total, strict=True) if t]
-        low, high = wilson_interval(sum(right), sum(total))
-        top = {"val_top5": values["val_top5"]} if "val_top5" in values else {}
-        scores = {
-            "val_loss": values["val_loss"],
-            "val_accuracy": values["val_accuracy"],
-            **top,
-            "balanced_accuracy": sum(recalls) / len(recalls),
-            "calibration_error": calibration_error(samples),
-            "interval": [low, high],
-        }
-        sentence = (
-            f"val_accuracy {scores['val_accuracy']:.4f} (95% interval {low:.4f} to {high:.4f}, "
-            f"{amount(sum(total), 'image')}), "
-            f"{''.join(f'{key} {value:.4f}, ' for key, value in top.items())}"
-            f"balanced accuracy {scores['balanced_accuracy']:.4f}, val_loss {scores['val_loss']:.4f}, "
-            f"calibration error {scores['calibration_error']:.4f}"
-        )
-        per_class = {name: (r, t) for name, r, t in zip(names, right, total, strict=True)}
-        table = Table(title, ("class", "right", "of", "recall", "precision"), rows)
-        return Evaluation(sum(total), scores, per_class, table, sentence, Matrix(counts, names))
+    def unmixed(self, targets: Tensor) -> Tensor:
+        """Return the class with the largest share of each image, (N,)."""
+        return targets.argmax(dim=1) if targets.ndim == 2 else targets
 
-    def right_of(self, samples: ClassSamples) -> tuple[int, int] | None:
+    def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        """Return the predicted class, and the probabilities of it and of the target."""
+        shares, predictions = outputs.softmax(dim=1), outputs.argmax(dim=1)
+        confidence, target_confidence = (shares.gather(1, of[:, None])[:, 0] for of in (predictions, targets))
+        return {"prediction": predictions, "confidence": confidence, "target_confidence": target_confidence}
+
+    def per_class(self, samples: ClassSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Return how many images of each class are right, of how many; recall and precision."""
+        counts = samples.confusion(len(names))
+        right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
+        return {
+            name: {"right": r, "of": n, "recall": r / n if n else math.nan, "precision": r / p if p else math.nan}
+            for name, r, n, p in zip(names, right, of, predicted, strict=True)
+        }
+
+    def evaluate(self, values: MetricsRow, samples: ClassSamples, names: Sequence[str]) -> Evaluation:
+        """Return the scores of a pass, with the interval of the accuracy."""
+        scores = super().evaluate(values, samples, names)
+        low, high = wilson_interval(*self.right_of(samples))
+        interval = f"(95% interval {low:.4f} to {high:.4f}, {amount(scores.images, 'image')})"
+        rest = [key for key in dict.fromkeys((*_FIRST, *values)) if key in values and key != "val_accuracy"]
+        named = {name.replace(" ", "_"): values[key] for key, name in _FIRST.items() if key in values}
+        return replace(
+            scores,
+            values=values | named | {"interval": [low, high]},
+            per_class={name: (found["right"], found["of"]) for name, found in scores.per_class.items()},
+            sentence=f"{listed(values, ['val_accuracy'])} {interval}, {listed(values, rest, _FIRST)}",
+        )
+
+    def right_of(self, samples: ClassSamples) -> tuple[int, int]:
         """Return how many images are classified correctly, and how many there are."""
         return int((samples.prediction == samples.target).sum()), len(samples.target)
 
@@ -229,89 +154,55 @@ class Classify(Task[ClassSamples]):
 
     def section(self, samples: ClassSamples, names: Sequence[str]) -> Section:
         """Return the accuracy of each class, and the confusion matrix or the most confused pairs."""
-        matrix = self.figure(samples, names)
-        bars = [
-            (s.name, Bar(s.accuracy, s.interval), (f"{s.right} of {s.total}",))
-            for s in class_scores(matrix.counts, names)
-        ]
-        pairs = [] if len(names) <= _BESIDE else most_confused(matrix.counts, names, _PAIRS)
+        matrix, bars = self.figure(samples, names), []
+        for name, found in self.worst_first(self.per_class(samples, names)):
+            right, total = int(found["right"]), int(found["of"])
+            bars.append((name, Bar(right / total, wilson_interval(right, total)), (f"{right} of {total}",)))
         scores = Bars(
             "Accuracy of each class in the best epoch, the worst first",
             ("class", "accuracy and 95% interval", "right of n"),
             bars,
         )
-        alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
-        whole: Block = matrix if len(names) <= _TABLE else FigureImage("Confusion matrix", alt)
-        if not pairs:
-            return Section((scores, matrix)) if whole is matrix else Section((scores,), (whole,))
+        if len(names) <= _BESIDE:
+            return Section((scores, matrix))
+        pairs = most_confused(matrix.counts, names, _PAIRS)
         rows = [(true, predicted, str(times), percent(share)) for true, predicted, times, share in pairs]
         head = ("true", "mistaken for", "times", "of the class")
-        return Section((scores, Table(f"The {amount(len(pairs), 'most confused pair')}", head, rows, left=2)), (whole,))
+        table = Table(f"The {amount(len(pairs), 'most confused pair')}", head, rows, left=2)
+        alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
+        return Section((scores, *([table] if rows else [])), (FigureImage("Confusion matrix", alt),))
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield whether the model only guesses, and the worst class."""
         counts = samples.confusion(len(names))
-        right, total = int(np.trace(counts)), int(counts.sum())
         # Always predicting the largest class reaches this accuracy.
-        chance = float(counts.sum(axis=1).max()) / total
-        if len(names) > 1 and wilson_interval(right, total)[0] <= chance:
+        chance = float(counts.sum(axis=1).max()) / int(counts.sum())
+        if len(names) > 1 and wilson_interval(*self.right_of(samples))[0] <= chance:
             yield Finding(
                 f"The best accuracy is not significantly above predicting the largest class every time "
                 f"({percent(chance)}).",
                 warning=True,
             )
-        scores = class_scores(counts, names)
-        if len(scores) < 2:
+        classes = self.worst_first(self.per_class(samples, names))
+        if len(classes) < 2:
             return
-        worst = scores[0]
-        if worst.right == worst.total:
+        name, worst = classes[0]
+        if worst["right"] == worst["of"]:
             yield Finding("Every validation image is right.")
             return
-        times = "once" if worst.times == 1 else f"{worst.times} times"
+        others = counts[row := list(names).index(name)] * (np.arange(len(names)) != row)
+        times = "once" if others.max() == 1 else f"{others.max()} times"
         yield Finding(
-            f"Worst class: {worst.name} at {percent(worst.accuracy)} ({worst.right} of {worst.total}), "
-            f"most often mistaken for {worst.mistaken_for} ({times})."
+            f"Worst class: {name} at {percent(worst['recall'])} ({worst['right']} of {worst['of']}), "
+            f"most often mistaken for {names[others.argmax()]} ({times})."
         )
 
     def mistakes(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the wrong images, those with the highest confidence first."""
-        wrong = np.flatnonzero((samples.prediction != samples.target).numpy())
-        for i in wrong[np.argsort(-samples.confidence.numpy()[wrong], kind="stable")].tolist():
+        for i in samples.confidence.argsort(descending=True, stable=True).tolist():
             true, predicted = int(samples.target[i]), int(samples.prediction[i])
-            yield WrongSample(i, names[true], names[predicted], float(samples.confidence[i]))
-
-
-def calibration_error(samples: ClassSamples) -> float:
-    """Return how far confidence and accuracy are apart, in [0, 1].
-
-    It is the mean over 15 equal bins of confidence, weighted by their images (Guo et al. 2017, arXiv:1706.04599).
-    """
-    # Takes seconds to import, as it imports torchvision.
-    from torchmetrics.functional.classification import binary_calibration_error
-
-    # Whether the predicted class is right is a yes-or-no question, with the confidence as its probability.
-    right = (samples.prediction == samples.target).int()
-    return float(binary_calibration_error(samples.confidence, right, n_bins=15))
-
-
-def class_scores(confusion: NDArray[np.int64], names: Sequence[str]) -> list[ClassScore]:
-    """Return the scores of all classes that have images, the worst first.
-
-    Args:
-        confusion: (C, C), rows are targets.
-        names: C names.
-    """
-    scores = []
-    for i, name in enumerate(names):
-        right, total = int(confusion[i, i]), int(confusion[i].sum())
-        if not total:
-            continue
-        others = confusion[i].copy()
-        others[i] = 0
-        most = int(others.argmax())
-        mistaken_for, times = (names[most], int(others[most])) if others[most] else ("", 0)
-        scores.append(ClassScore(name, right, total, wilson_interval(right, total), mistaken_for, times))
-    return sorted(scores, key=lambda score: (score.accuracy, score.name))
+            if true != predicted:
+                yield WrongSample(i, names[true], names[predicted], float(samples.confidence[i]))
 
 
 def most_confused(confusion: NDArray[np.int64], names: Sequence[str], count: int) -> list[tuple[str, str, int, float]]:

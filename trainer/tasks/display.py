@@ -58,13 +58,9 @@ class Finding(NamedTuple):
 
 
 class WrongSample(NamedTuple):
-    """A sample that the model gets wrong.
+    """A sample that the model gets wrong, by its position in the pass: its target and the prediction, in words.
 
-    Attributes:
-        position: position in the samples of the pass.
-        true: its target, in words.
-        predicted: what the model predicts.
-        confidence: the probability that the model gives to it; None where it gives none.
+    `confidence` is the probability that the model gives to its prediction; None where it gives none.
     """
 
     position: int
@@ -82,14 +78,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Bars:
-    """A table whose second column is a bar.
-
-    Attributes:
-        title: heading of the table.
-        head: headings of name, bar and further columns.
-        rows: name, bar and further cells; best shown last.
-        note: a sentence below; may be empty.
-    """
+    """A table whose second column is a bar: rows of a name, a bar and further cells; `note` is a sentence below."""
 
     kind: ClassVar[str] = "bars"
     title: str
@@ -100,14 +89,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts.
-
-    Attributes:
-        title: heading of the table; may be empty.
-        head: headings of the columns.
-        rows: the cells.
-        left: number of columns that are aligned to the left; all others hold numbers.
-    """
+    """A table of texts, whose first columns, `left` of them, are aligned to the left; all others hold numbers."""
 
     kind: ClassVar[str] = "table"
     title: str
@@ -118,12 +100,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A confusion matrix, as a table of the report or as a figure.
-
-    Attributes:
-        counts: (C, C), rows are true classes, columns predicted ones.
-        names: names of the C classes.
-    """
+    """A confusion matrix, (C, C): rows are true classes, columns predicted ones."""
 
     kind: ClassVar[str] = "matrix"
     counts: NDArray[np.int64]
@@ -137,8 +114,8 @@ class BarChart:
     Attributes:
         quantity: what the bars show, in [0, 1], as "average precision".
         units: plural of what a bar stands for, as "labels".
-        bars: name, number of images and value of each.
-        total: number of units, with those that have no value.
+        bars: name, number of images and value of each that has a value.
+        total: number of all.
     """
 
     quantity: str
@@ -149,13 +126,7 @@ class BarChart:
 
 @dataclass(frozen=True)
 class Scatter:
-    """A figure of predictions over targets, a panel for each number.
-
-    Attributes:
-        targets: (N, K), N at least 1.
-        outputs: (N, K).
-        names: names of the K numbers.
-    """
+    """A figure of predictions over targets, (N, K) with N at least 1, and a panel for each of the K numbers."""
 
     targets: NDArray[np.float32]
     outputs: NDArray[np.float32]

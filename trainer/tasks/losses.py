@@ -6,21 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trainer.tasks.settings import REGRESSION_LOSSES
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
-
-# Name in the configuration -> name in torch.nn.functional of a loss of numbers, a mean over the batch and the numbers
-# of each image.
-_REGRESSION = {"mse": "mse_loss", "mae": "l1_loss", "huber": "huber_loss"}
 
 
 def regression_loss(name: str) -> LossFunction:
     """Return the loss of numbers of a name in the configuration."""
     from torch.nn import functional
 
-    loss: LossFunction = getattr(functional, _REGRESSION[name])
+    loss: LossFunction = getattr(functional, REGRESSION_LOSSES[name])
     return loss
 
 

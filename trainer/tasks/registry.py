@@ -1,4 +1,4 @@
-"""The registry of tasks: by name, and by what the rows of a run hold."""
+"""The registry of tasks: by name, and by what the rows of a run hold; what is known of a value by its key."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from augment.params import settings
 from augment.support.errors import UserError, suggest
-from trainer.tasks.display import MetricsRow
+from trainer.tasks.display import Column, MetricsRow
+from trainer.tasks.metric import METRICS, columns_of
 from trainer.tasks.task import AUTO, Task
 
 T = TypeVar("T", bound=type[Task[Any]])
@@ -21,20 +22,21 @@ DEFAULT = "classify"  # the task of runs that do not name one
 
 @cache
 def known_tasks() -> Mapping[str, Task[Any]]:
-    """Return a read-only view of the registry, name -> task, with the tasks that the modules of this room register."""
-    for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
-        import_module(f"{__package__}.{file.stem}")
+    """Return a read-only view of the registry, name -> task, with the tasks and metrics of the modules of this room."""
+    room = Path(__file__).parent
+    for file in sorted(room.rglob("[!_]*.py")):
+        import_module(".".join([str(__package__), *file.relative_to(room).with_suffix("").parts]))
     return MappingProxyType(_TASKS)
 
 
 class _Monitored(Collection[str]):
-    """The keys that callbacks may monitor, those of plugins' tasks included."""
+    """The keys that callbacks may monitor, those of plugins' tasks and metrics included."""
 
     def __contains__(self, key: object) -> bool:
         return key in list(self)
 
     def __iter__(self) -> Iterator[str]:
-        keys = (metric.key for task in known_tasks().values() for metric in task.metrics)
+        keys = (column.key for task in known_tasks().values() for column in columns_of(task.metrics))
         return iter(dict.fromkeys((AUTO, *keys)))
 
     def __len__(self) -> int:
@@ -42,6 +44,7 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
+MONITORED_AS = {"val_acc": "val_accuracy", "train_acc": "train_accuracy"}  # how they are often called
 
 
 def register(cls: T) -> T:
@@ -64,10 +67,9 @@ def task_named(name: str) -> Task[Any]:
 
 def task_of(rows: Iterable[Mapping[str, float]]) -> Task[Any]:
     """Return the task whose own metrics are in the rows; classification if no task's are."""
-    keys = {key for row in rows for key in row}
-    shared = {"train_loss", "val_loss"}
+    keys = {key for row in rows for key in row} - {"train_loss", "val_loss"}
     known = known_tasks()
-    return max((known[DEFAULT], *known.values()), key=lambda task: len(keys & set(task.monitored) - shared))
+    return max((known[DEFAULT], *known.values()), key=lambda task: sum(c.key in keys for c in columns_of(task.metrics)))
 
 
 def monitored(monitor: str, task: Task[Any]) -> str:
@@ -75,15 +77,60 @@ def monitored(monitor: str, task: Task[Any]) -> str:
     return task.monitor if monitor == AUTO else monitor
 
 
+def check_metrics(task: Task[Any], number: int, names: Iterable[str]) -> None:
+    """Check metrics that are to be measured, and that all metrics are of tasks that there are.
+
+    Args:
+        task: the task.
+        number: number of classes, labels or numbers.
+        names: names of metrics.
+
+    Raises:
+        UserError: there is no such metric, or none for this number.
+    """
+    for other, name in METRICS:
+        if other not in known_tasks():
+            raise UserError(f"metric {name}: unknown task '{other}'.{suggest(other, known_tasks())}")
+    allowed = [metric.name for metric in task.measured(number, None)]
+    if unknown := next((name for name in names if name not in allowed), None):
+        raise UserError(
+            f"fit.metrics: {unknown} is not measured for the task {task.name} with {task.count(number)}."
+            f"{suggest(unknown, allowed)}"
+        )
+
+
 def smaller_is_better(key: str) -> bool:
-    """Return whether a smaller value of a metric is better; False for a metric that no task has."""
-    return any(metric.key == key and metric.smaller for task in known_tasks().values() for metric in task.columns)
+    """Return whether a smaller value of a metric is better; False for a metric that nobody knows."""
+    return any(column.smaller for column in _columns(key))
 
 
 def range_of(key: str) -> tuple[float, float]:
-    """Return the lowest and the highest possible value of a metric; anything for a metric that no task has."""
-    columns = (metric for task in known_tasks().values() for metric in task.columns if metric.key == key)
-    return next((column.within for column in columns), (-inf, inf))
+    """Return the lowest and the highest possible value of a metric; anything for a metric that nobody knows."""
+    return next((column.within for column in _columns(key)), (-inf, inf))
+
+
+def _columns(key: str) -> list[Column]:
+    known = [column for task in known_tasks().values() for column in task.columns if column.key == key]
+    return known or [_READ[key]] if key in _READ else known
+
+
+# Metrics of plugins that are not imported here, as runs describe them.
+_READ: dict[str, Column] = {}
+
+
+def describe_metrics(task: Task[Any]) -> dict[str, list[Any]]:
+    """Return of each metric of a plugin, by key, whether smaller is better, and its range, for `learn_metrics`."""
+    columns = (column for metric in task.metrics if metric.own for column in metric.columns)
+    return {column.key: [column.smaller, *column.within] for column in columns}
+
+
+def learn_metrics(described: object) -> None:
+    """Remember metrics that a run describes, in whose file may be anything."""
+    for key, value in described.items() if isinstance(described, Mapping) else ():
+        match value:
+            case [bool(smaller), int() | float() | None as low, int() | float() | None as high]:
+                within = (-inf if low is None else low, inf if high is None else high)  # in a file, infinity is null
+                _READ[key] = Column(key, key, smaller=smaller, within=within)
 
 
 def best_row(rows: Iterable[Mapping[str, float]], key: str) -> MetricsRow:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from augment.params import Choice, Flag, Number, setting
 
-# Names of `trainer.tasks.losses.regression_loss` and `trainer.tasks.tta.TTA`.
-REGRESSION_LOSSES = ("mse", "mae", "huber")
+# Losses of numbers, means over the batch and the numbers of each image -> names in torch.nn.functional.
+REGRESSION_LOSSES = {"mse": "mse_loss", "mae": "l1_loss", "huber": "huber_loss"}
+# Names of `trainer.tasks.tta.TTA`.
 VIEWS = ("none", "flip", "flip_shift")
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from augment.data.dataset import Target
 from augment.support.text import amount
 from trainer.tasks.display import (
     PACE,
+    SHARE,
     Column,
     Evaluation,
     FigureData,
@@ -18,9 +21,10 @@ from trainer.tasks.display import (
     Section,
     Table,
     WrongSample,
-)  # fmt: skip
+)
 from trainer.tasks.losses import LossFunction
-from trainer.tasks.metrics import Meter, Samples
+from trainer.tasks.meter import OutputSamples, Samples
+from trainer.tasks.metric import METRICS, Metric, columns_of
 from trainer.tasks.settings import LossSettings
 
 if TYPE_CHECKING:
@@ -32,21 +36,22 @@ S = TypeVar("S", bound=Samples)
 # The value of `monitor` that stands for the task's own.
 AUTO = "auto"
 
+_SHOWN = 60  # classes, labels or numbers in a table on the terminal
+
 
 class Task(ABC, Generic[S]):
-    """A kind of prediction. All hooks but the abstract ones have defaults.
+    """A kind of prediction. All hooks but the abstract ones have defaults; metrics are declared for its `name`.
 
     Attributes:
         name: name of the task, as `augment.data.dataset.Dataset` and checkpoints have it.
         unit: what one output of the model stands for, as "class".
         units: the plural.
         monitor: key of the metrics row whose best value makes the best epoch, unless a callback monitors another one.
-        score: the value that curves and the report show besides the loss, as the row has it behind train_ and val_.
+        score: the metric that curves and the report show besides the loss.
         score_title: the score in words.
-        share: whether the score is a share, in [0, 1].
-        metrics: what is measured, as columns of tables; callbacks may monitor these keys.
-        meter: what measures a pass.
-        samples: what the meter keeps of each sample, and best.pt of the best epoch: tensors by name.
+        unit_score: the score in `per_class` by which the worst classes, labels or numbers are found, those with the
+            lowest; empty: there is none.
+        samples: what is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
         loss_settings: settings of the fit that have an effect with this task.
         resume_settings: settings of the fit that a resumed run must share with the saved one.
         ranked: whether a prediction is a list of probabilities, the highest first, or a value for each unit.
@@ -64,10 +69,8 @@ class Task(ABC, Generic[S]):
     monitor: ClassVar[str]
     score: ClassVar[str]
     score_title: ClassVar[str]
-    share: ClassVar[bool] = True
-    metrics: ClassVar[tuple[Column, ...]]
-    meter: ClassVar[type[Meter[Any]]]
-    samples: ClassVar[type[Samples]]
+    unit_score: ClassVar[str] = ""
+    samples: ClassVar[type[Samples]] = OutputSamples
     loss_settings: ClassVar[tuple[str, ...]] = ()
     resume_settings: ClassVar[tuple[str, ...]] = ()
     ranked: ClassVar[bool] = True
@@ -127,19 +130,28 @@ class Task(ABC, Generic[S]):
 
     # --- scores of a pass ---
 
+    def unmixed(self, targets: Tensor) -> Tensor:
+        """Return the targets of a batch, which may be mixed, as metrics take them."""
+        return targets
+
+    def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        """Return what `samples` has of a validation batch besides index and target, (N, ...) each.
+
+        Args:
+            outputs: (N, K) float32.
+            targets: as `unmixed` returned them.
+        """
+        return {"output": outputs}
+
     def per_class(self, samples: S, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return the scores of each unit by their names."""
+        """Return the scores of each unit by their names; NaN where there is none."""
         return {}
 
     def evaluate(self, values: MetricsRow, samples: S, names: Sequence[str]) -> Evaluation:
         """Return the scores of a pass; `values` are those of the meter, as a metrics row has them."""
-        per_class = self.per_class(samples, names)
-        head = next(iter(per_class.values()), {})
-        rows = [(name, *map(_cell, scores.values())) for name, scores in per_class.items()]
-        images = len(samples.index)
-        sentence = f"{', '.join(f'{key} {value:.4f}' for key, value in values.items())} ({amount(images, 'image')})"
-        table = Table("", (self.unit, *head), rows)
-        return Evaluation(images, values, per_class, table, sentence, self.figure(samples, names))
+        per_class, images = self.per_class(samples, names), len(samples.index)
+        sentence = f"{listed(values, values)} ({amount(images, 'image')})"
+        return Evaluation(images, values, per_class, self.table(per_class), sentence, self.figure(samples, names))
 
     def right_of(self, samples: S) -> tuple[int, int] | None:
         """Return how many samples are right and how many there are, where the score is their ratio."""
@@ -151,7 +163,7 @@ class Task(ABC, Generic[S]):
 
     def section(self, samples: S, names: Sequence[str]) -> Section:
         """Return the report's section about single units; without blocks it is left out."""
-        table = self.evaluate({}, samples, names).table
+        table = self.table(self.per_class(samples, names))
         return Section((table,) if table.rows else ())
 
     def findings(self, samples: S, names: Sequence[str]) -> Iterator[Finding]:
@@ -164,26 +176,59 @@ class Task(ABC, Generic[S]):
 
     # --- derived ---
 
+    def table(self, per_class: Mapping[str, dict[str, float]]) -> Table:
+        """Return the scores of the units; of many, those of the worst."""
+        shown, title = list(per_class.items()), ""
+        if len(shown) > _SHOWN and self.unit_score:
+            shown = self.worst_first(per_class)[:_SHOWN]
+            score = self.unit_score.replace("_", " ")
+            title = f"the {len(shown)} of {len(per_class):,} {self.units} with the lowest {score}"
+        rows = [(name, *map(_cell, scores.values())) for name, scores in shown]
+        return Table(title, (self.unit, *next(iter(per_class.values()), {})), rows)
+
+    def worst_first(self, per_class: Mapping[str, dict[str, float]]) -> list[tuple[str, dict[str, float]]]:
+        """Return the units that have a `unit_score`, the worst first."""
+        known = [unit for unit in per_class.items() if not math.isnan(unit[1][self.unit_score])]
+        return sorted(known, key=lambda unit: (unit[1][self.unit_score], unit[0]))
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """All metrics that are declared for the task or one that it is derived from, those of plugins last."""
+        names = [vars(cls).get("name") for cls in type(self).__mro__[::-1]]
+        found = {name: metric for known in names for (task, name), metric in METRICS.items() if task == known}
+        return tuple(sorted(found.values(), key=lambda metric: metric.own))
+
     @property
     def columns(self) -> tuple[Column, ...]:
         """All columns of tables of epochs."""
-        return (*self.metrics, *PACE)
+        return (*columns_of(self.metrics), *PACE)
 
     @property
-    def monitored(self) -> tuple[str, ...]:
-        """The keys of a metrics row that a callback may monitor, those of validation first."""
-        return tuple(sorted((metric.key for metric in self.metrics), key=lambda key: key.startswith("train_")))
+    def share(self) -> bool:
+        """Whether the score is a share, in [0, 1]."""
+        return any(column.key == f"val_{self.score}" and column.within == SHARE for column in self.columns)
 
-    def measured(self, number: int) -> tuple[Column, ...]:
-        """Return what is measured with a number of classes, labels or numbers."""
-        return tuple(metric for metric in self.metrics if number > metric.above)
+    def measured(self, number: int, asked: Collection[str] | None = ()) -> tuple[Metric, ...]:
+        """Return what is measured.
+
+        Args:
+            number: number of classes, labels or numbers.
+            asked: names or keys of metrics that are measured on request; None: all.
+        """
+        known = [metric for metric in self.metrics if max(1, number) > metric.columns[0].above]
+        return tuple(m for m in known if asked is None or not m.on_request or m.names & {*asked})
 
     def count(self, number: int) -> str:
         """Return "1 class" or "10 classes"."""
         return amount(number, self.unit, self.units)
 
 
+def listed(values: MetricsRow, keys: Iterable[str], names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return some of the values in words, without those that are not known."""
+    return ", ".join(f"{names.get(key, key)} {values[key]:.4f}" for key in keys if values[key] == values[key])
+
+
 def _cell(value: float) -> str:
     if isinstance(value, int):
         return str(value)
-    return "-" if value != value else f"{value:.4f}"
+    return "" if math.isnan(value) else f"{value:.4f}"

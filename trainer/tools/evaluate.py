@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,10 @@ def evaluate(
         UserError: no run, no checkpoint, or images that cannot be used.
     """
     trained = load_trained(run, overrides, tta=tta, trust=trust, data=folder is None)
-    task, names = trained.task, trained.classes
-    split = evaluated_split(trained, folder)
-    recorder = Recorder()
-    trained.run_over(split, recorder, description="evaluating")
-    assert recorder.samples is not None
-    return replace(task.evaluate(recorder.val, recorder.samples, names), tta=trained.config.fit.tta)
+    recorder = Recorder(everything=True)
+    trained.run_over(evaluated_split(trained, folder), recorder, description="evaluating")
+    scores: Evaluation = trained.task.evaluate(recorder.val, recorder.samples, trained.classes)
+    return replace(scores, tta=trained.config.fit.tta)
 
 
 def evaluated_split(trained: Trained, folder: Path | None) -> Split:
@@ -75,28 +74,21 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
     Raises:
         UserError: there are none, some cannot be decoded, or they have other targets than the model.
     """
-    if folder is None:
-        return _own_split(trained)
-    task = trained.task
-    if not task.reads_folders:
-        raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
-                        "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
-    listed = scan_split(folder, trained.classes)
-    warn_of_foreign(Dataset(trained.classes, listed, NO_VAL))
-    return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
-
-
-def _own_split(trained: Trained) -> Split:
-    dataset, classes = load_dataset(trained.config.data), trained.classes
+    task, classes = trained.task, trained.classes
+    if folder is not None:
+        if not task.reads_folders:
+            raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
+                            "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
+        listed = scan_split(folder, classes)
+        warn_of_foreign(Dataset(classes, listed, NO_VAL))
+        return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
+    dataset = load_dataset(trained.config.data)
     if not same_outputs(dataset.classes, classes):
-        pairs = zip(dataset.classes, classes, strict=False)
-        difference = next((f"'{a}' instead of '{b}'" for a, b in pairs if a != b), "their number")
-        raise UserError(
-            f"data: its classes are no longer those of the model ({len(dataset.classes)} instead of {len(classes)}, "
-            f"first difference: {difference})."
-        )
-    if dataset.task != trained.task.name:
-        raise UserError(f"data: its targets are of the kind {dataset.task}, those of the model {trained.task.name}.")
+        pairs = zip_longest(dataset.classes, classes, fillvalue="none")
+        difference = next(f"{ours} instead of {theirs}" for ours, theirs in pairs if ours != theirs)
+        raise UserError(f"data: its classes are no longer those of the model (first difference: {difference}).")
+    if dataset.task != task.name:
+        raise UserError(f"data: its targets are of the kind {dataset.task}, those of the model {task.name}.")
     return dataset.val
 
 
@@ -104,12 +96,10 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
     """Print the scores and write them into the folder of the run."""
     console = table_console()
     if scores.table.rows:
-        table = Table(*scores.table.head)
+        table = Table(*scores.table.head, caption=scores.table.title or None)
         for row in scores.table.rows:
             table.add_row(*map(Text, row))
         console.print(table)
-    if scores.table.title:
-        console.print(scores.table.title, highlight=False)
     views = "" if scores.tta == "none" else f", tta {scores.tta}"
     console.print(f"{scores.sentence}{views}", highlight=False, soft_wrap=True)
     name = "evaluation" if folder is None else f"evaluation-{folder.resolve().name}"

@@ -1,23 +1,19 @@
 """`python -m trainer predict RUN FILES_OR_FOLDERS...`: predict with a run's best model."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from augment.cli.parser import Parser, one_of, readable_errors, table_console, whole_number, writing
+from augment.cli.parser import Parser, one_of, positive_number, readable_errors, table_console, whole_number, writing
 from augment.cli.trust import add_trust_flag
 from augment.data.check import check_files
 from augment.data.dataset import Split
@@ -30,12 +26,6 @@ from trainer.run.config import run_first
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.tta import TTA
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from trainer.loop.learner import Learner
-
-_MAX_COLUMNS = 5  # of classes on the terminal; more than these share one column
 FAILED = 1  # exit code if some of the images cannot be used
 STDOUT = "-"
 
@@ -45,8 +35,8 @@ _EXAMPLES = """\
   RUN photos/ --tta flip           averaged over each image and its mirror image
   RUN photos/ fit.device=cpu fit.batch_size=256
 
-RUN is the folder of a run. Images that cannot be used, or that become unreadable meanwhile, are reported and skipped;
-the exit code is then 1, and 2 if none is left."""
+RUN is the folder of a run. Images that cannot be used are reported and skipped; the exit code is then 1, and 2 if none
+is left."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +47,7 @@ class Prediction:
         file: the image.
         classes: the most probable classes, or the labels, with their probabilities, in [0, 1], the highest first.
         error: why the image cannot be used; then there is no prediction.
-        numbers: a value for each name, where the task does not predict classes or labels.
+        numbers: a value for each name, where the task predicts numbers.
         unit: what the classes are, "class" or "label".
     """
 
@@ -103,22 +93,14 @@ def predict(
             "--top: this model predicts numbers, all of which are named. Allowed: models of classes or labels."
         )
     problems = {problem.file: problem.reason for problem in check_files(images)}
-    while True:
-        good = tuple(image for image in images if image not in problems)
-        if not good:
-            file, reason = next(iter(problems.items()))
-            one = len(images) == 1
-            none, first = ("the image cannot", "") if one else (f"none of {len(images)} images can", "; the first")
-            raise UserError(f"{none} be used{first}: {name_of(file)} {reason}")
-        try:
-            found = _predict(trained, good, top, threshold)
-            break
-        except UserError:
-            changed = check_files(good)
-            if not changed:
-                raise
-            problems |= {problem.file: problem.reason for problem in changed}
-    predicted = iter(found)
+    good = tuple(image for image in images if image not in problems)
+    if not good:
+        file, reason = next(iter(problems.items()))
+        none = (
+            "the image cannot be used" if len(images) == 1 else f"none of {len(images)} images can be used; the first"
+        )
+        raise UserError(f"{none}: {name_of(file)} {reason}")
+    predicted = iter(_predict(trained, good, top, threshold))
     return [Prediction(image, error=problems[image]) if image in problems else next(predicted) for image in images]
 
 
@@ -143,33 +125,23 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
 
 
 def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None) -> list[Prediction]:
-    names, task = trained.classes, trained.task
-    lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
-    count = task.top if top is None else top
-    kept = KeptOutputs(partial(_highest, count=len(names) if count is None else min(count, len(names))))
+    names, task, kept = trained.classes, trained.task, KeptOutputs()
     # The loader needs targets, but nothing reads them.
     targets = (task.blank_target(len(names)),) * len(files)
     trained.run_over(Split(files, targets), kept, description="predicting")
-    predictions: list[Prediction] = []
-    for file, values, units in zip(files, *(part.tolist() for part in kept.in_order()), strict=True):
-        pairs = tuple((names[unit], value) for unit, value in zip(units, values, strict=True))
-        if task.ranked:
-            shown = tuple(pair for pair in pairs if pair[1] >= lowest)
-            predictions.append(Prediction(file, shown, unit=task.unit))
-        else:
-            predictions.append(Prediction(file, numbers=pairs))
-    return predictions
-
-
-def _highest(learner: Learner, count: int) -> tuple[Tensor, Tensor]:
-    """Return the highest probabilities of a batch, or all its values, and the units that they are of: (N, count)."""
-    import torch
-
-    values = learner.task.activate(learner.output.float())
-    if learner.task.ranked:
-        values, units = values.topk(count, dim=1)
-        return values, units
-    return values.clone(), torch.arange(values.shape[1], device=values.device).expand_as(values)
+    (outputs,) = kept.in_order()
+    values = task.activate(outputs.float())
+    if not task.ranked:
+        return [
+            Prediction(file, numbers=tuple(zip(names, numbers, strict=True)))
+            for file, numbers in zip(files, values.tolist(), strict=True)
+        ]
+    lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
+    highest = values.topk(min(top or task.top or len(names), len(names)), dim=1)
+    return [
+        Prediction(file, tuple((names[unit], share) for unit, share in pairs if share >= lowest), unit=task.unit)
+        for file, pairs in zip(files, map(zip, highest.indices.tolist(), highest.values.tolist()), strict=True)
+    ]
 
 
 def as_json(predictions: Sequence[Prediction]) -> str:
@@ -177,12 +149,11 @@ def as_json(predictions: Sequence[Prediction]) -> str:
 
     Where numbers are predicted it is `[{"file": ..., "numbers": {name: ...}}]`.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for prediction in predictions:
         classes = [{"class": name, "probability": share} for name, share in prediction.classes]
-        row = {"file": str(prediction.file)}
         found = {"numbers": dict(prediction.numbers)} if prediction.numbers else {"classes": classes}
-        rows.append(row | ({"error": prediction.error} if prediction.error else found))
+        rows.append({"file": str(prediction.file)} | ({"error": prediction.error} if prediction.error else found))
     return json.dumps(rows, indent=2) + "\n"
 
 
@@ -209,13 +180,11 @@ def _number_names(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def _print(predictions: Sequence[Prediction], console: Console) -> None:
-    top = max(len(prediction.classes) for prediction in predictions)
-    unit = next((p.unit for p in predictions if p.classes), "class")
-    heads = [unit, *[""] * (top - 1)][: top if top <= _MAX_COLUMNS else 1]
-    table = Table("image", *heads, *(Column(Text(name)) for name in _number_names(predictions)))
+    numbers = _number_names(predictions)
+    unit = [] if numbers else [next((p.unit for p in predictions if p.classes), "class")]
+    table = Table("image", *unit, *(Column(Text(name)) for name in numbers))
     for prediction in predictions:
-        cells = [f"{name} {share:.1%}" for name, share in prediction.classes]
-        cells = cells if top <= _MAX_COLUMNS else [", ".join(cells)]
+        cells = [", ".join(f"{name} {share:.1%}" for name, share in prediction.classes)] if unit else []
         cells += [f"{number:.4g}" for _, number in prediction.numbers]
         if not prediction.error:  # Text, as the console would read [words] as markup
             table.add_row(Text(str(prediction.file), overflow="fold"), *map(Text, cells))
@@ -230,21 +199,11 @@ def _write(text: str, file: str, flag: str) -> None:
         write_atomically(Path(file), text)
 
 
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: a number from 0 to 1")
-    return share
-
-
 def _parser() -> Parser:
     description = "Predict with the best model of a run."
     parser = Parser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
     parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes to name (default: 3)")
-    parser.add_argument("--threshold", type=_share, metavar="P",
+    parser.add_argument("--threshold", type=positive_number(below=1), metavar="P",
                         help="name the labels of at least this probability (default: 0.5)")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each image to average (default: those of the run)")  # fmt: skip
@@ -261,14 +220,13 @@ def main(arguments: Sequence[str]) -> int:
         if not paths:
             raise UserError("no run is given. Allowed: the folder of a run, then images or folders of images.")
         run_first(paths)
-        plus = [token.lstrip("+") for token in overrides]
         predictions = predict(
             paths[0],
             paths[1:],
             top=options.top,
             threshold=options.threshold,
             tta=options.tta,
-            overrides=plus,
+            overrides=[token.lstrip("+") for token in overrides],
             trust=options.trust,
         )
         bad = [prediction for prediction in predictions if prediction.error]

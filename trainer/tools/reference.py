@@ -56,23 +56,23 @@ def help_text(groups: Sequence[str]) -> str:
     lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", "", "files in conf/, chosen by GROUP=NAME"]
     lines += [f"  {group}: {', '.join(config_files(group))}" for group in groups if group != EXPERIMENT]
     lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
-    lines += [*_rows(TOP), "", *_section("run", settings(RunLabels), head="run: its name and tags")]
-    lines += _section("hydra.sweeper", settings(SearchSettings), head="hydra/sweeper=optuna: a search, with -m")
-    for name, cls in LAUNCHERS.items():
-        lines += _section("hydra.launcher", settings(cls), head=f"hydra/launcher={name}  {_first_line(cls.__doc__)}")
-    optimizer = settings(OptimizerSettings)
-    lines += _section("fit", {name: param for name, param in settings(Fit).items() if name not in optimizer})
-    lines += _section("fit", optimizer, head="fit: the optimizer")
-    lines += _section(
-        "fit.stages.<stage>", settings(StageSettings), head="fit.stages.<stage>: sizes that change over epochs"
-    )
-    lines += _section("aug", settings(Aug))
-    lines += _section(
-        "aug.views", settings(Views), head="aug.views: several views of each train image, by the same steps"
-    )
-    lines += _section("aug.views.<view>", settings(View), head="aug.views.<view>: a view with `steps` of its own")
-    shared = settings(Source)
-    lines += _section("data", shared, head="data: settings of every source")
+    optimizer, shared = settings(OptimizerSettings), settings(Source)
+    fit = {name: param for name, param in settings(Fit).items() if name not in optimizer}
+    launchers = [("hydra.launcher", settings(cls), f"hydra/launcher={name}  {_first_line(cls.__doc__)}")
+                 for name, cls in LAUNCHERS.items()]  # fmt: skip
+    sections: list[tuple[str, Mapping[str, Param[Any]], str]] = [
+        ("run", settings(RunLabels), "run: its name and tags"),
+        ("hydra.sweeper", settings(SearchSettings), "hydra/sweeper=optuna: a search, with -m"),
+        *launchers,
+        ("fit", fit, "fit"),
+        ("fit", optimizer, "fit: the optimizer"),
+        ("fit.stages.<stage>", settings(StageSettings), "fit.stages.<stage>: sizes that change over epochs"),
+        ("aug", settings(Aug), "aug"),
+        ("aug.views", settings(Views), "aug.views: several views of each train image, by the same steps"),
+        ("aug.views.<view>", settings(View), "aug.views.<view>: a view with `steps` of its own"),
+        ("data", shared, "data: settings of every source"),
+    ]
+    lines += [*_rows(TOP), "", *(line for section in sections for line in _section(*section))]
     for title, registry, key in (
         ("data", SOURCES, "data.source="),
         ("model", MODELS, "model.kind="),
@@ -83,7 +83,7 @@ def help_text(groups: Sequence[str]) -> str:
             prefix = f"callbacks.{name}" if title == "callbacks" else title
             chosen = f"{title}={name}" if name in files else f"{key}{name}"
             own = {name: param for name, param in settings(cls).items() if shared.get(name) is not param}
-            lines += _section(prefix, own, head=f"{chosen}  {_first_line(cls.__doc__)}")
+            lines += _section(prefix, own, f"{chosen}  {_first_line(cls.__doc__)}")
     lines += ["aug.train.<step>, aug.val.<step>: the ops", *_common_rows()]
     for op in OPS.values():
         lines.append(f"  {op.name} ({op.kind})  {_first_line(op.doc)}")
@@ -161,10 +161,10 @@ def derived_parts() -> dict[str, str]:
 def with_derived_parts(text: str) -> str:
     """Return a page with its generated parts updated, each between <!-- name --> and <!-- /name -->."""
     for name, part in derived_parts().items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        if begin in text:
-            before, rest = text.split(begin, 1)
-            text = before + begin + part + end + rest.split(end, 1)[1]
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        if begin:
+            _, end, after = rest.partition(f"<!-- /{name} -->")
+            text = before + begin + part + end + after
     return text
 
 
@@ -179,8 +179,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _section(prefix: str, params: Mapping[str, Param[Any]], head: str | None = None) -> list[str]:
-    return [head or prefix, *(f"  {prefix}.{row}" for row in _rows(params)), ""]
+def _section(prefix: str, params: Mapping[str, Param[Any]], head: str) -> list[str]:
+    return [head, *(f"  {prefix}.{row}" for row in _rows(params)), ""]
 
 
 def _rows(params: Mapping[str, Param[Any]]) -> Iterator[str]:

@@ -33,6 +33,7 @@ def test_a_head_and_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) ->
 def test_the_bar_shows_the_running_values() -> None:
     recorder = Recorder()
     learner = make_learner(recorder)
+    recorder.before_fit(learner)
     assert _running(learner) == ""
     recorder.latest = {"loss": 0.12345, "accuracy": 0.5, "images_per_second": 1234.5}
     assert _running(learner) == "loss 0.1235  acc 0.5000  1,234 img/s"
@@ -63,7 +64,8 @@ def test_missing_values_are_dashes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_numbers_wider_than_their_columns_stay_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    learner = make_learner()
+    learner = make_learner(Recorder())
+    learner.find(Recorder).before_fit(learner)
     values = {"train_loss": 12345.678, "train_accuracy": 0.5, "val_loss": 123456.7, "val_accuracy": 0.25}
     ProgressBar()._print({"epoch": 0} | values, learner)
     assert capsys.readouterr().out.split()[1:5] == ["12345.6780", "0.5000", "123456.7000", "0.2500"]

@@ -1,23 +1,23 @@
-"""The recorder: rows by hand, the file with the rows, epochs cut short, and a loss that is not finite."""
+"""The recorder: rows by hand, files of rows and of steps, epochs cut short or resumed, losses that are not finite."""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from fakes import make_learner, needs_gpu, noise_loader, on, raises
-from recorded import KEYS, TRAIN_KEYS, VAL, known
+from fakes import MemoryLoader, make_learner, needs_gpu, noise_loader, on, raises
+from recorded import KEYS, TRAIN, TRAIN_KEYS, VAL, Clock, known, single_images
 from runs import read_metrics, timeless
 
+from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
 from augment.support.files import json_line
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.recorder import METRICS_FILE, NonFiniteLossError, Recorder
-from trainer.loop.callback import CancelBatch, CancelEpoch, CancelTrain, CancelValidate
+from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, NonFiniteLossError, Recorder
+from trainer.loop.callback import Callback, CancelBatch, CancelEpoch, CancelFit, CancelTrain, CancelValidate
 from trainer.loop.learner import Learner
-from trainer.tasks.classify import ClassSamples
 
 
 def test_a_row_by_hand(tmp_path: Path) -> None:
@@ -38,52 +38,27 @@ def test_a_row_by_hand(tmp_path: Path) -> None:
     assert row["seconds"] > 0
     assert row["images_per_second"] == pytest.approx(3 / row["seconds"])
     samples = learner.find(Recorder).samples
-    assert isinstance(samples, ClassSamples)
+    assert samples is not None
     assert samples.confusion(3).tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 1]]
+    assert (samples.index.tolist(), samples.target.tolist()) == ([0, 1, 2], VAL[1])
     assert learner.find(Recorder).val == {key: row[key] for key in ("val_loss", "val_accuracy")}
-
-
-def test_the_training_loss_is_measured_before_each_step() -> None:
-    losses: list[tuple[int, float]] = []
-    note = on(
-        "after_batch",
-        lambda learner: losses.append((len(learner.batch), learner.loss.item())) if learner.training else None,
-    )
-    learner = make_learner(Recorder(), note)
-    learner.fit()
-    assert [size for size, _ in losses] == [2, 2, 1] * 2
-    for epoch, row in enumerate(learner.find(Recorder).rows):
-        expected = sum(size * loss for size, loss in losses[3 * epoch : 3 * epoch + 3]) / 5
-        assert row["train_loss"] == pytest.approx(expected)
 
 
 def test_metrics_jsonl_gets_a_line_after_each_epoch(tmp_path: Path) -> None:
     lines: list[int] = []
     count = on("after_epoch", lambda learner: lines.append(len(read_metrics(tmp_path))))
-    learner = known(Recorder(), count, folder=tmp_path, epochs=3)
-    learner.fit()
-    assert lines == [1, 2, 3]
+    for _ in range(2):  # a new run in an old folder starts a new file
+        learner = known(Recorder(), count, folder=tmp_path, epochs=3)
+        learner.fit()
+    assert lines == [1, 2, 3] * 2
     text = (tmp_path / METRICS_FILE).read_text()
     assert text.endswith("\n")
     assert [json.loads(line) for line in text.splitlines()] == learner.find(Recorder).rows
-    assert [row["epoch"] for row in read_metrics(tmp_path)] == [0, 1, 2]
     assert '"epoch": 1,' in text
-
-
-def test_a_new_run_in_an_old_folder_starts_a_new_file(tmp_path: Path) -> None:
-    for _ in range(2):
-        known(Recorder(), folder=tmp_path).fit()
-    assert len(read_metrics(tmp_path)) == 2
-
-
-def test_nan_is_null_in_the_file_and_nan_again_when_read(tmp_path: Path) -> None:
     set_nan = on("after_validate", lambda learner: learner.find(Recorder).val.update(val_loss=math.nan))
     known(Recorder(), set_nan, folder=tmp_path, epochs=1).fit()
-    text = (tmp_path / METRICS_FILE).read_text()
-    assert "NaN" not in text
-    assert json.loads(text)["val_loss"] is None
-    (row,) = read_metrics(tmp_path)
-    assert math.isnan(row["val_loss"])
+    assert json.loads((tmp_path / METRICS_FILE).read_text())["val_loss"] is None
+    assert math.isnan(read_metrics(tmp_path)[0]["val_loss"])
 
 
 def test_a_last_line_that_is_cut_loses_that_line_only(tmp_path: Path) -> None:
@@ -109,52 +84,28 @@ def test_a_damaged_line_before_others_is_named(line: str, tmp_path: Path) -> Non
         read_metrics(tmp_path)
 
 
-def broken(value: float, when: Callable[[Learner], bool], learner: Learner) -> Learner:
-    """Multiply the outputs by a value at certain steps."""
-    learner.model.register_forward_hook(lambda model, images, output: output * (value if when(learner) else 1.0))
-    return learner
+@pytest.mark.parametrize(
+    ("interval", "training", "step", "epoch", "rows"),
+    [(0.0, True, 4, 2, 1), (math.inf, True, 2, 1, 0), (0.0, False, 4, 2, 1)],
+)
+def test_a_loss_that_is_not_finite_ends_the_fit_when_next_read(
+    interval: float, training: bool, step: int, epoch: int, rows: int, tmp_path: Path
+) -> None:
+    learner = known(Recorder(interval=interval), folder=tmp_path, epochs=3, skip_nonfinite=int(not training))
 
+    def spoil(model: object, images: object, output: torch.Tensor) -> torch.Tensor:
+        here = learner.training == training and learner.step + 1 == step
+        return output * (math.nan if here else 1.0)
 
-def test_a_training_loss_that_is_not_finite_ends_the_fit_when_next_read(tmp_path: Path) -> None:
-    learner = known(Recorder(interval=0.0), folder=tmp_path, epochs=3)
-    broken(math.nan, lambda learner: learner.training and learner.step == 3, learner)
-    with pytest.raises(NonFiniteLossError) as caught:
+    learner.model.register_forward_hook(spoil)
+    named, more = ("training", "; fit.skip_nonfinite=10 skips") if training else ("validation", r"\.")
+    end = rf"A smaller fit\.lr or callbacks\.grad_clip\.max_norm=1 may help{more}"
+    message = rf"^the {named} loss is nan at step {step} of 6 \(epoch {epoch}\)\. {end}"
+    with pytest.raises(NonFiniteLossError, match=message) as caught:
         learner.fit()
-    assert str(caught.value) == (
-        "the training loss is nan at step 4 of 6 (epoch 2). "
-        "A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help; "
-        "fit.skip_nonfinite=10 skips such batches, up to 10, and saves them for a look."
-    )
     assert isinstance(caught.value, UserError)
     assert learner.error is caught.value
-    assert len(read_metrics(tmp_path)) == 1
-
-
-def test_it_ends_the_fit_after_the_pass_at_the_latest() -> None:
-    learner = known(Recorder(interval=math.inf))
-    broken(math.inf, lambda learner: learner.training and learner.step == 1, learner)
-    with pytest.raises(NonFiniteLossError, match=r"at step 2 of 4 \(epoch 1\)"):
-        learner.fit()
-
-
-def test_a_validation_loss_that_is_not_finite_ends_the_fit(tmp_path: Path) -> None:
-    learner = known(Recorder(), folder=tmp_path, epochs=3, skip_nonfinite=1)
-    broken(math.nan, lambda learner: not learner.training and learner.epoch == 1, learner)
-    with pytest.raises(NonFiniteLossError, match=r"^the validation loss is nan at step 4 of 6 \(epoch 2\)\. "):
-        learner.fit()
-    assert len(read_metrics(tmp_path)) == 1
-
-
-def test_the_predictions_for_each_validation_image() -> None:
-    learner = known(Recorder(), epochs=1)
-    learner.fit()
-    samples = learner.find(Recorder).samples
-    assert samples is not None
-    assert samples.index.tolist() == [0, 1, 2]
-    assert samples.target.tolist() == VAL[1]
-    assert samples.prediction.tolist() == [1, 0, 2]
-    assert samples.confidence.tolist() == pytest.approx([0.5, 0.5, 0.5])
-    assert samples.target_confidence.tolist() == pytest.approx([0.5, 0.25, 0.5])
+    assert len(read_metrics(tmp_path)) == rows
 
 
 @needs_gpu
@@ -177,25 +128,12 @@ def test_an_epoch_cut_short_has_a_row_of_what_it_measured(tmp_path: Path) -> Non
     assert rows[2]["val_loss"] == rows[0]["val_loss"]
 
 
-def test_an_epoch_without_validation_has_no_validation_in_its_row() -> None:
-    learner = known(Recorder(), on("before_validate", raises(CancelEpoch, at=1)))
-    learner.fit()
-    assert [list(row) for row in learner.find(Recorder).rows] == [KEYS, TRAIN_KEYS]
-
-
 def test_an_epoch_without_validation_can_be_the_best(tmp_path: Path) -> None:
-    """The best model may be one that was never validated, if a training metric is monitored."""
+    """Its row has no values of validation; the best model may be one that was never validated."""
     cancel = on("before_validate", raises(CancelEpoch))
     known(Recorder(), Checkpoint(monitor="train_loss"), cancel, folder=tmp_path, epochs=1).fit()
+    assert [list(row) for row in read_metrics(tmp_path)] == [TRAIN_KEYS]
     assert (tmp_path / "best.pt").is_file()
-
-
-def test_a_training_pass_cut_short_counts_what_it_saw() -> None:
-    learner = known(Recorder(), on("after_batch", raises(CancelTrain)), epochs=1)
-    learner.fit()
-    (row,) = learner.find(Recorder).rows
-    assert list(row) == KEYS
-    assert row["train_loss"] == pytest.approx(1.5 * math.log(2))
 
 
 def test_passes_cut_short_before_their_first_batch_are_nan() -> None:
@@ -207,11 +145,100 @@ def test_passes_cut_short_before_their_first_batch_are_nan() -> None:
     assert {key: math.isnan(row[key]) for key in measured} == dict.fromkeys(measured, True)
 
 
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_skipped_batch_is_not_measured(at: int) -> None:
-    learner = known(Recorder(), on("before_batch", raises(CancelBatch, at)), epochs=1)
+@pytest.mark.parametrize(
+    ("event", "error", "at", "loss", "accuracy"),
+    [
+        ("before_batch", CancelBatch, 0, 2.0, 0.0),
+        ("before_batch", CancelBatch, 1, 1.5, 1 / 2),
+        ("after_batch", CancelTrain, 0, 1.5, 1 / 2),
+    ],
+)
+def test_only_batches_that_were_trained_count(
+    event: str, error: type[BaseException], at: int, loss: float, accuracy: float
+) -> None:
+    learner = known(Recorder(), on(event, raises(error, at)), epochs=1)
     learner.fit()
     (row,) = learner.find(Recorder).rows
-    kept = [(1 + 2) / 2, 2.0][1 - at]
-    assert row["train_loss"] == pytest.approx(kept * math.log(2))
-    assert row["train_accuracy"] == [1 / 2, 0.0][1 - at]
+    assert (row["train_loss"], row["train_accuracy"]) == (pytest.approx(loss * math.log(2)), accuracy)
+
+
+# --- running values and times ---
+
+
+def test_times_of_an_epoch_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds count both parts, but not what is between them; the rate is that of the second part alone."""
+    clock = Clock(monkeypatch)
+    first = known(Recorder(), on("before_batch", clock.tick))
+    saved: list[dict[str, object]] = []
+    first.callbacks += (on("after_batch", lambda learner: saved.append(learner.state())),)
+    first.fit()
+    clock.now += 1000.0
+    second = known(Recorder(), on("before_batch", clock.tick), epochs=1)
+    second.fit(second.restore(saved[0]))
+    (row,) = second.find(Recorder).rows
+    assert (row["seconds"], row["images_per_second"]) == (2.0, 1.0)
+    assert [(row["seconds"], row["images_per_second"]) for row in first.find(Recorder).rows] == [(2.0, 1.5)] * 2
+
+
+def test_values_are_read_at_the_first_batch_and_then_at_the_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seen = Clock(monkeypatch), dict[int, float]()
+
+    def note(learner: Learner) -> None:
+        if learner.training and (latest := learner.find(Recorder).latest)["loss"] not in seen.values():
+            seen[learner.step] = latest["loss"]
+
+    callbacks = Recorder(interval=3.0), on("before_batch", clock.tick), on("after_batch", note)
+    known(*callbacks, train=single_images(), folder=tmp_path, epochs=1).fit()
+    # The running value is over all images so far, that of a row over those since the last one.
+    assert seen == pytest.approx({0: math.log(2), 3: 1.5 * math.log(2), 6: 11 / 7 * math.log(2), 9: 1.6 * math.log(2)})
+    values = [json.loads(line) for line in (tmp_path / STEPS_FILE).read_text().splitlines()]
+    assert [(row["seconds"], row["step"]) for row in values] == [(step, step) for step in (1, 4, 7, 10, 12)]
+    assert [row["images_per_second"] for row in values] == [1.0] * 5
+    thirds = (2 + 2 + 1) / 3
+    assert [row["loss"] / math.log(2) for row in values] == pytest.approx([1, thirds, thirds, thirds, 2])
+
+
+def test_the_rows_of_a_resumed_epoch_equal_those_of_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time in between does not count, nor do losses of the first part in rows of the second."""
+    clock = Clock(monkeypatch)
+
+    def learner(*callbacks: Callback) -> Learner:
+        ticking = Recorder(interval=1.0), on("before_batch", clock.tick)
+        return known(*ticking, *callbacks, train=single_images(), epochs=1)
+
+    first = learner(on("after_batch", raises(CancelFit, 4)))
+    first.fit()
+    clock.now += 1000.0
+    second = learner()
+    second.fit(second.restore(first.state()))
+    values = second.find(Recorder).steps
+    assert [(row.seconds, row.step) for row in values] == [(step, step) for step in range(1, 13)]
+    assert [row.loss / math.log(2) for row in values] == pytest.approx([1, 2, 2] * 4)
+
+
+def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.callbacks.recorder.MAX_STEPS", 6)
+    learner = known(Recorder(interval=0.0), epochs=6)
+    learner.fit()
+    steps = [step.step for step in learner.find(Recorder).steps]
+    assert 3 <= len(steps) <= 6
+    assert (steps, steps[0]) == (sorted(steps), 1)
+
+
+def test_the_share_of_time_spent_waiting_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch takes a second to come and three to be trained on; validation counts for neither."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr("trainer.loop.learner.monotonic", lambda: clock.now)
+
+    class Slow(MemoryLoader):
+        def __iter__(self) -> Iterator[Batch]:
+            for batch in super().__iter__():
+                clock.now += 1.0
+                yield batch
+
+    train = Slow(torch.tensor(TRAIN[0])[:, :, None, None], torch.tensor(TRAIN[1]), 1, shuffle=False)
+    learner = known(Recorder(), *[on("before_batch", clock.tick) for _ in range(3)], train=train)
+    learner.fit()
+    assert [row["waiting"] for row in learner.find(Recorder).rows] == [0.25, 0.25]

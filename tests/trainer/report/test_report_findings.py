@@ -12,18 +12,18 @@ from trainer.report.charts import charts
 from trainer.report.page import render
 from trainer.report.record import Record, read_record
 from trainer.run.summary import Summary
-from trainer.tasks.classify import class_scores, most_confused
+from trainer.tasks.classify import most_confused
 from trainer.tasks.display import MetricsRow, percent
-from trainer.tasks.metrics import OutputSamples, wilson_interval
+from trainer.tasks.meter import OutputSamples
+from trainer.tasks.metrics.classification import wilson_interval
 from trainer.tasks.registry import task_named
 
 
 def test_scores_of_classes_by_hand() -> None:
-    counts = np.array([[8, 2, 0], [0, 10, 0], [0, 0, 0]])
-    worst, best = class_scores(counts, ["a", "b", "c"])  # c has no images
-    assert (worst.name, worst.right, worst.total, worst.mistaken_for, worst.times) == ("a", 8, 10, "b", 2)
-    assert worst.interval == pytest.approx((0.490, 0.943), abs=1e-3)
-    assert (best.name, best.accuracy, best.mistaken_for) == ("b", 1.0, "")
+    counts, task = np.array([[8, 2, 0], [0, 10, 0], [0, 0, 0]]), task_named("classify")
+    worst, best = task.worst_first(task.per_class(counted(counts.tolist()), ("a", "b", "c")))  # c has no images
+    assert worst == ("a", {"right": 8, "of": 10, "recall": 0.8, "precision": 1.0})
+    assert (best[0], best[1]["recall"]) == ("b", 1.0)
     (pair,) = most_confused(counts, ["a", "b", "c"], 20)
     assert pair == ("a", "b", 2, 0.2)
 
@@ -31,6 +31,7 @@ def test_scores_of_classes_by_hand() -> None:
 def test_the_interval_of_nothing_is_everything() -> None:
     assert wilson_interval(0, 0) == (0.0, 1.0)
     assert wilson_interval(0, 20)[0] == 0.0
+    assert wilson_interval(8, 10) == pytest.approx((0.490, 0.943), abs=1e-3)
 
 
 @pytest.mark.parametrize(("share", "text"), [(1.0, "100.0%"), (0.9999, "99.9%"), (0.816, "81.6%"), (0.0, "0.0%")])

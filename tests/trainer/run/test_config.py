@@ -152,7 +152,8 @@ def test_defaults_are_written_down_too() -> None:
     whole = {"fraction": 1.0, "val_fraction": None, "folds": None, "fold": None, "split_seed": 0, "balance": "none"}
     assert resolved["data"] == {"source": "sample", "dir": "outputs/data"} | whole
     assert resolved["model"] == {"kind": "cnn", "weights": None}
-    assert resolved["fit"] == {name: param.default for name, param in settings(Fit).items()} | {"stages": {}}
+    defaults = {name: param.default for name, param in settings(Fit).items()}
+    assert resolved["fit"] == defaults | {"stages": {}, "metrics": []}
     assert resolved["aug"]["train"] == {
         "rotate": {"op": "rotate", "p": 1.0, "angle_range": [-7, 7], "border": "reflect_101", "fill": 0, "draw": "each"}
     }

@@ -24,7 +24,7 @@ from trainer.run.failures import explain, explain_memory, is_out_of_memory, too_
 from trainer.run.summary import read_summary
 from trainer.run.train import follow, train
 from trainer.tools.evaluate import main as evaluate
-from trainer.tools.find_lr.command import main as find_lr
+from trainer.tools.find_lr import main as find_lr
 
 
 @pytest.fixture

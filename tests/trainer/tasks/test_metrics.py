@@ -1,178 +1,286 @@
-"""Metrics of classes: against values worked out by hand, and against torchmetrics on all samples at once."""
+"""What a pass measures: against values worked out by hand, torchmetrics and scikit-learn, on all samples at once."""
 
 import math
 from io import BytesIO
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from fakes import CPU, Logits, assert_same, frozen, logits_loader, make_learner
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torchmetrics.functional.classification import multiclass_accuracy, multiclass_confusion_matrix
+from fakes import (
+    CPU,
+    Logits,
+    MemoryLoader,
+    assert_same,
+    frozen,
+    logits_loader,
+    make_learner,
+    needs_gpu,
+    refuse_waiting,
+    tiny_model,
+)
+from sklearn import metrics as sklearn
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss, one_hot
+from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_confusion_matrix
 
-from trainer.callbacks.progress import ProgressBar
+from augment.data.dataset import Split
+from augment.pipeline.loader import Loader
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
 from trainer.callbacks.recorder import Recorder
-from trainer.tasks.classify import ClassMeter
+from trainer.tasks.meter import Meter
+from trainer.tasks.metrics.labels import average_precisions, best_threshold, mean_of_known
+from trainer.tasks.metrics.regression import number_scores
 from trainer.tasks.registry import task_named
 
+KINDS = ("classify", "multilabel", "regress")
 
-def batches(sizes: list[int], classes: int = 4) -> list[tuple[Tensor, Tensor]]:
+
+def meter_of(task: str, count: int, asked: Any = (), *, device: torch.device = CPU, keep: bool = True) -> Meter:
+    return Meter(task_named(task), task_named(task).measured(count, asked), device, keep=keep)
+
+
+def draw(task: str, samples: int = 300, units: int = 7) -> tuple[Tensor, Tensor]:
+    """Outputs that are right more often than not; the last class is that of no sample, but predicted."""
     generator = torch.Generator().manual_seed(0)
-    return [
-        (torch.randn(n, classes, generator=generator), torch.randint(classes, (n,), generator=generator)) for n in sizes
-    ]
+    if task == "classify":
+        targets = torch.randint(units - 1, (samples,), generator=generator)
+        return 2 * torch.randn(samples, units, generator=generator) + one_hot(targets, units), targets
+    labels = (torch.rand(samples, units, generator=generator) < 0.3).float()
+    return 3 * torch.randn(samples, units, generator=generator) + 2 * labels, labels
 
 
-def fill(meter: ClassMeter, given: list[tuple[Tensor, Tensor]]) -> ClassMeter:
-    for outputs, targets in given:
-        meter.update(nn.functional.cross_entropy(outputs, targets), outputs, targets)
+def fill(meter: Meter, outputs: Tensor, targets: Tensor, *cuts: int) -> Meter:
+    """Feed a meter with batches, whose memory is then written over, as recorded work does."""
+    ends = [0, *(cuts or (3, 10)), len(outputs)]
+    for start, end in pairwise(ends):
+        if part := list(range(len(outputs)))[start:end]:
+            given = outputs[part].clone(), targets[part].clone()
+            loss = cross_entropy(*given) if targets.dtype == torch.int64 else mse_loss(*given)
+            meter.update(loss, *given, torch.tensor(part))
+            for tensor in given:
+                tensor.zero_()
     return meter
 
 
-def one_hot(*predictions: int) -> Tensor:
-    return nn.functional.one_hot(torch.tensor(predictions), 3).float()
+def classes_by_others(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    shares, hot = outputs.double().softmax(1).numpy(), one_hot(targets, outputs.shape[1]).numpy()
+    true, said, some = targets.numpy(), shares.argmax(1), sorted(set(targets.tolist()))
+    curves = {"auroc": sklearn.roc_auc_score, "average_precision": sklearn.average_precision_score}
+    return {
+        "loss": cross_entropy(outputs, targets).item(),
+        "accuracy": sklearn.accuracy_score(true, said),
+        "top5": sklearn.top_k_accuracy_score(true, shares, k=5, labels=range(outputs.shape[1])),
+        "brier": ((shares - hot) ** 2).sum(1).mean(),
+        "balanced_accuracy": sklearn.recall_score(true, said, labels=some, average="macro"),
+        "f1": sklearn.f1_score(true, said, average="macro"),
+        "calibration_error": float(multiclass_calibration_error(outputs, targets, outputs.shape[1], n_bins=15)),
+        **{name: np.mean([curve(hot[:, i], shares[:, i]) for i in some]) for name, curve in curves.items()},
+    }
+
+
+def labels_by_others(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    having, scores = targets.numpy(), outputs.numpy()
+    return {
+        "loss": mse_loss(outputs, targets).item(),
+        "map": sklearn.average_precision_score(having, scores, average="macro"),
+        "auroc": sklearn.roc_auc_score(having, scores, average="macro"),
+        "f1": sklearn.f1_score(having, scores > 0, average="macro"),
+    }
+
+
+def numbers_by_others(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    true, said = targets.double().numpy(), outputs.double().numpy()
+    return {
+        "loss": mse_loss(outputs, targets).item(),
+        "mae": sklearn.mean_absolute_error(true, said),
+        "rmse": sklearn.mean_squared_error(true, said) ** 0.5,
+        "mean_rmse": sklearn.root_mean_squared_error(true, said),
+        "r2": sklearn.r2_score(true, said),
+    }
+
+
+OTHERS = dict(zip(KINDS, (classes_by_others, labels_by_others, numbers_by_others), strict=True))
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_every_metric_agrees_with_other_libraries(task: str) -> None:
+    outputs, targets = draw(task)
+    meter = fill(meter_of(task, 7, None), outputs, targets)
+    assert meter.scores() == pytest.approx(OTHERS[task](outputs, targets), rel=1e-6, abs=1e-6)
+    samples = meter.kept()
+    assert samples is not None
+    assert samples.index.tolist() == list(range(300))
+    assert torch.equal(samples.target, targets)
+    if task == "classify":
+        assert samples.confusion(7).tolist() == multiclass_confusion_matrix(outputs, targets, 7).tolist()
+    else:
+        assert torch.equal(samples.output, outputs)
+    # In any batches, of any ranks, in any order.
+    ends = [fill(meter_of(task, 7, None), outputs[part], targets[part]) for part in (slice(100, 300), slice(100))]
+    assert merge(*ends).scores() == pytest.approx(meter.scores(), rel=1e-6)
+
+
+def merge(*meters: Meter) -> Meter:
+    """Merge meters as ranks do, each of which has its own."""
+    parts: list[dict[str, Any]] = []
+    for meter in meters:
+        whole = meter.merged(lambda part: parts.append(part) or parts)  # type: ignore[func-returns-value]
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("task", "count", "train", "val"),
+    [
+        ("classify", 5, ["loss", "accuracy"], ["loss", "accuracy"]),
+        ("classify", 6, ["loss", "accuracy"], ["loss", "accuracy", "top5"]),
+        ("multilabel", 2, ["loss"], ["loss", "map"]),
+        ("regress", 1, ["loss", "mae", "rmse"], ["loss", "mae", "rmse", "r2"]),
+        ("regress", 2, ["loss", "mae", "rmse"], ["loss", "mae", "rmse", "mean_rmse", "r2"]),
+    ],
+)
+def test_what_is_measured_without_being_asked_for(task: str, count: int, train: list[str], val: list[str]) -> None:
+    empty = meter_of(task, count)
+    assert list(meter_of(task, count, keep=False).scores()) == train
+    assert {name: math.isnan(value) for name, value in empty.scores().items()} == dict.fromkeys(val, True)
+    assert (empty.samples, empty.kept()) == (0, None)
+    asked = ("f1", "train_brier", "mae", "val_auroc")
+    more = {"classify": ["brier", "f1", "auroc"], "multilabel": ["f1", "auroc"], "regress": []}[task]
+    assert [m.name for m in task_named(task).measured(count, asked) if m.on_request] == more
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_units_without_samples_do_not_count(task: str) -> None:
+    """A class that is neither true nor predicted, a label on no image, a number that is the same in all images."""
+    outputs, targets = draw(task)
+    if task != "classify":
+        targets[:, 6] = 0
+    outputs[:, 6] = -99
+    found = fill(meter_of(task, 7, None), outputs, targets).scores()
+    rest = OTHERS[task](outputs[:, :6], targets if task == "classify" else targets[:, :6])
+    for name in {"f1", "auroc", "average_precision", "balanced_accuracy", "map", "r2"} & found.keys():
+        assert found[name] == pytest.approx(rest[name], abs=1e-6), name
+    if task == "regress":
+        assert math.isnan(number_scores(outputs, targets)[6][2])
+    assert math.isnan(mean_of_known([math.nan]))
+
+
+@pytest.mark.parametrize("cut", range(4))
+@pytest.mark.parametrize("task", KINDS)
+def test_a_meter_resumes_from_its_state(task: str, cut: int) -> None:
+    """Also from that of 0.9.7, whose sums had no names; what was not measured is not known."""
+    outputs, targets = draw(task, 30)
+    parts, file = [(outputs[i : i + 10], targets[i : i + 10]) for i in range(0, 30, 10)], BytesIO()
+    begun = meter_of(task, 7, keep=False)
+    for part in parts[:cut]:
+        fill(begun, *part)
+    state = begun.state_dict()
+    torch.save([state, {"samples": state["samples"], "sums": state["sums"][:-1]}], file)
+    whole = [fill(begun, *part) for part in parts[cut:]] and begun  # after the state was taken, which is a copy
+    file.seek(0)
+    for saved in torch.load(file, weights_only=True):
+        resumed, more = meter_of(task, 7, keep=False), meter_of(task, 7, ["brier"], keep=False)
+        for meter in (resumed, more):
+            meter.load_state_dict(saved)
+            for part in parts[cut:]:
+                fill(meter, *part)
+        if cut < 3:
+            assert_same(resumed.state_dict(), whole.state_dict())
+        known = {"brier": pytest.approx(math.nan, nan_ok=True)} if task == "classify" else {}
+        assert more.compute() == resumed.compute() | known
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_the_loss_is_the_mean_over_samples_not_over_batches(inference: bool) -> None:
+def test_means_are_over_samples_and_leave_out_batches_that_are_not_valid(inference: bool) -> None:
     with torch.inference_mode(inference):
-        meter = ClassMeter(3, CPU)
-        meter.update(torch.tensor(1.0), one_hot(0, 1, 2), torch.tensor([0, 1, 2]))
-        meter.update(torch.tensor(5.0), one_hot(0), torch.tensor([1]))
-    assert meter.samples == 4
-    assert meter.compute() == {"loss": (3 * 1.0 + 1 * 5.0) / 4, "accuracy": 3 / 4}
+        meter = meter_of("classify", 3, ["brier"], keep=False)
+        for loss, count, valid in ((1.0, 3, True), (math.nan, 2, False), (5.0, 1, True)):
+            outputs = torch.eye(3)[:count] * (50 if valid else math.nan)
+            meter.update(torch.tensor(loss), outputs, torch.arange(count), valid=torch.tensor(valid))
+    assert (meter.samples, meter.compute()) == (6, {"loss": 2, "accuracy": 1, "brier": pytest.approx(0)})
+    assert merge(meter, meter).compute() == meter.compute()
+    old = {"samples": 9, "sums": torch.tensor([12.0, 6]).double(), "left_out": torch.tensor([3.0]).double()}
+    meter = meter_of("classify", 3, ["brier"], keep=False)
+    meter.load_state_dict(old)  # of 0.9.7
+    assert meter.compute() == {"loss": 2, "accuracy": 1, "brier": pytest.approx(math.nan, nan_ok=True)}
+    meter.update(torch.tensor(math.inf), torch.eye(3), torch.arange(3))
+    assert meter.compute()["loss"] == math.inf
 
 
-@pytest.mark.parametrize("sizes", [[1], [8], [3, 3, 1], [1, 7, 2]])
-@pytest.mark.parametrize("classes", [4, 5, 6, 9])
-def test_against_all_samples_at_once(sizes: list[int], classes: int) -> None:
-    given = batches(sizes, classes)
-    outputs, targets = (torch.cat(parts) for parts in zip(*given, strict=True))
-    meter = fill(ClassMeter(classes, CPU, keep=True), given)
-    expected = {
-        "loss": nn.functional.cross_entropy(outputs, targets).item(),
-        "accuracy": multiclass_accuracy(outputs, targets, classes, average="micro").item(),
-    }
-    if classes > 5:
-        expected["top5"] = multiclass_accuracy(outputs, targets, classes, average="micro", top_k=5).item()
-    assert meter.compute() == pytest.approx(expected)
-    assert meter.kept().confusion(classes).tolist() == multiclass_confusion_matrix(outputs, targets, classes).tolist()
-
-
-def test_top5_is_a_score_of_validation_where_there_are_more_than_five_classes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    classes = tuple("abcdef")
-    ranked = [[0.0, 1, 2, 3, 4, 5]] * 4  # the first class is the last guess
-    loader = logits_loader(ranked, [0, 1, 5, 5])
-    bar = ProgressBar()
-    learner = make_learner(
-        *(Recorder(), bar), model=Logits(), train=loader, val=loader, classes=classes, epochs=1, optimizer=frozen
-    )
-    learner.fit()
-    row = learner.find(Recorder).rows[0]
-    assert (row["val_accuracy"], row["val_top5"]) == (0.5, 0.75)
-    assert "train_top5" not in row
-    assert "val top-5" in capsys.readouterr().out
-    recorder, task = learner.find(Recorder), task_named("classify")
-    assert recorder.samples is not None
-    scores = task.evaluate(recorder.val, recorder.samples, classes)
-    assert scores.values["val_top5"] == 0.75
-    assert ", val_top5 0.7500, " in scores.sentence
-    assert [c.key for c in task.measured(5)] == ["train_loss", "train_accuracy", "val_loss", "val_accuracy"]
-
-
-def test_a_meter_without_samples_has_no_values() -> None:
-    meter = ClassMeter(3, CPU, keep=True)
-    assert meter.samples == 0
-    assert {name: math.isnan(value) for name, value in meter.compute().items()} == {"loss": True, "accuracy": True}
-    assert meter.kept().confusion(3).tolist() == [[0] * 3] * 3
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_counts(bad: float) -> None:
-    meter = ClassMeter(3, CPU)
-    meter.update(torch.tensor(1.0), one_hot(0), torch.tensor([0]))
-    meter.update(torch.tensor(bad), one_hot(0), torch.tensor([0]))
-    meter.update(torch.tensor(1.0), one_hot(0), torch.tensor([0]))
-    assert not math.isfinite(meter.compute()["loss"])
-
-
-def test_reading_changes_nothing() -> None:
-    given = batches([3, 3, 1])
-    looked = ClassMeter(4, CPU)
-    for batch in given:
-        fill(looked, [batch]).compute()
-    assert looked.compute() == fill(ClassMeter(4, CPU), given).compute()
-
-
-def test_a_meter_resumes_from_its_state() -> None:
-    given = batches([3, 3, 1])
-    whole = fill(ClassMeter(4, CPU), given)
-    for cut in range(len(given) + 1):
-        file = BytesIO()
-        torch.save(fill(ClassMeter(4, CPU), given[:cut]).state_dict(), file)
-        file.seek(0)
-        resumed = ClassMeter(4, CPU)
-        resumed.load_state_dict(torch.load(file, weights_only=True))
-        assert resumed.samples == sum(len(targets) for _, targets in given[:cut])
-        assert fill(resumed, given[cut:]).compute() == whole.compute()
-        assert_same(resumed.state_dict(), whole.state_dict())
-
-
-def test_a_state_is_a_copy() -> None:
-    given = batches([3, 3])
-    meter = fill(ClassMeter(4, CPU), given[:1])
-    state = meter.state_dict()
-    fill(meter, given[1:])
-    resumed = ClassMeter(4, CPU)
-    resumed.load_state_dict(state)
-    assert resumed.compute() == fill(ClassMeter(4, CPU), given[:1]).compute()
-
-
-def test_gradients_do_not_accumulate() -> None:
-    outputs = torch.randn(2, 3, requires_grad=True)
-    meter = ClassMeter(3, CPU, keep=True)
-    meter.update(nn.functional.cross_entropy(outputs, torch.tensor([0, 1])), outputs, torch.tensor([0, 1]))
-    tensors = [meter.state_dict()["sums"], *vars(meter.kept()).values()]
-    assert len(tensors) == 6
-    assert not any(value.requires_grad for value in tensors)
-
-
-@pytest.mark.parametrize("soft", [False, True])
-def test_the_predictions_for_each_sample_by_hand(soft: bool) -> None:
-    """Logarithms of probabilities come back as these; what was handed in may change afterwards."""
-    shares = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
-    outputs, indices = shares.log(), torch.tensor([7, 3, 5])
-    targets = torch.tensor([0, 1, 1])
-    meter = ClassMeter(3, CPU, keep=True)
-    for part in (slice(0, 2), slice(2, 3)):
-        given = one_hot(*targets[part].tolist()) if soft else targets[part].clone()
-        parts = outputs[part].clone(), given, indices[part].clone()
-        meter.update(torch.tensor(0.0), *parts)
-        for tensor in parts:
-            tensor.zero_()
+def test_mixed_targets_count_as_the_class_with_the_largest_share() -> None:
+    outputs = torch.tensor([[2.0, 1, 0], [0, 3, 1], [0, 0, 1], [1, 0, 0]])
+    targets = torch.tensor([[0.7, 0.3, 0], [0.6, 0.4, 0], [0, 0, 1], [0.2, 0.3, 0.5]])
+    meter, plain = meter_of("classify", 3, None), meter_of("classify", 3, None)
+    meter.update(torch.tensor(1.5), outputs, targets)
+    plain.update(torch.tensor(1.5), outputs, torch.tensor([0, 0, 2, 2]))
+    assert meter.scores() == plain.scores()
     samples = meter.kept()
-    assert samples.index.tolist() == [7, 3, 5]
-    assert samples.target.tolist() == [0, 1, 1]
+    assert samples is not None
+    assert (samples.target.tolist(), samples.index.tolist()) == ([0, 0, 2, 2], [-1] * 4)
+
+
+def test_a_fit_with_mixed_targets() -> None:
+    logits = torch.tensor([[2.0, 0, 0], [0, 1, 0], [0, 0, 3]])
+    targets = torch.tensor([[0.8, 0.2, 0], [0.5, 0.25, 0.25], [0, 0.6, 0.4]])
+    train = MemoryLoader(logits[:, :, None, None], targets, batch_size=3, shuffle=False)
+    val, recorder = logits_loader(logits.tolist(), [0, 1, 2]), Recorder()
+    make_learner(recorder, train=train, val=val, model=Logits(), optimizer=frozen, epochs=1).fit()
+    (row,) = recorder.rows
+    by_hand = -(targets * logits.log_softmax(dim=1)).sum(dim=1).mean()
+    assert row["train_loss"] == pytest.approx(float(by_hand))
+    # The largest shares are those of classes 0, 0 and 1.
+    assert (row["train_accuracy"], row["val_accuracy"]) == (pytest.approx(1 / 3), 1)
+
+
+def test_mixed_batches_train_a_model(varied: Split, device: torch.device) -> None:
+    either = {"op": "one_of", "p": 0.9, "steps": {"mixup": {"weight": 2}, "cutmix": {}}}
+    aug = parse_aug({"size": 32, "train": {"random_resized_crop": {}, "mix": either}})
+    train = Loader(build_plan(aug, "train"), varied, batch_size=3, seed=3, device=device, classes="abc")
+    val = Loader(build_plan(aug, "val"), varied, batch_size=7, seed=0, device=device)
+    model, recorder = tiny_model(), Recorder()
+    before = [parameter.clone() for parameter in model.parameters()]
+    make_learner(recorder, train=train, val=val, model=model, device=device).fit()  # type: ignore[arg-type]
+    assert all((a.cpu() != b.cpu()).any() for a, b in zip(before, model.parameters(), strict=True))
+    assert [np.isfinite(row["train_loss"]) for row in recorder.rows] == [True, True]
+
+
+def test_the_predictions_for_each_sample_by_hand() -> None:
+    """Logarithms of probabilities come back as these."""
+    shares = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
+    samples = fill(meter_of("classify", 3), shares.log().requires_grad_(), torch.tensor([0, 1, 1]), 2).kept()
+    assert samples is not None
     assert samples.prediction.tolist() == [0, 2, 0]
     assert samples.confidence.tolist() == pytest.approx([0.5, 0.7, 0.6])
     assert samples.target_confidence.tolist() == pytest.approx([0.5, 0.2, 0.3])
+    assert not any(value.requires_grad for value in vars(samples).values())
 
 
-def test_an_update_is_a_handful_of_kernels() -> None:
-    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        calls = 0
+def test_labels_by_hand() -> None:
+    """Outputs stay distinct whose float32 probabilities are all 1; of equal scores, all images get the label."""
+    sure = torch.tensor([[20.0], [25.0], [30.0], [18.0]]).double().sigmoid()
+    assert average_precisions(sure, torch.tensor([[False], [True], [True], [False]])) == [1.0]
+    scores, having = torch.tensor([0.9, 0.2, 0.7, 0.7, 0.1]), torch.tensor([True, True, False, True, False])
+    # From 0.9 on F1 is 2/4, from 0.7 on (two of one score) 4/6, from 0.2 on 6/7, from all on 6/8.
+    assert best_threshold(scores, having) == (pytest.approx(0.2), pytest.approx(6 / 7))
+    nobody = best_threshold(scores, torch.zeros(5, dtype=torch.bool))
+    assert (math.isnan(nobody[0]), nobody[1]) == (True, 0.0)
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func not in (torch.ops.aten.detach.default,):
-                Count.calls += 1
-            return func(*args, **(kwargs or {}))
 
-    meter = ClassMeter(4, CPU)
-    (given,) = batches([8])
-    loss = torch.tensor(1.0)
-    with Count():  # type: ignore[no-untyped-call]
-        meter.update(loss, *given)
-    assert 3 <= Count.calls <= 6
+@needs_gpu
+@pytest.mark.parametrize("task", KINDS)
+def test_updating_never_waits_for_the_gpu(task: str) -> None:
+    device = torch.device("cuda")
+    meter = meter_of(task, 7, None, device=device)
+    outputs, targets = (tensor.to(device) for tensor in draw(task, 8))
+    with refuse_waiting():
+        meter.update(outputs.mean(), outputs, targets, torch.arange(8, device=device))
+        meter.update(outputs.mean(), outputs, targets)
+    samples = meter.kept()
+    assert samples is not None
+    assert samples.index.tolist() == [*range(8), *[-1] * 8]
+    on_cpu = meter_of(task, 7, None)
+    for _ in range(2):
+        on_cpu.update(outputs.mean().cpu(), outputs.cpu(), targets.cpu())
+    assert meter.scores() == pytest.approx(on_cpu.scores(), abs=1e-5, nan_ok=True)

@@ -6,6 +6,8 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +35,23 @@ val = train
 """
 
 
+@dataclass
 class Pickled:
     """Runs a command where it is unpickled."""
 
-    def __init__(self, command: str) -> None:
-        self._command = command
+    command: str
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (self._command,)
+        return os.system, (self.command,)
 
 
+@dataclass
 class Stranger:
-    """A run folder to tamper with, and a canary that only its code would make.
+    """A run folder to tamper with, a canary that only its code would make, and an image to predict."""
 
-    Attributes:
-        run: the folder of the run.
-        canary: the file that shall never be.
-        photo: an image to predict.
-    """
-
-    def __init__(self, run: Path, canary: Path, photo: Path) -> None:
-        self.run, self.canary, self.photo = run, canary, photo
+    run: Path
+    canary: Path
+    photo: Path
 
     @property
     def command(self) -> str:
@@ -85,20 +83,16 @@ def own(stranger: Stranger, train: str, **options: str) -> None:
     stranger.override("data=own", f"data.train={train}", f"data.val={train}")
 
 
-def checkpoints(stranger: Stranger) -> None:
+def checkpoints(stranger: Stranger, how: str) -> None:
+    evil = Pickled(stranger.command)
     for name in ("best.pt", "last.pt"):
-        torch.save({"format": 1, "model": Pickled(stranger.command)}, stranger.run / name)
-
-
-def old_checkpoints(stranger: Stranger) -> None:
-    for name in ("best.pt", "last.pt"):
-        (stranger.run / name).write_bytes(pickle.dumps(Pickled(stranger.command)))
-
-
-def compressed_checkpoints(stranger: Stranger) -> None:
-    for name in ("best.pt", "last.pt"):
-        with zipfile.ZipFile(stranger.run / name, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("x/data.pkl", bytes(10**7))
+        if how == "compressed":
+            with zipfile.ZipFile(stranger.run / name, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("x/data.pkl", bytes(10**7))
+        elif how == "old":
+            (stranger.run / name).write_bytes(pickle.dumps(evil))
+        else:
+            torch.save({"format": 1, "model": evil}, stranger.run / name)
 
 
 def python_tag(stranger: Stranger) -> None:
@@ -118,10 +112,6 @@ def links(stranger: Stranger) -> None:
     for name in ("report.html", "evaluation.json", "evaluation-mine.json", "evaluations.jsonl", "evaluation-mine.png"):
         stranger.link(name)
     stranger.link("export-torch")
-
-
-def figure_link(stranger: Stranger) -> None:
-    stranger.link("confusion.png")
 
 
 def garbage(stranger: Stranger) -> None:
@@ -148,16 +138,10 @@ WAYS: dict[str, tuple[tuple[str, ...], Callable[[Stranger], object]]] = {
         ("evaluate", "report", "resume"),
         lambda s: (s.configure(data__root="${canary:}"), s.override("data.root=${canary:}")),
     ),
-    "an interpolated number": (
-        CONFIGURED,
-        lambda s: (s.configure(seed="${canary:}"), s.override("seed='${canary:}'")),
-    ),
+    "a number": (CONFIGURED, lambda s: (s.configure(seed="${canary:}"), s.override("seed='${canary:}'"))),
     "a folder for downloads": (
         ("evaluate", "report", "resume"),
-        lambda s: (
-            s.configure(data={"source": "sample", "dir": str(s.canary)}),
-            s.override(f"data.dir={s.canary}"),
-        ),
+        lambda s: (s.configure(data={"source": "sample", "dir": str(s.canary)}), s.override(f"data.dir={s.canary}")),
     ),
     "the folder of the resumed run": (
         RESUMED,
@@ -180,11 +164,9 @@ WAYS: dict[str, tuple[tuple[str, ...], Callable[[Stranger], object]]] = {
     "a flag": (RESUMED, lambda s: s.override(f"--config-dir={s.run}")),
     "YAML tags": (CONFIGURED, python_tag),
     "YAML aliases": (CONFIGURED, alias_bomb),
-    "pickled checkpoints": (LOADED, checkpoints),
-    "pickled checkpoints of old": (LOADED, old_checkpoints),
-    "compressed checkpoints": (LOADED, compressed_checkpoints),
+    **{f"{how} checkpoints": (LOADED, partial(checkpoints, how=how)) for how in ("pickled", "old", "compressed")},
     "links": (("evaluate on a folder", "report", "export a model", "resume"), links),
-    "a link as a figure": (("report", "resume"), figure_link),
+    "a link as a figure": (("report", "resume"), lambda s: s.link("confusion.png")),
     "garbage": (("report",), garbage),
 }
 
@@ -292,17 +274,16 @@ def test_an_environment_variable_is_read_with_trust_only(
         assert "/nowhere/at/all" in capsys.readouterr().err
 
 
-def test_the_report_says_what_it_left_out(stranger: Stranger, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_report_says_what_it_left_out_and_follows_no_link(
+    stranger: Stranger, caplog: pytest.LogCaptureFixture
+) -> None:
     own(stranger, "evil.train")
     assert code(report, stranger.run) == 0
     assert "data.train: evil.train in " in caplog.text
-    assert "--trust" in (stranger.run / "report.html").read_text()
-
-
-def test_the_report_shows_no_file_that_a_link_leads_to(stranger: Stranger) -> None:
     secret, page = stranger.run.parent / "secret", stranger.run / "report.html"
+    assert "--trust" in page.read_text()
     secret.write_text("the password")
     (stranger.run / "plan.txt").unlink(missing_ok=True)
     (stranger.run / "plan.txt").symlink_to(secret)
     assert code(report, stranger.run) == 2
-    assert not page.exists() or "the password" not in page.read_text()
+    assert "the password" not in page.read_text()

@@ -20,7 +20,8 @@ from trainer.sweeps.dashboard.links import href
 from trainer.sweeps.dashboard.previews import Previews
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups
 from trainer.sweeps.runs import FINISHED, Run
-from trainer.tasks.registry import known_tasks, smaller_is_better
+from trainer.tasks.display import SHARE
+from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
 REPORT = "report.html"
 MOST_RUNS = 5_000
@@ -97,9 +98,9 @@ def _facts(run: Run) -> dict[str, Any]:
 
 def _kinds(metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Return which way metrics are better, and which are shares in [0, 1]."""
-    shares = {metric.key for task in known_tasks().values() for metric in task.metrics if task.share}
     smaller = {key: smaller_is_better(key) for key in metrics}
-    return [{"key": key, "smaller": smaller[key], "share": key in shares and not smaller[key]} for key in metrics]
+    shares = {key: range_of(key) == SHARE and not smaller[key] for key in metrics}
+    return [{"key": key, "smaller": smaller[key], "share": shares[key]} for key in metrics]
 
 
 def rounded(value: object, digits: int = 5) -> float | int | None:

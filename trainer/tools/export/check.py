@@ -12,6 +12,7 @@ from augment.data.images import name_of
 from augment.support.console import progress_bar
 from trainer.callbacks.recorder import Recorder
 from trainer.run.trained import KeptOutputs, Trained
+from trainer.tasks.meter import Meter
 
 # The outputs of an export for an image, (K,) each: what the model returns, and its activation.
 Run = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
@@ -56,7 +57,7 @@ def compare(trained: Trained, split: Split, run: Run) -> Check:
             found.append(torch.from_numpy(np.array(run(image)[0])))
     exported = torch.stack(found)
     _, loss = task.make_losses(trained.config.fit, trained.network, torch.device("cpu"))
-    meter = task.meter(len(trained.classes), torch.device("cpu"), keep=True)
+    meter = Meter(task, recorder.metrics, torch.device("cpu"), keep=True)
     meter.update(loss(exported, targets), exported, targets)
     ours, theirs = task.activate(outputs), task.activate(exported)
     differing: list[int] = []

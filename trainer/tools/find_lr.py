@@ -1,12 +1,20 @@
 """Raise the learning rate from step to step, and suggest one.
 
-`trainer.tools.find_lr.curve` describes how the losses are read.
+While the rate rises exponentially from batch to batch, the loss is flat, falls, and finally explodes (Smith 2017,
+arXiv:1506.01186). There are two suggestions, both from the smoothed losses up to their minimum, without the first
+tenth, in which the average has not settled:
+
+peak: a third of the rate at which the loss is lowest; suggested. `fit.lr` is the highest rate of a schedule, held
+    only briefly, and may be close to where the loss turns (Smith 2018, arXiv:1803.09820, for one-cycle schedules).
+steepest: where the loss falls most for a factor of the rate, fastai's `steep`. Smaller; noisier, being a derivative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +32,6 @@ from trainer.optim.schedule import exp
 from trainer.run.config import Config, new_folder, parse_config
 from trainer.run.failures import explain_memory
 from trainer.run.jobs import require_ranks
-from trainer.tools.find_lr.curve import Curve, read_curve
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
@@ -32,6 +39,11 @@ if TYPE_CHECKING:
 _START, _END, _STEPS = 1e-6, 10.0, 100
 
 _EVERY = 10  # steps between two checks of the losses, which wait for the device
+DIVERGED = 4.0  # ratio to the smallest smoothed loss
+_WINDOW = 0.05  # share of the steps over which losses are averaged
+_SETTLE = 0.1  # share of the steps that is ignored at the start
+_FALL = 0.02  # share by which the loss must fall for a suggestion
+_BELOW = 3.0  # ratio of the rate at the lowest loss to the suggested peak
 
 _EXAMPLES = """\
   python -m trainer find_lr +aug=imagenette
@@ -42,6 +54,75 @@ Overrides are those of python -m trainer. The suggestion holds for the model, da
 given here; stages are ignored. No weights are kept."""
 
 
+@dataclass(frozen=True)
+class Curve:
+    """The result of a range test, up to the step in which the loss exploded.
+
+    Attributes:
+        lrs: learning rate of each step.
+        losses: training loss of each step's batch, before the step was made.
+        smoothed: running average of the losses.
+        rates: suggested learning rates by name, see the module; empty if the loss does not fall.
+    """
+
+    lrs: tuple[float, ...]
+    losses: tuple[float, ...]
+    smoothed: tuple[float, ...]
+    rates: Mapping[str, float]
+
+    @property
+    def suggestion(self) -> float | None:
+        """The suggested learning rate, None if there is none."""
+        return self.rates.get("peak")
+
+
+def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Curve:
+    """Read the losses of a test.
+
+    Args:
+        lrs: rising learning rates.
+        losses: the loss at each; of the same length, or shorter.
+        steps: number of steps of the whole test.
+    """
+    smoothed = smooth(losses, steps)
+    pairs = enumerate(zip(smoothed, accumulate(smoothed, min), strict=True))
+    exploded = (step for step, (loss, least) in pairs if not math.isfinite(loss) or loss > DIVERGED * least)
+    end = next(exploded, len(smoothed))
+    rates = suggest_rates(lrs[:end], smoothed[:end], skip=round(_SETTLE * steps))
+    return Curve(tuple(lrs[:end]), tuple(losses[:end]), tuple(smoothed[:end]), rates)
+
+
+def smooth(losses: Sequence[float], steps: int) -> list[float]:
+    """Return the exponential moving average of losses, corrected for its initial bias towards 0.
+
+    Args:
+        losses: losses of the first steps of a test.
+        steps: number of steps of the whole test; the average extends over about a twentieth of them.
+    """
+    keep = 1 - 1 / max(1.0, _WINDOW * steps)
+    averages = accumulate(losses, lambda average, loss: keep * average + (1 - keep) * loss, initial=0.0)
+    return [average / (1 - keep**count) for count, average in enumerate(averages) if count]
+
+
+def suggest_rates(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int = 0) -> dict[str, float]:
+    """Return the learning rates that a curve suggests by name; none if the loss does not fall.
+
+    Args:
+        lrs: rising learning rates.
+        smoothed: the loss at each.
+        skip: number of steps to ignore at the start.
+    """
+    lowest = min(range(len(smoothed)), key=smoothed.__getitem__, default=0)
+    highest = max(smoothed[skip : lowest + 1], default=0.0)
+    if lowest < skip + 2 or highest - smoothed[lowest] < _FALL * abs(highest):
+        return {}
+    slopes = {
+        step: (smoothed[step + 1] - smoothed[step - 1]) / math.log(lrs[step + 1] / lrs[step - 1])
+        for step in range(max(skip, 1), lowest)
+    }
+    return {"peak": lrs[lowest] / _BELOW, "steepest": lrs[min(slopes, key=slopes.__getitem__)]}
+
+
 class LRFinder(Callback):
     """Raise the learning rate from step to step and record the losses; end the fit when they explode.
 
@@ -50,23 +131,19 @@ class LRFinder(Callback):
     Args:
         start: learning rate of the first step.
         end: learning rate of the last step.
-        steps: number of steps; all of the learner's if it has fewer.
+        steps: number of steps; the learner has at least as many.
     """
 
     order = -5  # as the scheduler, which it replaces
 
     def __init__(self, start: float = _START, end: float = _END, steps: int = _STEPS) -> None:
-        self._rise, self._wanted = exp(start, end), steps
+        self._rise, self._steps = exp(start, end), steps
 
     def before_fit(self, learner: Learner) -> None:
-        """Spread the rise over the steps; the learner may have more."""
+        """Make room for the losses."""
         import torch
 
-        batches = map(learner.batches_in, range(learner.epochs))
-        self._available = sum(-(-count // learner.accumulate) for count in batches)
-        self._steps = min(self._wanted, self._available)
-        self._losses = torch.zeros(self._steps, device=learner.device)
-        self._done = 0
+        self._losses, self._done = torch.zeros(self._steps, device=learner.device), 0
 
     def before_batch(self, learner: Learner) -> None:
         """Set the learning rate, the same for all batches of a step."""
@@ -81,8 +158,6 @@ class LRFinder(Callback):
         if learner.position.batch < sum(learner.group):
             return
         self._done += 1
-        if self._done == self._available:
-            return  # the fit ends by itself
         if self._done == self._steps or (self._done % _EVERY == 0 and len(self._read().losses) < self._done):
             raise CancelFit
 
@@ -96,18 +171,16 @@ class LRFinder(Callback):
         Raises:
             UserError: the loss was not finite from the beginning.
         """
-        curve = self._read()
-        if len(curve.losses) < 2:
+        if len((curve := self._read()).losses) < 2:
             first = self._losses[0].item()
             raise UserError(f"the training loss is {first} in the first steps. Allowed: a smaller --from.")
         return curve
 
     def _read(self) -> Curve:
-        rates = [self._rate(step) for step in range(self._done)]
-        return read_curve(rates, self._losses[: self._done].tolist(), self._steps)
+        return read_curve([*map(self._rate, range(self._done))], self._losses[: self._done].tolist(), self._steps)
 
     def _rate(self, step: int) -> float:
-        return self._rise(step / max(1, self._steps - 1))
+        return self._rise(step / (self._steps - 1))
 
 
 def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
@@ -130,15 +203,10 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
     if device.type == "cpu":
         keep_freed_memory()
     # As many epochs as could be needed: the finder ends the fit. Stages are ignored, as sizes change the best rate.
-    fit = replace(config.fit, epochs=steps, stages=())
-    config = replace(config, fit=fit)
-    finder = LRFinder(start, end, steps)
+    config = replace(config, fit=replace(config.fit, epochs=steps, stages=()))
+    finder, progress = LRFinder(start, end, steps), PassBar("learning rates", steps * config.fit.accumulate)
     try:
-        with (
-            using(device),
-            explain_memory(config, training=True),
-            PassBar("learning rates", steps * fit.accumulate) as bar,
-        ):
+        with using(device), explain_memory(config, training=True), progress as bar:
             make_learner(config, make_loaders(config), callbacks=(finder, bar)).fit()
         return finder.curve()
     finally:
@@ -154,13 +222,11 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
         write_json(out.with_suffix(".json"), values | {"config": as_written(config.resolved)})
         plot_rates(curve.lrs, curve.losses, curve.smoothed, rates, out)
     console.print(f"{amount(len(curve.lrs), 'step')}, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
-    if not rates:
-        console.print("no suggestion: the loss does not fall. More --steps, or another --from and --to, may show more.")
-    else:
+    if rates:
         console.print(f"suggested: fit.lr={curve.suggestion:.2g}, a third of where the loss is lowest")
-        console.print(
-            f"steepest descent at {rates['steepest']:.2g}, middle of the descent (valley) {rates['valley']:.2g}"
-        )
+        console.print(f"steepest descent at {rates['steepest']:.2g}")
+    else:
+        console.print("no suggestion: the loss does not fall. More --steps, or another --from and --to, may show more.")
     console.print(f"{out}, .json")
 
 

@@ -1,0 +1,128 @@
+"""Metrics: what is measured of a pass besides its loss. A metric is a function with one decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from augment.support.errors import UserError
+from trainer.tasks.display import SHARE, TRAIN_LOSS, VAL_LOSS, Column
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# By the name of the task and its own.
+METRICS: dict[tuple[str, str], Metric] = {}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a task, as `metric` declares it.
+
+    Attributes:
+        name: its name in a row of metrics, behind train_ and val_.
+        columns: its columns in tables; one, of validation, if training does not measure it.
+    """
+
+    name: str
+    function: Callable[[Tensor, Tensor], Any]
+    columns: tuple[Column, ...]
+    whole: bool
+    on_request: bool
+    finish: Callable[[float], float]
+
+    @property
+    def names(self) -> set[str]:
+        """Its name, and its keys in rows."""
+        return {self.name, *(column.key for column in self.columns)}
+
+    @property
+    def own(self) -> bool:
+        """Whether a plugin declares it."""
+        return not self.function.__module__.startswith("trainer.")
+
+    def add_to(self, total: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        """Add the values of a batch to their sum, (), without waiting for the device.
+
+        Raises:
+            UserError: there is not one for each sample.
+        """
+        values, count = self.function(outputs, targets), len(targets)
+        if (shape := tuple(getattr(values, "shape", ())))[:1] != (count,):
+            raise UserError(
+                f"metric {self.name}: returns {type(values).__name__} of shape {shape} for {count} samples. Allowed: a "
+                f"value for each of them, ({count},); with whole=True, one for all samples of a pass."
+            )
+        if values.is_floating_point():
+            total.add_(values.mean(), alpha=count)
+        else:  # counted, so that the sum is exact
+            total.add_(values.sum())
+
+    def of_all(self, outputs: Tensor, targets: Tensor) -> float:
+        """Return the value of a pass.
+
+        Raises:
+            UserError: the function returns something else.
+        """
+        value = self.function(outputs, targets)
+        try:
+            return float(value(outputs, targets) if callable(value) else value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"metric {self.name}: {error}. Allowed: a number, or a metric of torchmetrics.") from error
+
+
+def metric(
+    task: str = "classify",
+    *,
+    name: str = "",
+    title: str = "",
+    smaller: bool = False,
+    within: tuple[float, float] = (-inf, inf),
+    whole: bool = False,
+    train: bool = True,
+    above: int = 0,
+    on_request: bool = False,
+    finish: Callable[[float], float] = float,
+    line: str = "{:.4f}",
+) -> Callable[[F], F]:
+    """Declare a function `(outputs, targets)` as a metric of a task, under its own name; the rows have its mean.
+
+    It returns a value for each sample, (N,), on the device, or several, (N, K), which count alike. With `whole` it gets
+    all samples of a validation pass, on the CPU, and returns one value, or an object of torchmetrics that computes it.
+
+    Args:
+        task: the task, or one that it is derived from.
+        name: another name.
+        title: heading of its columns, behind "train" and "val".
+        smaller: whether a smaller value is better.
+        within: the lowest and the highest possible value.
+        whole: whether it needs all samples at once; training does not measure it then.
+        train: whether training measures it, too.
+        above: measure it where there are more classes, labels or numbers than this.
+        on_request: measure it only where `fit.metrics` or a callback's `monitor` names it, and in evaluations.
+        finish: what turns the mean over the samples into the value.
+        line: how the progress line formats it; empty: the progress line leaves it out.
+    """
+
+    def decorate(function: F) -> F:
+        called = name or function.__name__
+        heading, page = title or called.replace("_", " "), "{:.2%}" if within == SHARE else line or "{:.4g}"
+        columns = tuple(
+            Column(f"{split}_{called}", f"{split} {heading}", line, page, smaller, within, above)
+            for split in ("train", "val")[0 if train and not whole else 1 :]
+        )
+        METRICS[task, called] = Metric(called, function, columns, whole, on_request, finish)
+        return function
+
+    return decorate
+
+
+def columns_of(metrics: Iterable[Metric]) -> tuple[Column, ...]:
+    """Return the columns of the loss and of metrics, those of training first."""
+    columns = [column for metric in metrics for column in metric.columns]
+    train = [column for column in columns if column.key.startswith("train_")]
+    return (TRAIN_LOSS, *train, VAL_LOSS, *(column for column in columns if column not in train))

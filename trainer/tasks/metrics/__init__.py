@@ -1,0 +1,1 @@
+"""The metrics of each task; those of every module in this folder are found."""

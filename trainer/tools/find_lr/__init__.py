@@ -1,1 +1,0 @@
-"""The learning rate range test."""
