@@ -6,18 +6,19 @@ batches before it are ordinary steps, recording itself executes nothing, and eve
 
 import logging
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import sleep
 from traceback import clear_frames
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from augment.support.errors import first_line
+from augment.support.torch_versions import end_allocating
 
 # Results of a piece of work.
 Tensors = tuple[Tensor, ...]
@@ -43,27 +44,6 @@ class UncapturableError(Exception):
 
 class DisturbedError(UncapturableError):
     """Another thread has ended the recording, most likely by waiting for the GPU; the next attempt may succeed."""
-
-
-class Runner:
-    """Runs the learner's pieces of work, functions from tensors to tensors, immediately, as PyTorch does by default.
-
-    Attributes:
-        captures: whether pieces are recorded. If so, gradients keep their memory and are zeroed instead of dropped,
-            results have no autograd history, and anything that should outlive the next batch has to be cloned.
-    """
-
-    captures: ClassVar[bool] = False
-
-    def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
-        """Run a piece of work; the results are new objects each time."""
-        return work(*inputs)
-
-    def enter(self, kind: str, model: nn.Module) -> None:
-        """Begin a pass: if the model has changed, discard the pass's recordings and, in training, the step's."""
-
-    def forget(self, kind: str | None = None) -> None:
-        """Discard the recordings of a kind, or all recordings."""
 
 
 class Backend(Protocol):
@@ -100,7 +80,7 @@ class _Shape:
     results: Tensors = ()
 
 
-class Graphs(Runner):
+class Graphs:
     """Records each kind of work once for each shape of its inputs, and replays it from then on.
 
     A kind that cannot be recorded runs eagerly, and one line in the log says why. If another thread disturbs a
@@ -110,8 +90,6 @@ class Graphs(Runner):
         backend: the backend that records.
         warm_up: number of times that a shape runs eagerly first.
     """
-
-    captures: ClassVar[bool] = True
 
     def __init__(self, backend: Backend, warm_up: int = WARM_UP) -> None:
         self._backend = backend
@@ -134,7 +112,7 @@ class Graphs(Runner):
         return _detached(shape.results)
 
     def enter(self, kind: str, model: nn.Module) -> None:
-        """Discard recordings made with other weights, other frozen weights, or layers in another mode."""
+        """Begin a pass: discard what was recorded with other or otherwise frozen weights, or layers in another mode."""
         model_now = _identity(model)
         if self._models.get(kind) != model_now:
             if kind in self._models:
@@ -263,7 +241,7 @@ class CudaBackend:
     def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
         """Clean up after a failed recording: a memory pool, a generator and a stream that are still recording."""
         with suppress(RuntimeError):  # unless it has ended
-            torch._C._cuda_endAllocateToPool(self._index, pool)
+            end_allocating(self._index, pool)
         generator.graphsafe_set_state(random)
         self._renew()
         self.wait()
@@ -285,11 +263,6 @@ def _failure(error: BaseException, handled: BaseException | None = None) -> Unca
     return (DisturbedError if any(text in reason for text in _DISTURBED) else UncapturableError)(reason)
 
 
-def make_runner(device: torch.device, *, graph: bool) -> Runner:
-    """Return the runner for the work of a batch on a device."""
-    return Graphs(CudaBackend(device)) if graph and device.type == "cuda" else Runner()
-
-
 def capturable(optimizer: Optimizer) -> bool:
     """Return whether an optimizer's step may be recorded.
 
@@ -301,3 +274,9 @@ def capturable(optimizer: Optimizer) -> bool:
     if type(optimizer).__module__.startswith("torch.optim."):
         return type(optimizer) is SGD or "capturable" in optimizer.defaults
     return bool(getattr(type(optimizer), "capturable", False))
+
+
+def recording_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with which a parameter group's step can be recorded."""
+    how: dict[str, Any] = {"capturable": True} if "capturable" in group else {}
+    return how | ({"fused": True, "foreach": False} if type(optimizer) in (SGD, Adam, AdamW) else {})

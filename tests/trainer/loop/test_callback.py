@@ -133,7 +133,7 @@ def test_show_loop_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_loop_of_a_run() -> None:
-    learner = make_learner(Interrupt(), Checkpoint(), GradClip(), ParamScheduler({}), Recorder(), classes=CLASSES)
+    learner = make_learner(Interrupt(), Checkpoint(), GradClip(), Recorder(), ParamScheduler({}), classes=CLASSES)
     lines = loop_text(learner.callbacks).splitlines()
     assert [line.strip() for line in lines if "batch: " in line or "step: " in line] == [
         "before_batch: Recorder, ParamScheduler",

@@ -22,11 +22,9 @@ from trainer.loop.graphs import (
     CudaBackend,
     DisturbedError,
     Graphs,
-    Runner,
     Tensors,
     _failure,
     capturable,
-    make_runner,
 )
 
 
@@ -252,11 +250,6 @@ def test_work_that_fails_beside_is_waited_for_all_the_same(monkeypatch: pytest.M
         backend.aside(cancels)
     assert current.waited == [backend._stream]
     assert cast(Any, backend._stream).waited == [current]
-
-
-def test_only_a_gpu_records() -> None:
-    assert type(make_runner(torch.device("cpu"), graph=True)) is Runner
-    assert type(make_runner(CUDA, graph=False)) is Runner
 
 
 class Own(torch.optim.SGD):

@@ -15,8 +15,8 @@ from trainer.loop.graphs import (
     Tensors,
     UncapturableError,
     capturable,
+    recording_options,
 )
-from trainer.loop.stepper import recording_options
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.fit import Fit
 from trainer.tasks.losses import LossFunction
