@@ -18,7 +18,7 @@ from augment.recipe.plan import build_plan
 from augment.support.timing import Result, Timer
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
-from trainer.loop.callback import Callback, CancelEpoch
+from trainer.loop.callback import Callback, CancelEpoch, Phase
 from trainer.loop.learner import Learner
 from trainer.optim.schedule import constant
 from trainer.run.build import make_learner, make_loader, make_loaders
@@ -43,7 +43,7 @@ Row = tuple[Result, Callable[[float], Timer]]
 class _OnlyTraining(Callback):
     """Ends an epoch after its training pass."""
 
-    order = 100
+    order = Phase.LAST
 
     def after_train(self, learner: Learner) -> None:
         raise CancelEpoch
