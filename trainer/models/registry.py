@@ -292,10 +292,8 @@ def check_model(
     """
     import torch
 
-    from trainer.models.shapes import only_shapes
-
     side = fed or size
-    with only_shapes():
+    with torch.device("meta"):
         network = settings.untrained().build(classes, size).eval()
         if settings.any_size:  # to run a network on "meta", PyTorch imports its compiler, which takes seconds
             return network
