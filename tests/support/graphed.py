@@ -26,7 +26,6 @@ from trainer.loop.callback import CancelStep
 from trainer.loop.graphs import (
     ATTEMPTS,
     WARM_UP,
-    Backend,
     CudaBackend,
     DisturbedError,
     Graphs,
@@ -120,7 +119,7 @@ Make = Callable[[nn.Module], torch.optim.Optimizer]
 How = Callable[[Learner], Runner]
 
 
-def recording(backend: Backend | None = None, warm_up: int = WARM_UP) -> How:
+def recording(backend: FakeBackend | None = None, warm_up: int = WARM_UP) -> How:
     """Return what makes a runner that records, with a stand-in for the GPU unless told."""
     return lambda learner: Recorded(learner, Graphs(backend or FakeBackend(), warm_up))
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import sleep
 from traceback import clear_frames
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,12 +46,26 @@ class DisturbedError(UncapturableError):
     """Another thread has ended the recording, most likely by waiting for the GPU; the next attempt may succeed."""
 
 
-class Backend(Protocol):
-    """Records work on a device."""
+class CudaBackend:
+    """Records with `torch.cuda.graph`, on a stream of its own, into memory pools.
+
+    In a pool, the results of a graph are safe from graphs that are recorded later, but not from earlier ones: their
+    replays write to memory that was free when they were recorded.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._renew()
 
     def aside(self, work: Callable[[], Tensors]) -> Tensors:
-        """Run work now, on the stream that records."""
-        ...
+        """Run work on the stream that records."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._stream):
+                return work()
+        finally:  # also if it fails, or cancels: what it has begun uses memory of the current stream
+            current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
         """Record work without executing it; return a function that replays it, and the results that it writes to.
@@ -61,13 +75,53 @@ class Backend(Protocol):
             memory: name of a pool; a replay may overwrite the results of others in the same pool, and of no others.
 
         Raises:
-            UncapturableError: the work cannot be recorded; nothing has changed.
-            DisturbedError: another thread has ended the recording; nothing has changed.
+            UncapturableError: the work does something that a graph cannot do, such as waiting for the GPU.
+            DisturbedError: another thread has waited for the whole GPU, which ends any recording, in any mode. DALI
+                does so in a thread of its own, which frees a batch once its last tensor is gone.
         """
-        ...
+        graph = torch.cuda.CUDAGraph()
+        if memory not in self._pools:
+            self._pools[memory] = torch.cuda.graph_pool_handle()
+        pool = self._pools[memory]
+        generator = torch.cuda.default_generators[self._index]
+        random = generator.clone_state()
+        handled = sys.exception()
+        try:
+            # The outer context restores the stream even if ending a failed recording fails. The mode lets DALI's
+            # threads allocate memory meanwhile.
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
+                results = work()
+        except Exception as error:  # a model may raise anything
+            failure = _failure(error, handled)
+            self._clean_up(pool, generator, random)
+            if isinstance(failure, DisturbedError):
+                sleep(0.01)  # DALI's thread tries again after 1 ms
+            raise failure from None
+        return graph.replay, results
 
     def wait(self) -> None:
-        """Wait for running replays, before recordings are discarded."""
+        """Wait for the GPU."""
+        torch.cuda.synchronize(self._device)
+
+    @property
+    def _index(self) -> int:
+        return torch.cuda.current_device() if self._device.index is None else self._device.index
+
+    def _renew(self) -> None:
+        # Higher priority than the pipelines, whose batches are prefetched.
+        self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
+        self._pools: dict[str, Any] = {}
+
+    def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
+        """Clean up after a failed recording: a memory pool, a generator and a stream that are still recording."""
+        with suppress(RuntimeError):  # unless it has ended
+            end_allocating(self._index, pool)
+        generator.graphsafe_set_state(random)
+        self._renew()
+        self.wait()
 
 
 @dataclass(eq=False)
@@ -91,7 +145,7 @@ class Graphs:
         warm_up: number of times that a shape runs eagerly first.
     """
 
-    def __init__(self, backend: Backend, warm_up: int = WARM_UP) -> None:
+    def __init__(self, backend: CudaBackend, warm_up: int = WARM_UP) -> None:
         self._backend = backend
         self._warm_up = warm_up
         self._shapes: dict[tuple[str, Hashable], _Shape] = {}
@@ -171,80 +225,6 @@ def _identity(model: nn.Module) -> Hashable:
 def _detached(results: Tensors) -> Tensors:
     # New objects, by which callbacks distinguish batches; without the history, whose nodes belong to a stream.
     return tuple(value.detach() for value in results)
-
-
-class CudaBackend:
-    """Records with `torch.cuda.graph`, on a stream of its own, into memory pools.
-
-    In a pool, the results of a graph are safe from graphs that are recorded later, but not from earlier ones: their
-    replays write to memory that was free when they were recorded.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._renew()
-
-    def aside(self, work: Callable[[], Tensors]) -> Tensors:
-        """Run work on the stream that records."""
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(self._stream):
-                return work()
-        finally:  # also if it fails, or cancels: what it has begun uses memory of the current stream
-            current.wait_stream(self._stream)
-
-    def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
-        """Record work into the pool named `memory`.
-
-        Raises:
-            UncapturableError: the work does something that a graph cannot do, such as waiting for the GPU.
-            DisturbedError: another thread has waited for the whole GPU, which ends any recording, in any mode. DALI
-                does so in a thread of its own, which frees a batch once its last tensor is gone.
-        """
-        graph = torch.cuda.CUDAGraph()
-        if memory not in self._pools:
-            self._pools[memory] = torch.cuda.graph_pool_handle()
-        pool = self._pools[memory]
-        generator = torch.cuda.default_generators[self._index]
-        random = generator.clone_state()
-        handled = sys.exception()
-        try:
-            # The outer context restores the stream even if ending a failed recording fails. The mode lets DALI's
-            # threads allocate memory meanwhile.
-            with (
-                torch.cuda.stream(self._stream),
-                torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
-            ):
-                results = work()
-        except Exception as error:  # a model may raise anything
-            failure = _failure(error, handled)
-            self._clean_up(pool, generator, random)
-            if isinstance(failure, DisturbedError):
-                sleep(0.01)  # DALI's thread tries again after 1 ms
-            raise failure from None
-        return graph.replay, results
-
-    def wait(self) -> None:
-        """Wait for the GPU."""
-        torch.cuda.synchronize(self._device)
-
-    @property
-    def _index(self) -> int:
-        return torch.cuda.current_device() if self._device.index is None else self._device.index
-
-    def _renew(self) -> None:
-        # Higher priority than the pipelines, whose batches are prefetched.
-        self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
-        self._pools: dict[str, Any] = {}
-
-    def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
-        """Clean up after a failed recording: a memory pool, a generator and a stream that are still recording."""
-        with suppress(RuntimeError):  # unless it has ended
-            end_allocating(self._index, pool)
-        generator.graphsafe_set_state(random)
-        self._renew()
-        self.wait()
 
 
 def _failure(error: BaseException, handled: BaseException | None = None) -> UncapturableError:

@@ -39,9 +39,6 @@ _PATIENCE = timedelta(days=7)
 # What ranks leave for each other in PyTorch's store: why one ended, and how far each is.
 _REASON, _PROGRESS = "reason", "progress"
 
-# Elements from which a tensor is exchanged by itself, which spares copying it next to others.
-_LARGE = 2**22
-
 # What PyTorch's libraries say of a process that has ended.
 _ENDED = ("onnection", "Socket closed", "Broken pipe", "remote process", "imed out", "timeout", "ncclRemoteError")
 
@@ -88,21 +85,14 @@ class Ranks:
         return self.rank == 0
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by their sums over the ranks, in few exchanges, which the host does not wait for.
+        """Replace tensors by their sums over the ranks, in one exchange a type, which the host does not wait for.
 
         Raises:
             LostRankError: another rank has ended.
         """
         if self.size == 1:
             return
-        small = []
-        for tensor in tensors:
-            if tensor.numel() < _LARGE:
-                small.append(tensor)
-            else:
-                self._exchange(partial(dist.all_reduce, _flat(tensor)))
-        ordered = sorted(small, key=lambda tensor: str(tensor.dtype))
-        for _, same in groupby(ordered, key=lambda tensor: tensor.dtype):
+        for _, same in groupby(sorted(tensors, key=lambda tensor: str(tensor.dtype)), key=lambda tensor: tensor.dtype):
             values = [_flat(tensor) for tensor in same]
             sizes = [value.numel() for value in values]
             flat = values[0].new_empty(sum(sizes))

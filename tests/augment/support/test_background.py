@@ -72,23 +72,8 @@ def test_some_items_are_called_ahead_of_their_results() -> None:
             begun.get(timeout=0.05)
 
 
-def test_it_runs_in_another_thread_that_ends_with_the_work() -> None:
-    thread = Background(threading.current_thread).result()
-    assert thread is not threading.current_thread()
-    assert not thread.is_alive()
-
-
-def test_it_starts_before_the_result_is_requested() -> None:
-    begun, proceed = threading.Event(), threading.Event()
-
-    def work() -> bool:
-        begun.set()
-        return proceed.wait(10)
-
-    background = Background(work)
-    assert begun.wait(10)
-    proceed.set()
-    assert background.result()
+def test_it_runs_in_another_thread() -> None:
+    assert Background(threading.current_thread).result() is not threading.current_thread()
 
 
 @pytest.mark.parametrize("wait", [Background.result, Background.drop])
@@ -98,13 +83,6 @@ def test_delayed_work_begins_when_somebody_waits_for_it(wait: Callable[[Backgrou
     assert not begun.wait(0.05)
     wait(background)
     assert begun.is_set()
-
-
-def test_delayed_work_begins_by_itself() -> None:
-    begun = threading.Event()
-    background = Background(begun.set, delay=0.01)
-    assert begun.wait(10)
-    background.result()
 
 
 def test_ctrl_c_ends_waiting_but_not_the_work() -> None:

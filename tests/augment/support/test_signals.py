@@ -29,10 +29,6 @@ def defaults() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_ctrl_c_and_three_others_ask_to_stop() -> None:
-    assert STOP_SIGNALS == (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-
-
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_raises_and_its_handler_is_restored(number: int) -> None:
     before = signal.getsignal(number)

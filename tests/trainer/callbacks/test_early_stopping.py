@@ -97,33 +97,10 @@ def test_a_resumed_run_continues_counting() -> None:
     assert callback.reason == "no better val_accuracy in 3 epochs"
 
 
-def test_patience_of_one_epoch_is_singular() -> None:
-    callback = EarlyStopping(patience=1)
-    make_learner(Recorder(), scripted(FALLING, "val_accuracy"), callback, epochs=len(FALLING)).fit()
-    assert callback.reason == "no better val_accuracy in 1 epoch"
-
-
 def test_the_summary_has_the_reason() -> None:
     row = {"epoch": 2, "val_accuracy": 0.7}
     text = str(Summary("finished", Path("run"), 6, row, row, 3.0, stopped="no better val_accuracy in 3 epochs"))
     assert text == (
         "finished after 6 epochs (stopped early: no better val_accuracy in 3 epochs): "
         "best val_accuracy 0.7000 in epoch 3, last 0.7000, 3 s, in run"
-    )
-
-
-@pytest.mark.parametrize(
-    ("epochs", "planned", "said"), [(3, 8, "3 of 8 epochs"), (8, 8, "8 epochs"), (1, 1, "1 epoch")]
-)
-def test_a_summary_has_the_planned_epochs(epochs: int, planned: int, said: str) -> None:
-    summary = Summary("finished", Path("run"), epochs, {}, {}, 3.0, planned=planned)
-    assert str(summary).startswith(f"finished after {said}: ")
-
-
-def test_a_summary_names_the_monitored_value() -> None:
-    """The accuracy of the epoch with the lowest loss need not be the best one."""
-    row = {"epoch": 2.0, "val_accuracy": 0.7, "val_loss": 0.1}
-    text = str(Summary("finished", Path("run"), 6, row, row, 3.0, monitor="val_loss"))
-    assert text == (
-        "finished after 6 epochs: val_accuracy 0.7000 in epoch 3, the best by val_loss, last 0.7000, 3 s, in run"
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, CancelEpoch, CancelFit
+from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
 
@@ -97,11 +97,6 @@ def test_the_best_model_is_the_average_and_the_last_one_is_not(tmp_path: Path) -
     assert_same(learner.evaluated_state(), validated[-1])
 
 
-def test_without_it_the_model_that_is_trained_is_scored() -> None:
-    learner, steps, _ = history()
-    assert_same(learner.evaluated_state(), steps[-1])
-
-
 def test_a_fit_that_ends_in_a_validation_keeps_the_trained_weights(tmp_path: Path) -> None:
     learner = make_learner(
         Recorder(),
@@ -115,13 +110,6 @@ def test_a_fit_that_ends_in_a_validation_keeps_the_trained_weights(tmp_path: Pat
     learner.fit()
     assert_same(learner.model.state_dict(), seen[-1])
     assert_same(load(tmp_path / LAST, FitState).model, seen[-1])
-
-
-def test_after_an_epoch_that_is_left_in_its_validation_the_trained_weights_are_trained_on() -> None:
-    expected, *_ = history(EMA(decay=0.9))
-    leave = on("after_batch", lambda learner: learner.training or raises(CancelEpoch)(learner))
-    learner, *_ = history(EMA(decay=0.9), leave)
-    assert_same(learner.model.state_dict(), expected.model.state_dict())
 
 
 @pytest.mark.parametrize("done", [1, 2, 4, 5])

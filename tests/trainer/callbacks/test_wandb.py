@@ -11,7 +11,6 @@ from torch import nn
 
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.trackio import Trackio
 from trainer.callbacks.wandb import Wandb
 from trainer.loop.callback import CancelFit, RunDescription
 from trainer.loop.learner import Learner
@@ -119,11 +118,6 @@ def test_a_fit_that_did_not_fail_ends_its_dashboard_run_well(at: int, wandb: Fak
     assert [name for name, _ in wandb.calls].count("finish") == 1
 
 
-def test_a_fit_that_ends_before_the_dashboard_began_asks_nothing_of_it(wandb: FakeWandb) -> None:
-    fit(Wandb(), None, on("before_fit", raises(CancelFit), -100))
-    assert wandb.calls == []
-
-
 # --- with an account and without ---
 
 
@@ -178,17 +172,6 @@ def test_without_an_account_nothing_is_sent_online(
     callback.check(nn.Identity())
 
 
-def test_without_an_account_nothing_is_sent_to_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(
-        UserError, match=r"^callbacks\.trackio\.space_id=me/mine: there is no account .* `hf auth login`"
-    ):
-        Trackio(space_id="me/mine").check(nn.Identity())
-    Trackio().check(nn.Identity())
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_0123")
-    Trackio(space_id="me/mine").check(nn.Identity())
-
-
 # --- resumed ---
 
 
@@ -209,11 +192,3 @@ def test_a_dashboard_run_that_begins_late_has_all_epochs(wandb: FakeWandb) -> No
     second = make_learner(Recorder(), Wandb(), epochs=3)
     second.fit(second.restore(first.state()))
     assert epochs(wandb) == [0, 1, 2]
-
-
-def test_two_runs_in_one_process_are_two_dashboard_runs(wandb: FakeWandb) -> None:
-    for _ in range(2):
-        fit(Wandb())
-    assert [name for name, _ in wandb.calls].count("init") == 2
-    assert [name for name, _ in wandb.calls].count("finish") == 2
-    assert len({value["id"] for name, value in wandb.calls if name == "init"}) == 2

@@ -134,12 +134,6 @@ def test_skipped_batches_are_saved_and_too_many_end_the_fit(tmp_path: Path, capl
     assert (tmp_path / "nonfinite-5.png").is_file()
 
 
-def test_a_batch_is_counted_once_if_the_next_one_is_cancelled() -> None:
-    learner = learner_of((2,), cancelled=(3,))
-    learner.fit()
-    assert learner.find(NonFinite).skipped == 2  # in two epochs
-
-
 def test_the_count_outlives_an_interruption() -> None:
     first = learner_of((2,))
     first.fit()

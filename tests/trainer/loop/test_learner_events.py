@@ -12,7 +12,6 @@ from fakes import (
     raises,
     small_learner,
 )
-from torch import nn
 
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import (
@@ -152,15 +151,6 @@ def test_after_fit_reaches_everybody_when_a_callback_fails(event: str, error: Ba
     assert seen == [("first", error), ("last", error)]
 
 
-def test_after_fit_reaches_everybody_when_the_model_fails() -> None:
-    events: list[str] = []
-    learner = small_learner(journal(events), model=nn.Sequential(nn.Flatten(), nn.Linear(7, 3)))
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        learner.fit()
-    assert isinstance(learner.error, RuntimeError)
-    assert events == ["before_fit", "before_epoch", "before_train", "before_batch", "after_fit"]
-
-
 def test_one_failing_after_fit_does_not_keep_the_others_from_running() -> None:
     seen: list[BaseException | None] = []
     error = OSError("disk full")
@@ -184,14 +174,6 @@ def test_a_failing_after_fit_does_not_hide_why_the_fit_failed() -> None:
         learner.fit()
     assert caught.value.__context__ is error
     assert learner.error is error
-
-
-def test_a_fit_after_a_failed_one_has_no_error() -> None:
-    learner = small_learner(on("before_step", raises(RuntimeError("boom"))))
-    with pytest.raises(RuntimeError, match="boom"):
-        learner.fit()
-    learner.fit()
-    assert learner.error is None
 
 
 def test_what_waits_for_the_end_of_a_batch_waits_for_no_other_one() -> None:

@@ -19,7 +19,6 @@ from trainer.run.config import parse_config
         ({"small": {"epochs": 0}}, "fit.stages.small.epochs: 0 is not allowed."),
         ({"small": {"batch_size": 2.5}}, "fit.stages.small.batch_size: 2.5 is not allowed."),
         ({"a.b": {}}, "fit.stages.a.b: a stage's name has no dot."),
-        ({1: {"epochs": 1}, "1": {}}, "fit.stages.1: there twice"),
         ({"a": {}, "b": {"epochs": None}}, "fit.stages.b.epochs: null, as in fit.stages.a. Allowed: at most one"),
         ({"a": {"epochs": 1}}, "fit.stages: the stages have 1 epoch, fit.epochs is 5. Allowed:"),
         ({"a": {"epochs": 2}, "b": {"epochs": 2}}, "fit.stages: the stages have 4 epochs, fit.epochs is 5. Allowed:"),

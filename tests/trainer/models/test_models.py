@@ -2,18 +2,17 @@
 
 import re
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from augment.support.errors import UserError
 from trainer.models import pretrained
 from trainer.models import registry as models
-from trainer.models.registry import MODELS, Cnn, Model, Timm, check_model, count_parameters, model, parse_model
+from trainer.models.registry import Cnn, Model, Timm, check_model, count_parameters, model, parse_model
 
 # --- cnn ---
 
@@ -114,11 +113,6 @@ def test_a_model_of_ones_own_is_registered_in_one_place(monkeypatch: pytest.Monk
     assert parsed.normalization() is None
     assert parsed.untrained() == parsed
     check_model(parsed, classes=3, size=8)
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_every_model_says_what_it_is(kind: str) -> None:
-    assert MODELS[kind].__doc__
 
 
 # --- timm ---
@@ -230,14 +224,6 @@ def test_weights_that_are_out_of_reach_end_at_once_with_ways_out(monkeypatch: py
     Timm(name="resnet18", pretrained=True).require_weights()  # from the cache
 
 
-def test_only_pretrained_weights_have_a_normalization(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Cnn().normalization() is None
-    assert Timm(name="resnet18").normalization() is None
-    config = SimpleNamespace(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
-    monkeypatch.setattr(timm, "get_pretrained_cfg", lambda name: config if name == "resnet18" else None)
-    assert Timm(name="resnet18", pretrained=True).normalization() == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-
-
 def test_the_normalization_is_that_of_the_weights_named() -> None:
     half = (0.5, 0.5, 0.5)
     assert Timm(name="vit_tiny_patch16_224.augreg_in21k", pretrained=True).normalization() == (half, half)
@@ -245,26 +231,7 @@ def test_the_normalization_is_that_of_the_weights_named() -> None:
     assert Timm(name="resnet18.a1_in1k", pretrained=True).normalization() == imagenet
 
 
-def test_untrained_is_the_same_without_weights() -> None:
-    assert Timm(name="resnet18", pretrained=True).untrained() == Timm(name="resnet18", pretrained=False)
-
-
 # --- check_model ---
-
-
-@pytest.mark.parametrize(
-    ("settings", "size"),
-    [
-        (Cnn(), 8),
-        (Timm(name="resnet18"), 32),
-        (Timm(name="resnet18", pretrained=True), 128),
-        (Timm(name="vit_tiny_patch16_224"), 64),
-        (Timm(name="convnext_tiny.fb_in22k", pretrained=True), 96),
-    ],
-    ids=str,
-)
-def test_models_that_fit(settings: Model, size: int) -> None:
-    check_model(settings, 10, size)
 
 
 @pytest.mark.parametrize(
@@ -274,22 +241,6 @@ def test_a_size_that_does_not_fit_is_refused(name: str, size: int) -> None:
     """The last two raise an error without words."""
     with pytest.raises(UserError, match=rf"^aug\.size={size}: the model cannot take images of that size"):
         check_model(Timm(name=name), 10, size)
-
-
-@pytest.mark.parametrize("error", [RuntimeError("kernel\nmore"), AssertionError(), ValueError("no"), RuntimeError()])
-def test_a_forward_pass_that_fails_is_a_matter_of_the_size(error: Exception) -> None:
-    class Fails(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            raise error
-
-    @dataclass(frozen=True, kw_only=True)
-    class Picky(Model):
-        def build(self, classes: int, size: int) -> nn.Module:
-            return Fails()
-
-    with pytest.raises(UserError, match=r"^aug\.size=20: the model cannot take images of that size") as caught:
-        check_model(Picky(), 10, 20)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -325,20 +276,3 @@ def test_nothing_is_allocated() -> None:
 
     check_model(Huge(), 10, 8)
     assert {p.device.type for p in seen[0].parameters()} == {"meta"}
-
-
-def test_no_weights_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def create(name: str, *, pretrained: bool, **options: object) -> nn.Module:
-        assert not pretrained
-        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 10))
-
-    monkeypatch.setattr(timm, "create_model", create)
-    check_model(Timm(name="resnet18", pretrained=True), 10, 64)
-
-
-def test_the_generator_is_left_alone() -> None:
-    """What is checked before a run changes nothing of it."""
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    check_model(Cnn(), 10, 64)
-    assert torch.equal(torch.get_rng_state(), before)

@@ -9,12 +9,10 @@ from fakes import needs_gpu
 from graphed import recorded
 from torch import nn
 
-from augment.params import settings
 from augment.support.errors import UserError
-from trainer.models.registry import MODELS, Cnn, Xresnet, count_parameters, parse_model
+from trainer.models.registry import Cnn, Xresnet, count_parameters, parse_model
 from trainer.models.xresnet import (
     ACTIVATIONS,
-    LAYOUTS,
     POOLS,
     BlurPool,
     EfficientChannels,
@@ -63,15 +61,6 @@ def test_it_takes_any_size_and_every_parameter_is_reached(settings: dict[str, An
     assert output.shape == (2, 3)
     output.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
-
-
-@pytest.mark.parametrize("depth", LAYOUTS)
-def test_the_number_of_layers_is_the_depth(depth: str) -> None:
-    with torch.device("meta"):
-        network = Xresnet(depth=depth).build(10, 64)
-    shortcuts = sum(isinstance(m, nn.Conv2d) for name, m in network.named_modules() if "shortcut" in name)
-    layers = sum(isinstance(module, nn.Conv2d | nn.Linear) for module in network.modules())
-    assert layers - shortcuts == int(depth) + 2, "a stem of three convolutions in place of one"
 
 
 @pytest.mark.parametrize(("stem_pool", "expected"), [(True, 4), (False, 8)])
@@ -127,23 +116,6 @@ def test_blur_pool_by_hand() -> None:
     torch.testing.assert_close(BlurPool()(point)[0, 0], torch.outer(line, line))
 
 
-@pytest.mark.parametrize("settings", [SMALL, {**SMALL, "attention": "se", "self_attention": True, "pool": "blur"}])
-def test_memory_format_and_autocast(settings: dict[str, Any]) -> None:
-    network = Xresnet(**settings).build(3, 32).eval()
-    x = torch.randn(2, 3, 32, 32)
-    plain = network(x)
-    torch.testing.assert_close(network.to(memory_format=torch.channels_last)(x), plain, rtol=1e-4, atol=1e-4)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert (network(x) - plain).abs().max() < 0.1 * plain.abs().max()
-
-
-def test_two_seeds_differ_and_one_does_not() -> None:
-    first, second, third = (torch.manual_seed(seed) and Xresnet(**BASIC).build(3, 32) for seed in (0, 0, 1))
-    weights = [torch.cat([p.flatten() for p in network.parameters()]) for network in (first, second, third)]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-
-
 def test_every_setting_reaches_the_network() -> None:
     """Each changes the structure of the network, or what it is initialized with."""
     default = str(Xresnet(depth="26").build(10, 64))
@@ -168,11 +140,6 @@ def test_groups_need_bottlenecks(given: dict[str, int]) -> None:
     settings = parse_model({"kind": "xresnet", "depth": 34, **given})
     with pytest.raises(UserError, match=r"^model\.groups=.*depth 34 has no bottlenecks.* a depth of 26, 50\.$"):
         settings.build(10, 64)
-
-
-def test_it_is_known_by_its_name() -> None:
-    assert MODELS["xresnet"] is Xresnet
-    assert parse_model({"kind": "xresnet", "depth": 18}) == Xresnet(depth="18")
 
 
 @needs_gpu
@@ -200,9 +167,3 @@ def test_a_step_can_be_captured_on_the_gpu() -> None:
     for p, grad in zip(network.parameters(), expected, strict=True):
         assert p.grad is not None
         assert (p.grad - grad).norm() <= 0.05 * grad.norm() + 1e-6
-
-
-def test_the_settings_name_what_there_is() -> None:
-    params = settings(Xresnet)
-    options = [params[name].options for name in ("depth", "activation", "pool")]  # type: ignore[attr-defined]
-    assert options == [tuple(names) for names in (LAYOUTS, ACTIVATIONS, POOLS)]

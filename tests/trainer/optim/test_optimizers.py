@@ -69,11 +69,6 @@ def test_without_a_momentum_optimizers_have_their_own(name: str, key: str, expec
     assert made(optimizer=name).param_groups[0][key] == expected
 
 
-def test_a_name_of_timm_brings_its_own_arguments() -> None:
-    assert made(optimizer="clion").param_groups[0]["caution"]
-    assert not made(optimizer="lion").param_groups[0]["caution"]
-
-
 @pytest.mark.parametrize(
     "name", ["sgd", "adamw", "muon", "lamb", "nadamw", "lookahead_sgd", "lookahead_muon", "adafactor"]
 )
@@ -203,21 +198,6 @@ def test_mistakes_are_named(settings: dict[str, Any], message: str) -> None:
 
 
 # --- capturing ---
-
-
-def test_who_says_that_steps_can_be_captured() -> None:
-    for name in ("sgd", "adamw", "muon"):
-        assert capturable(made(optimizer=name)), name
-    for name in ("lookahead_muon", "lookahead_adamw", "nadamw", "lamb"):  # these count their steps in Python
-        assert not capturable(made(optimizer=name)), name
-
-
-def test_lookahead_tells_when_a_state_was_loaded() -> None:
-    optimizer = made(optimizer="lookahead_adamw")
-    loaded: list[object] = []
-    optimizer.register_load_state_dict_post_hook(loaded.append)
-    optimizer.load_state_dict(optimizer.state_dict())
-    assert len(loaded) == 1
 
 
 def test_a_scheduled_value_reaches_tensors_shares_and_betas() -> None:

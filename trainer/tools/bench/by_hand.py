@@ -9,7 +9,6 @@ from augment.pipeline.batch import Batch
 from trainer.loop.graphs import (
     ATTEMPTS,
     WARM_UP,
-    Backend,
     CudaBackend,
     DisturbedError,
     Tensors,
@@ -43,7 +42,7 @@ class ByHand:
         self._device, self._fit = device, fit
         self._loss_function = loss_function
         self._optimizer = make_optimizer(fit, self._model)
-        self._backend: Backend | None = CudaBackend(device) if fit.graph and device.type == "cuda" else None
+        self._backend: CudaBackend | None = CudaBackend(device) if fit.graph and device.type == "cuda" else None
         self._whole = self._backend is not None and capturable(self._optimizer)
         # A learning rate of 0 costs the same and keeps the weights; fuse what can be fused.
         for group in self._optimizer.param_groups:
@@ -81,7 +80,7 @@ class ByHand:
         self._optimizer.step()
         return ()
 
-    def _record(self, backend: Backend, images: Tensor, targets: Tensor) -> Callable[[], None] | None:
+    def _record(self, backend: CudaBackend, images: Tensor, targets: Tensor) -> Callable[[], None] | None:
         """Record a step as in PyTorch's documentation: warm up on another stream, allocate gradients in the graph."""
         for _ in range(WARM_UP):
             backend.aside(lambda: self._step(images, targets))
