@@ -107,8 +107,7 @@ class Checkpoint(Callback):
             self._finish_writing()
         minutes, batches = self.every_minutes, self.every_batches
         due = minutes is not None and monotonic() - self._saved_at >= 60 * minutes
-        if learner.ranks.size > 1 and minutes is not None:
-            due = learner.ranks.agree("save", due and learner.ranks.is_main)
+        due = minutes is not None and learner.ranks.agree("save", due and learner.ranks.is_main)
         if due or (batches is not None and learner.position.batch % batches == 0):
             learner.after_this_batch(self._save)
 

@@ -180,15 +180,6 @@ if __name__ == "__main__":
 """
 
 
-def test_signals_are_blocked_where_the_first_child_is_started() -> None:
-    program = (
-        "import signal; from augment.support.signals import STOP_SIGNALS, shield_children\n"
-        "with shield_children(): print({*STOP_SIGNALS} <= signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], env=WITH_US, capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_workers_outlive_what_a_process_group_gets_but_not_their_parents_order(number: int, tmp_path: Path) -> None:
     (tmp_path / "pool.py").write_text(POOL)

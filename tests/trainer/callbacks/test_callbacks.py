@@ -85,12 +85,6 @@ def test_a_callback_takes_a_validation_of_its_own(cls: type[Callback]) -> None:
 
 
 @every_callback
-def test_a_callback_takes_a_fit_that_ends_before_it_begins(cls: type[Callback], tmp_path: Path) -> None:
-    others = () if cls is Recorder else (Recorder(),)
-    make_learner(*others, make(cls), on("before_fit", raises(CancelFit), -100), folder=tmp_path).fit()
-
-
-@every_callback
 def test_a_callback_takes_an_epoch_that_is_cut_short(cls: type[Callback], tmp_path: Path) -> None:
     others = () if cls is Recorder else (Recorder(),)
     learner = make_learner(*others, make(cls), on("after_step", raises(CancelEpoch)), folder=tmp_path)
@@ -112,13 +106,6 @@ def test_a_state_survives_its_file_and_comes_back_as_it_was(cls: type[Callback],
     fresh = make(cls)
     fresh.load_state_dict(loaded)
     assert_same(fresh.state_dict(), state)
-
-
-@every_callback
-def test_the_state_of_a_callback_that_never_ran_comes_back(cls: type[Callback]) -> None:
-    fresh = make(cls)
-    fresh.load_state_dict(make(cls).state_dict())
-    assert_same(fresh.state_dict(), make(cls).state_dict())
 
 
 # --- the registry ---

@@ -106,12 +106,6 @@ def test_what_failed_is_not_saved(error: BaseException, tmp_path: Path) -> None:
     assert load(tmp_path / LAST, FitState).position == (1, 0)
 
 
-def test_the_last_state_every_so_many_epochs_and_at_the_end(tmp_path: Path) -> None:
-    make_learner(Recorder(), Checkpoint(every=2, keep=9), folder=tmp_path, epochs=5).fit()
-    files = sorted(tmp_path.glob("last*.pt"))
-    assert sorted(load(file, FitState).position for file in files) == [(2, 0), (4, 0), (5, 0)]
-
-
 def test_the_files_before_the_last_one_are_kept(tmp_path: Path) -> None:
     make_learner(Recorder(), Checkpoint(every_batches=1, keep=2), folder=tmp_path).fit()
     files = [tmp_path / name for name in (LAST, "last.1.pt", "last.2.pt")]
@@ -171,18 +165,6 @@ def test_a_resumed_run_that_validates_in_another_way_determines_the_best_again(t
 # --- the best epoch in memory ---
 
 
-def test_the_best_epoch_of_this_fit_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = make_learner(Recorder(), scores([0.1, 0.3, 0.2]), Checkpoint(), folder=tmp_path, epochs=3)
-    learner.fit()
-    saved = load(tmp_path / BEST, BestModel)
-    monkeypatch.delattr("trainer.callbacks.checkpoint.load")
-    known = best_model(learner)
-    assert known is not None
-    counter = "1.num_batches_tracked"
-    assert_same(known.model, {counter: saved.model[counter]})  # not as it is after the last epoch
-    assert_same({**vars(known), "model": saved.model}, vars(saved))
-
-
 def test_a_best_epoch_before_this_fit_is_read(tmp_path: Path) -> None:
     first = make_learner(Recorder(), scores([0.3]), Checkpoint(), folder=tmp_path, epochs=1)
     first.fit()
@@ -192,9 +174,3 @@ def test_a_best_epoch_before_this_fit_is_read(tmp_path: Path) -> None:
     known = best_model(second)
     assert known is not None
     assert_same(vars(known), vars(load(tmp_path / BEST, BestModel)))
-
-
-def test_there_is_no_best_epoch_without_a_validation(tmp_path: Path) -> None:
-    learner = make_learner(Recorder(), Checkpoint(), on("after_batch", raises(CancelFit)), folder=tmp_path)
-    learner.fit()
-    assert best_model(learner) is None

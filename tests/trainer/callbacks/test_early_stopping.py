@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 from fakes import make_learner, on
-from runs import read_metrics
 
-from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.run.summary import Summary
 from trainer.tasks.registry import monitored, task_named
@@ -79,12 +76,6 @@ def test_without_a_value_it_does_not_stop() -> None:
 
 def drop(learner: Learner) -> None:
     del learner.find(Recorder).rows[-1]["val_accuracy"]
-
-
-def test_the_last_epoch_is_saved_and_recorded(tmp_path: Path) -> None:
-    fitted(EarlyStopping(patience=1), FALLING, Checkpoint(), folder=tmp_path)
-    assert load(tmp_path / LAST, FitState).position == (4, 0)
-    assert len(read_metrics(tmp_path)) == 4
 
 
 def test_a_resumed_run_continues_counting() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from fakes import assert_same, make_learner, needs_gpu, noise_loader, on, raises, tiny_model
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.ema import EMA
@@ -69,13 +69,6 @@ def test_before_its_start_validation_sees_the_weights() -> None:
     assert_same(history(EMA(start=1.0, warmup=False))[2][0], steps[2])
 
 
-def test_training_is_the_same_with_and_without() -> None:
-    with_it, ours, _ = history(EMA())
-    without, theirs, _ = history()
-    assert_same(ours, theirs)
-    assert_same(with_it.model.state_dict(), without.model.state_dict())
-
-
 def test_the_values_stay_where_they_are_in_memory() -> None:
     seen: set[tuple[int, ...]] = set()
 
@@ -123,14 +116,6 @@ def test_a_resumed_average_continues_where_it_was(done: int) -> None:
     second.fit(second.restore(first.state()))
     assert_same(seen[-1], validated[-1])
     assert_same(second.find(EMA).state_dict(), whole.find(EMA).state_dict())
-
-
-def test_a_shared_weight_is_averaged_once() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 48), nn.Linear(48, 48), nn.Linear(48, 3))
-    model[2].weight = model[1].weight
-    learner, steps, validated = history(EMA(decay=0.5, warmup=False), model=model)
-    torch.testing.assert_close(validated[-1], by_hand(steps, [0.5] * 6))
-    assert_same(learner.evaluated_state(), validated[-1])
 
 
 @needs_gpu

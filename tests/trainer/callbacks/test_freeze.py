@@ -98,12 +98,6 @@ def test_nothing_stays_frozen_behind_it() -> None:
     assert [name for name, p in learner.model.named_parameters() if not p.requires_grad] == ["0.weight"]
 
 
-def test_a_norm_without_weights_goes_with_the_layer_before_it() -> None:
-    model = three_stages()
-    model[1] = nn.BatchNorm2d(4, affine=False)
-    assert moved(Freeze(), model=model, epochs=2) == [HEAD, EVERYTHING]
-
-
 @pytest.mark.parametrize(
     ("layers", "what"),
     [("layer9.*", "no parameter"), ("0", "no parameter"), ("3", "all parameters"), ("*", "all parameters")],

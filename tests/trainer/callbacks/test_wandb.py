@@ -12,7 +12,7 @@ from torch import nn
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.wandb import Wandb
-from trainer.loop.callback import CancelFit, RunDescription
+from trainer.loop.callback import RunDescription
 from trainer.loop.learner import Learner
 
 
@@ -64,14 +64,6 @@ def test_a_run_has_its_name_folder_configuration_and_group(wandb: FakeWandb, tmp
     assert (given["id"], given["resume"]) == (callback.state_dict()["id"], None)
 
 
-def test_a_run_without_labels_is_called_as_its_folder(wandb: FakeWandb, tmp_path: Path) -> None:
-    (tmp_path / "12-00-00-abc").mkdir()
-    fit(Wandb(), tmp_path / "12-00-00-abc")
-    given = options(wandb)
-    assert (given["name"], given["tags"], given["group"], given["entity"]) == ("12-00-00-abc", None, None, None)
-    assert given["project"] == "dali-trainer"
-
-
 ENVIRONMENT = {
     "WANDB_PROJECT": "theirs",
     "WANDB_NAME": "theirs",
@@ -108,13 +100,6 @@ def test_a_failed_fit_ends_its_dashboard_run_as_failed(error: BaseException, wan
     with pytest.raises(type(error)):
         fit(Wandb(), None, on("after_batch", raises(error, at=3)))
     assert wandb.calls[-1] == ("finish", 1)
-    assert [name for name, _ in wandb.calls].count("finish") == 1
-
-
-@pytest.mark.parametrize("at", [3, 999], ids=["interrupted", "finished"])
-def test_a_fit_that_did_not_fail_ends_its_dashboard_run_well(at: int, wandb: FakeWandb) -> None:
-    fit(Wandb(), None, on("after_batch", raises(CancelFit(), at)))
-    assert wandb.calls[-1] == ("finish", 0)
     assert [name for name, _ in wandb.calls].count("finish") == 1
 
 

@@ -1,6 +1,5 @@
 """Figures of the history and the schedule: their contents, that they are whole, and the files."""
 
-import logging
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,18 +9,13 @@ import numpy as np
 import pytest
 from figures import assert_whole, figure_of, read_png
 
-from trainer.figures.curves import plot_history, plot_rates, plot_schedule
+from trainer.figures.curves import plot_history, plot_schedule
 
 
 def history(epochs: int) -> list[dict[str, float]]:
     rng = np.random.default_rng(0)
     keys = ("train_loss", "val_loss", "train_accuracy", "val_accuracy")
     return [{"epoch": epoch, **dict(zip(keys, rng.random(4), strict=True))} for epoch in range(epochs)]
-
-
-def test_warnings_of_matplotlib_stay_out_of_the_table_of_epochs(capsys: pytest.CaptureFixture[str]) -> None:
-    logging.getLogger("matplotlib.font_manager").warning("Matplotlib is building the font cache")
-    assert not "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 2, 5, 50, 200])
@@ -116,12 +110,3 @@ def test_threads_draw_the_same_figure(tmp_path: Path) -> None:
         list(pool.map(lambda path: plot_history(history(5), path), paths))
     assert sorted(tmp_path.iterdir()) == paths[:3]
     assert len({path.read_bytes() for path in paths}) == 1
-
-
-def test_suggested_rates_have_distinct_markers() -> None:
-    lrs = np.geomspace(1e-4, 1, 9)
-    marks = {"peak": lrs[6], "steepest": lrs[4], "valley": lrs[2]}
-    (axes,) = figure_of(plot_rates, lrs, np.linspace(3, 1, 9), np.linspace(3, 1, 9), marks).axes
-    marked = [line for line in axes.lines if np.size(line.get_xdata()) == 1]
-    assert [line.get_label() for line in marked] == ["suggested 0.1", "steepest 0.01", "valley 0.001"]
-    assert len({line.get_marker() for line in marked}) == 3

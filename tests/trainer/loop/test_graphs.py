@@ -94,17 +94,6 @@ def test_inputs_are_copied_and_results_are_new_objects() -> None:
     assert not any(result.requires_grad for result in results)
 
 
-def test_forgetting_begins_again() -> None:
-    graphs = Graphs(FakeBackend())
-    for kind in ("train", "validate"):
-        run(graphs, *[(2,)] * 4, kind=kind)
-    graphs.forget("train")
-    assert run(graphs, (2,), kind="train") == ["eager"]
-    assert run(graphs, (2,), kind="validate") == ["replay"]
-    graphs.forget()
-    assert run(graphs, (2,), kind="validate") == ["eager"]
-
-
 @pytest.mark.parametrize(
     ("change", "forgets"),
     [

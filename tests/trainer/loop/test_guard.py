@@ -134,14 +134,6 @@ def test_skipped_batches_are_saved_and_too_many_end_the_fit(tmp_path: Path, capl
     assert (tmp_path / "nonfinite-5.png").is_file()
 
 
-def test_the_count_outlives_an_interruption() -> None:
-    first = learner_of((2,))
-    first.fit()
-    second = learner_of((2,))
-    second.restore(first.state())
-    assert second.find(NonFinite).skipped == 2
-
-
 @needs_gpu
 def test_skipping_waits_for_nothing_and_leaves_no_trace_on_a_gpu() -> None:
     cuda = torch.device("cuda")

@@ -7,7 +7,6 @@ import pytest
 from fakes import (
     journal,
     make_learner,
-    noise_loader,
     on,
     raises,
     small_learner,
@@ -117,24 +116,6 @@ def test_validation_may_stand_alone() -> None:
 
 
 # --- failures ---
-
-
-def test_a_fit_may_start_in_the_middle() -> None:
-    train = noise_loader(4)
-    train.load_state_dict({"consumed": 1})
-    events: list[str] = []
-    make_learner(journal(events), train=train, val=noise_loader(2)).fit(Position(0, 1))
-    assert train.fetched == [(0, 1), (1, 0), (1, 1)]
-    assert events == ["before_fit", *EPOCH[:2], *EPOCH[6:], *EPOCH, "after_fit"]
-
-
-def test_an_epoch_with_no_batch_left_fetches_none() -> None:
-    train = noise_loader(4)
-    train.load_state_dict({"consumed": 2})
-    events: list[str] = []
-    make_learner(journal(events), train=train, val=noise_loader(2), epochs=1).fit(Position(0, 2))
-    assert train.fetched == []
-    assert events == ["before_fit", *EPOCH[:2], *EPOCH[10:], "after_fit"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()], ids=["error", "ctrl-c"])

@@ -223,19 +223,6 @@ class Counter(Callback):
         self.count = state["count"]
 
 
-def test_two_callbacks_of_one_class_keep_a_state_each() -> None:
-    def pair() -> tuple[Counter, Counter]:
-        return Counter(), Counter()
-
-    first = pair()
-    saved = make_learner(*first)
-    saved.fit()
-    first[1].count = 100
-    second = pair()
-    make_learner(*second).restore(saved.state())
-    assert [counter.count for counter in second] == [6, 100]
-
-
 def test_a_callback_that_the_saved_run_did_not_have_starts_fresh() -> None:
     saved = make_learner()
     saved.fit()

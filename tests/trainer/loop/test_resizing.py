@@ -86,17 +86,6 @@ def test_a_stage_begins_with_the_pipeline_that_was_built_ahead(data: Split, monk
     assert take(loader, 1)[0][0] == 16
 
 
-def test_what_goes_wrong_ahead_is_raised_by_the_pass_that_needs_it(
-    data: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loader = staged(config_of(), data)
-    take(loader)
-    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", broken)
-    assert len(take(loader)) == 3
-    with pytest.raises(OSError, match="no such image"):
-        take(loader)
-
-
 @needs_gpu
 @pytest.mark.alone
 def test_changes_of_stage_leave_no_memory_behind(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,11 +33,6 @@ def test_mistakes(stages: object, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-def test_the_nearest_name_of_stages() -> None:
-    with pytest.raises(UserError, match=r"^fit\.stage: unknown key\. Did you mean 'stages'\?"):
-        config_of(stage={})
-
-
 def test_what_is_written_down_is_complete_and_makes_the_same_stages() -> None:
     parsed = config_of()
     written = parsed.resolved["fit"]["stages"]

@@ -15,9 +15,7 @@ from trainer.models.xresnet import (
     ACTIVATIONS,
     POOLS,
     BlurPool,
-    EfficientChannels,
     SelfAttention,
-    SqueezeExcite,
 )
 
 # As small as they get: every kind of block, two of them a stage.
@@ -61,37 +59,6 @@ def test_it_takes_any_size_and_every_parameter_is_reached(settings: dict[str, An
     assert output.shape == (2, 3)
     output.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
-
-
-@pytest.mark.parametrize(("stem_pool", "expected"), [(True, 4), (False, 8)])
-def test_how_far_the_image_shrinks(stem_pool: bool, expected: int) -> None:
-    network = Xresnet(**BASIC, stem_pool=stem_pool).build(10, 128)
-    sides: list[int] = []
-    next(m for m in network if isinstance(m, nn.AdaptiveAvgPool2d)).register_forward_hook(
-        lambda layer, inputs, output: sides.append(inputs[0].shape[-1])
-    )
-    network.eval()(torch.zeros(1, 3, 128, 128))
-    assert sides == [expected]
-
-
-def test_with_zero_init_a_block_begins_as_its_shortcut() -> None:
-    for zero_init in (True, False):
-        network = Xresnet(**SMALL, zero_init=zero_init).build(10, 32).eval()
-        block = next(m for m in network if type(m).__name__ == "Block" and not len(m.shortcut))
-        x = torch.rand(2, block.layers[0][0].in_channels, 8, 8)  # positive: relu changes nothing
-        assert torch.equal(block(x), x) == zero_init
-
-
-@pytest.mark.parametrize("layer", [SqueezeExcite(16, nn.ReLU), EfficientChannels(16), SelfAttention(16)])
-@pytest.mark.parametrize("side", [1, 7])
-def test_attention_keeps_the_shape_and_treats_images_apart(layer: nn.Module, side: int) -> None:
-    if isinstance(layer, SelfAttention):
-        nn.init.ones_(layer.weight)
-    x = torch.randn(3, 16, side, side)
-    whole = layer(x)
-    assert whole.shape == x.shape
-    assert not torch.allclose(whole, x)
-    torch.testing.assert_close(whole[1:2], layer(x[1:2]))
 
 
 def test_self_attention_by_hand() -> None:

@@ -37,43 +37,6 @@ def test_all_singular_values_come_near_one(shape: tuple[int, int, int]) -> None:
         assert values.min() > 0.65
 
 
-def naive_step(weight: Tensor, grads: list[Tensor], *, lr: float, momentum: float, decay: float) -> Tensor:
-    """Steps one after the other, after the definition, one matrix with its columns in the plain order."""
-    total = torch.zeros_like(weight)
-    for grad in grads:
-        total = momentum * total + grad
-        x = (grad + momentum * total).flatten(1)
-        rows, columns = x.shape
-        x = x / x.norm()
-        for _ in range(5):
-            gram = x @ x.T
-            x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
-        weight = (1 - lr * decay) * weight - lr * max(1, rows / columns) ** 0.5 * x.view_as(weight)
-    return weight
-
-
-@pytest.mark.parametrize("memory", [torch.contiguous_format, LAST], ids=["contiguous", "channels_last"])
-def test_steps_are_those_of_the_definition(memory: torch.memory_format) -> None:
-    """Also for weights that share a batch, in either order of memory, and for the gradients' other order."""
-    shapes = [(8, 4, 3, 3), (8, 4, 3, 3), (16, 4, 1, 1), (4, 9, 2, 2)]
-    params = [nn.Parameter(normal(*s, seed=9).contiguous(memory_format=memory)) for s in shapes]
-    matrix = nn.Parameter(normal(5, 7))
-    params.append(matrix)
-    optimizer = Muon(params, lr=0.1, momentum=0.8, weight_decay=0.3)
-    before = [p.detach().clone() for p in params]
-    grads: list[list[Tensor]] = [[] for _ in params]
-    for step in range(3):
-        with_gradients(*params, seed=10 * step)
-        params[1].grad = params[1].grad.contiguous()  # type: ignore[union-attr]
-        for kept, param in zip(grads, params, strict=True):
-            assert param.grad is not None
-            kept.append(param.grad.clone())
-        optimizer.step()
-    for start, param, kept in zip(before, params, grads, strict=True):
-        expected = naive_step(start, kept, lr=0.1, momentum=0.8, decay=0.3)
-        torch.testing.assert_close(param.detach(), expected, atol=2e-4, rtol=0)
-
-
 def test_it_agrees_with_timm() -> None:
     """timm computes in bfloat16 everywhere."""
     ours, theirs = (nn.Parameter(normal(12, 5)) for _ in range(2))
