@@ -10,7 +10,6 @@ from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
-from trainer.run.summary import Summary
 from trainer.tasks.registry import monitored, task_named
 
 FALLING = [0.5, 0.6, 0.7, 0.6, 0.7, 0.65, 0.66, 0.9]
@@ -86,12 +85,3 @@ def test_a_resumed_run_continues_counting() -> None:
     second.fit(second.restore(first.state()))
     assert len(second.find(Recorder).rows) == 6
     assert callback.reason == "no better val_accuracy in 3 epochs"
-
-
-def test_the_summary_has_the_reason() -> None:
-    row = {"epoch": 2, "val_accuracy": 0.7}
-    text = str(Summary("finished", Path("run"), 6, row, row, 3.0, stopped="no better val_accuracy in 3 epochs"))
-    assert text == (
-        "finished after 6 epochs (stopped early: no better val_accuracy in 3 epochs): "
-        "best val_accuracy 0.7000 in epoch 3, last 0.7000, 3 s, in run"
-    )

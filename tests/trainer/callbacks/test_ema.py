@@ -63,12 +63,6 @@ def test_validation_sees_the_average(settings: dict[str, Any], taken: list[int],
     assert not torch.allclose(validated[-1]["6.weight"], steps[-1]["6.weight"])
 
 
-def test_before_its_start_validation_sees_the_weights() -> None:
-    _, steps, validated = history(EMA(start=0.9))
-    assert_same(validated[0], steps[2])
-    assert_same(history(EMA(start=1.0, warmup=False))[2][0], steps[2])
-
-
 def test_the_values_stay_where_they_are_in_memory() -> None:
     seen: set[tuple[int, ...]] = set()
 

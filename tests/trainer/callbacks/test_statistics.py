@@ -81,16 +81,6 @@ def test_in_epochs_with_many_batches_only_if_asked(monkeypatch: pytest.MonkeyPat
     assert not torch.equal(always[0][0], plain[0][0])
 
 
-def test_a_batch_that_is_skipped_does_not_count() -> None:
-    """Of 2, 2 and 1 images, the second batch."""
-    loader = noise_loader()
-    loader.images[loader._order(0)[2]] = torch.inf
-    batches, used = fit(FreshStatistics(), train=loader, epochs=1, skip_nonfinite=10)
-    first = batches[0]
-    expected = tuple(0.8 * old + 0.2 * new for old, new in zip(first, batches[2], strict=True))
-    torch.testing.assert_close(used[0], expected)
-
-
 @pytest.mark.parametrize("batch", range(6))
 def test_a_resumed_fit_equals_one_that_was_not_interrupted(batch: int) -> None:
     """Three epochs of 3 + 2 batches, in steps of 2 and 1 batches."""

@@ -158,22 +158,3 @@ def test_without_an_account_nothing_is_sent_online(
 
 
 # --- resumed ---
-
-
-def test_a_resumed_run_continues_on_the_same_dashboard_run(wandb: FakeWandb) -> None:
-    first = fit(Wandb())
-    id = options(wandb)["id"]
-    wandb.calls.clear()
-    second = make_learner(Recorder(), Wandb(), epochs=3)
-    second.fit(second.restore(first.state()))
-    given = options(wandb)
-    assert (given["id"], given["resume"]) == (id, "allow")
-    assert epochs(wandb) == [2]
-
-
-def test_a_dashboard_run_that_begins_late_has_all_epochs(wandb: FakeWandb) -> None:
-    first = make_learner(Recorder())
-    first.fit()
-    second = make_learner(Recorder(), Wandb(), epochs=3)
-    second.fit(second.restore(first.state()))
-    assert epochs(wandb) == [0, 1, 2]

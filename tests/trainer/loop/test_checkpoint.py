@@ -198,23 +198,11 @@ def test_one_kind_of_checkpoint_is_not_taken_for_the_other(tmp_path: Path) -> No
 # --- files that are no checkpoints ---
 
 
-def test_no_checkpoint_in_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        load(tmp_path / "best.pt", BestModel)
-    assert str(caught.value) == f"{tmp_path / 'best.pt'}: no such checkpoint. The folder has none."
-
-
 def test_no_such_checkpoint_names_those_there_are(tmp_path: Path) -> None:
     for name in ("last.pt", "best.pt"):
         save(BEST_MODEL, tmp_path / name)
     with pytest.raises(UserError, match=r"first\.pt: no such checkpoint\. The folder has best\.pt, last\.pt\.$"):
         load(tmp_path / "first.pt", BestModel)
-
-
-@pytest.mark.parametrize("path", ["missing/last.pt", "."])
-def test_no_folder_or_no_file(path: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such checkpoint"):
-        load(tmp_path / path, FitState)
 
 
 def test_a_file_cut_short_anywhere(tmp_path: Path) -> None:

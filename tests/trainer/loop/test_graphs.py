@@ -48,14 +48,6 @@ def test_the_first_batches_are_run_eagerly_the_next_is_recorded_and_replayed() -
     assert run(Graphs(FakeBackend()), *[(4, 3)] * 6) == [*EAGER3, "record", "replay", "replay", "replay"]
 
 
-def test_each_shape_has_a_recording_of_its_own() -> None:
-    """The smaller last batch of an epoch stays eager until it has been seen often enough."""
-    epoch = [(4, 3), (4, 3), (2, 3)]
-    graphs = Graphs(FakeBackend())
-    assert run(graphs, *epoch, *epoch) == [*EAGER3, "eager", "record", "replay", "eager"]
-    assert run(graphs, *epoch, *epoch) == ["replay", "replay", "eager", "replay", "replay", "record", "replay"]
-
-
 @pytest.mark.parametrize(
     "other",
     [

@@ -29,7 +29,6 @@ from trainer.loop.callback import (
     Callback,
     CancelStep,
 )
-from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 
 # --- one place for each attribute ---
@@ -59,14 +58,6 @@ def test_no_batch_is_fetched_beyond_the_limit(limit: int) -> None:
     batches = [(epoch, number) for epoch in range(2) for number in range(limit)]
     assert train.fetched == batches
     assert val.fetched == batches
-
-
-def test_the_position_counts_the_batches_fetched() -> None:
-    positions: list[Position] = []
-    learner = small_learner(on("before_batch", lambda learner: positions.append(learner.position)))
-    learner.fit()
-    assert positions == [(0, 1), (0, 2), (0, 2), (1, 1), (1, 2), (1, 2)]
-    assert learner.position == (2, 0)
 
 
 # --- what a batch does ---

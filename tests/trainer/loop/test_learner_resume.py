@@ -98,12 +98,6 @@ def test_a_fit_stopped_in_any_event_equals_one_that_was_not(
     assert_same(outcome(resume(tmp_path / "first", tmp_path / "second")), uninterrupted)
 
 
-def test_a_resumed_fit_that_is_stopped_at_once_loses_nothing(uninterrupted: dict[str, Any], tmp_path: Path) -> None:
-    interrupt(tmp_path / "0", "after_batch", 6)
-    interrupt(tmp_path / "1", "before_fit", 0, tmp_path / "0")
-    assert_same(outcome(resume(tmp_path / "1", tmp_path / "end")), uninterrupted)
-
-
 def test_a_finished_fit_may_be_extended(tmp_path: Path) -> None:
     (tmp_path / "short").mkdir()
     short = resumable(tmp_path / "short")

@@ -12,7 +12,6 @@ from nvidia.dali import backend
 from nvidia.dali.pipeline import Pipeline
 from stages import SIZES, config_of, content, same, staged, take, wait_for_threads
 
-import augment.pipeline.loader
 from augment.data.dataset import Dataset, Split
 from augment.recipe.plan import build_plan
 from trainer.run.build import make_loader
@@ -75,15 +74,6 @@ def test_one_pipeline_is_alive_and_the_next_one_only_at_the_end_of_a_stage(
 
 def broken(*given: Any, **options: Any) -> Pipeline:
     raise OSError("no such image")
-
-
-def test_a_stage_begins_with_the_pipeline_that_was_built_ahead(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = staged(config_of(), data)
-    for _ in range(2):
-        take(loader)
-    wait_for_threads()
-    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", broken)
-    assert take(loader, 1)[0][0] == 16
 
 
 @needs_gpu

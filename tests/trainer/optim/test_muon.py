@@ -144,12 +144,6 @@ def test_what_the_model_leaves_out_of_weight_decay_is_no_matrix_of_muon() -> Non
     assert hidden_matrices(Sparing(*layers)) == {"1.weight"}
 
 
-def test_it_learns() -> None:
-    network = deep_model().to(memory_format=LAST)
-    seen = list(losses(network, Muon(cnn_groups(network), lr=0.05), 40))
-    assert seen[-1] < 0.1 * seen[0]
-
-
 def test_it_continues_from_its_state_as_if_never_stopped() -> None:
     network = deep_model().to(memory_format=LAST)
     optimizer = Muon(cnn_groups(network), lr=0.05)

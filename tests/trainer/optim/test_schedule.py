@@ -47,11 +47,6 @@ def test_one_cycle_golden() -> None:
     assert simulate(one_cycle(0.9, start=0.3, end=0.3), 10) == pytest.approx(expected)
 
 
-def test_one_cycle_without_or_with_nothing_but_warmup() -> None:
-    assert one_cycle(0.9, start=0.3, end=0.1, warmup=0)(0.0) == 0.9
-    assert one_cycle(0.9, start=0.3, end=0.1, warmup=1)(1.0) == 0.9
-
-
 def test_flat_cos_golden() -> None:
     expected = [0.008] * 7 + [0.0068284271, 0.004, 0.0011715729]
     values = [flat_cos(0.008)(place) for place in (0, 0.1, 0.2, 0.4, 0.6, 0.7, 0.75, 0.8125, 0.875, 0.9375)]
