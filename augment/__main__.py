@@ -2,7 +2,6 @@
 
 import sys
 
-from augment.support.process import run_and_leave
 from augment.support.signals import StopSignals
 from augment.support.text import keep_names
 
@@ -17,4 +16,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    run_and_leave(main)
+    sys.exit(main())

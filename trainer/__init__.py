@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         CancelStep,
         CancelTrain,
         CancelValidate,
+        Phase,
         RunDescription,
     )
     from trainer.loop.learner import Learner
@@ -43,6 +44,7 @@ __all__ = [
     "Learner",
     "LoopSettings",
     "Model",
+    "Phase",
     "Recorder",
     "RunDescription",
     "Summary",
@@ -59,7 +61,7 @@ _MODULES = {
     "trainer.callbacks.registry": "configurable",
     "trainer.cli.jobs": "train",
     "trainer.loop.callback": (
-        "Callback CancelBatch CancelEpoch CancelFit CancelStep CancelTrain CancelValidate RunDescription"
+        "Callback CancelBatch CancelEpoch CancelFit CancelStep CancelTrain CancelValidate Phase RunDescription"
     ),
     "trainer.loop.learner": "Learner",
     "trainer.loop.settings": "LoopSettings",

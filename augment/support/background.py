@@ -4,11 +4,11 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
-from queue import Empty, SimpleQueue
-from threading import Thread
+from queue import SimpleQueue
+from threading import Event, Thread
 from time import monotonic, thread_time
 from typing import Generic, TypeVar
 
@@ -46,9 +46,6 @@ def in_threads(
 ) -> Iterator[Iterator[R]]:
     """Call a function for items in threads, in a context whose end waits for the calls that have begun.
 
-    Ctrl-C is safe: it raises in the main thread, where within an executor's methods it could leave a lock taken
-    forever. Therefore a thread of its own calls those.
-
     Args:
         work: the function.
         items: its arguments; endless ones need `ahead`.
@@ -58,51 +55,23 @@ def in_threads(
     Returns:
         What the calls return, in the order of the items; an error is raised in its turn.
     """
-    done: SimpleQueue[Future[R] | None] = SimpleQueue()
-    taken: SimpleQueue[None] = SimpleQueue()
-    left = False
+    pool = ThreadPoolExecutor(threads)
+    calls = (pool.submit(work, item) for item in items)
 
-    def call(item: T) -> R:
-        if left:
-            raise CancelledError
-        return work(item)
+    def results(waiting: deque[Future[R]]) -> Iterator[R]:
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(islice(calls, 1))
+            yield result
 
-    def run() -> None:
-        with ThreadPoolExecutor(threads) as pool:
-            try:
-                calls = (pool.submit(call, item) for item in items)
-                waiting = deque(islice(calls, ahead))
-                while waiting and not left:
-                    wait([waiting[0]])
-                    done.put(waiting.popleft())
-                    if ahead is not None:
-                        taken.get()
-                        waiting.extend(islice(calls, 1))
-            except BaseException as error:  # nobody else would learn of it
-                failed: Future[R] = Future()
-                failed.set_exception(error)
-                done.put(failed)
-        done.put(None)
-
-    def results() -> Iterator[R]:
-        for future in iter(done.get, None):
-            taken.put(None)
-            yield future.result()
-
-    thread = Thread(target=run, name="in_threads", daemon=True)
-    thread.start()
     try:
-        yield results()
+        yield results(deque(islice(calls, ahead)))
     finally:
-        left = True
-        taken.put(None)
-        thread.join()
+        pool.shutdown(cancel_futures=True)
 
 
 class Background(Generic[T]):
-    """A function call that runs in a background thread.
-
-    Call either `result` or `drop`; both wait until the thread has ended. Ctrl-C is safe, see `in_threads`.
+    """A function call that runs in a background thread. Call either `result` or `drop`; both wait until it has ended.
 
     Args:
         work: the function to call.
@@ -110,34 +79,27 @@ class Background(Generic[T]):
     """
 
     def __init__(self, work: Callable[[], T], *, delay: float = 0.0) -> None:
-        self._wanted: SimpleQueue[None] = SimpleQueue()
-        self._ended: SimpleQueue[None] = SimpleQueue()
-        self._error: BaseException | None = None
-        self._done = False
+        self._wanted, self._future, self._raised = Event(), Future[T](), False
 
         def call() -> None:
-            with suppress(Empty):
-                self._wanted.get(timeout=delay)
+            self._wanted.wait(delay)
             try:
-                self._value = work()
+                self._future.set_result(work())
             except BaseException as error:  # nobody else would learn of it
-                self._error = error
-            self._done = True
-            self._ended.put(None)
+                self._future.set_exception(error)
 
-        self._thread = Thread(target=call, name="background")
-        self._thread.start()
+        Thread(target=call, name="background").start()
 
     @property
     def done(self) -> bool:
         """Whether it has returned or raised."""
-        return self._done
+        return self._future.done()
 
     def result(self) -> T:
         """Wait for the result and return it, or raise what the function raised, once."""
         if error := self._wait():
             raise error
-        return self._value
+        return self._future.result()
 
     def drop(self) -> None:
         """Wait for work whose result is no longer needed; log a failure instead of raising it."""
@@ -149,15 +111,11 @@ class Background(Generic[T]):
             )
 
     def _wait(self) -> BaseException | None:
-        """Wait until the thread has ended; return what the function raised."""
-        self._wanted.put(None)
-        # Before Python 3.13, a thread counts as ended once Ctrl-C has ended a join; nothing waits for it any more.
-        while not self._done:
-            with suppress(Empty):
-                self._ended.get(timeout=1.0)  # somebody else may get it
-        self._thread.join()
-        error, self._error = self._error, None  # its traceback refers to this object
-        return error
+        """Wait until the function has returned; return what it raised, unless that is known."""
+        self._wanted.set()
+        error = self._future.exception()
+        known, self._raised = self._raised, True
+        return None if known else error
 
 
 class Refresher:
@@ -171,7 +129,6 @@ class Refresher:
         self._name = name
         self._running: Background[None] | None = None
         self._next = monotonic() + _EVERY
-        self._cost = 0.0  # CPU seconds of the last call
         self._failed = False
 
     @property
@@ -181,14 +138,15 @@ class Refresher:
 
     def start(self, work: Callable[[], None]) -> None:
         """Call a function in the background."""
+        begun = monotonic()
 
         def measured() -> None:
-            begun = thread_time()
+            used = thread_time()
             work()
-            self._cost = thread_time() - begun
+            self._next = begun + max(_EVERY, (thread_time() - used) / _SHARE)
 
         self.finish()
-        self._next = monotonic() + max(_EVERY, self._cost / _SHARE)
+        self._next = begun + _EVERY
         self._running = Background(measured)
 
     def finish(self) -> None:
@@ -213,14 +171,14 @@ class CallQueue:
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
         self._on_error = on_error
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._last: Callable[[], None] = lambda: None
         self._failed = False
         self._thread = Thread(target=self._run, name="worker", daemon=True)
         self._thread.start()
 
     def add(self, work: Callable[[], None]) -> None:
         """Call a function after all that were added before."""
-        if not self._failed:
-            self._waiting.put(work)
+        self._waiting.put(work)
 
     def close(self, last: Callable[[], None], seconds: float) -> bool:
         """Add nothing more; return whether all has been done within some seconds.
@@ -244,6 +202,6 @@ class CallQueue:
         try:
             work()
         except BaseException as error:  # nobody else would learn of it
-            failed, self._failed = self._failed, True
-            if not failed:
+            if not self._failed:
+                self._failed = True
                 self._on_error(error)

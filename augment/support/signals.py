@@ -24,22 +24,21 @@ _HANGUP_SECONDS = 1.0
 # One of several processes that train together gets a signal twice: itself, and from the process that started it.
 _RELAYED_SECONDS = 5.0
 
-# Seconds that a wait for a batch goes on after a signal that asks to stop, and after the next one.
+# Seconds that a wait outside Python goes on after a signal that asks to stop, and after the next one.
 _PATIENCE, _IMPATIENCE = 10.0, 0.5
 
-# The number of waits outside Python, where the main thread handles no signals, and whether one of them goes on.
-_waits, _waiting = 0, False
+_wait: object | None = None  # the one outside Python, where the main thread handles no signals
 
 
 @contextmanager
 def outside_python() -> Iterator[None]:
     """Wait inside for what may never come, such as an image that has become a pipe; see `ending_waits`."""
-    global _waits, _waiting
-    _waits, _waiting = _waits + 1, True
+    global _wait
+    _wait = object()
     try:
         yield
     finally:
-        _waiting = False
+        _wait = None
 
 
 @contextmanager
@@ -59,14 +58,13 @@ def ending_waits(code: int, message: str) -> Iterator[None]:
 
     def watch() -> None:
         while number := os.read(reading, 1):
-            wait = _waits
-            if number[0] not in STOP_SIGNALS or not _waiting:
-                continue
-            if select.select([reading], [], [], _PATIENCE)[0]:
-                sleep(_IMPATIENCE)
-            if _waiting and wait == _waits:
-                os.write(1, message.encode())
-                os._exit(code)
+            wait = _wait
+            if wait is not None and number[0] in STOP_SIGNALS:
+                if select.select([reading], [], [], _PATIENCE)[0]:
+                    sleep(_IMPATIENCE)
+                if _wait is wait:
+                    os.write(1, message.encode())
+                    os._exit(code)
 
     thread = threading.Thread(target=watch, name="signals", daemon=True)
     thread.start()
@@ -77,21 +75,6 @@ def ending_waits(code: int, message: str) -> Iterator[None]:
         os.close(writing)
         thread.join()
         os.close(reading)
-
-
-@contextmanager
-def killed_by_signals() -> Iterator[None]:
-    """Inside, signals that ask to stop kill the process, also where a library waits and Python handles no signals."""
-    on_main = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS if on_main}
-    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in ours:
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        for number, handler in ours.items():
-            signal.signal(number, handler)
 
 
 class StopSignals:
@@ -106,8 +89,7 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        self.asked = False
-        self.held = False
+        self.asked = self.held = False
         self._last = -_RELAYED_SECONDS
         self._outer: StopSignals | None = None
         self._previous: dict[int, Any] = {}
@@ -138,14 +120,13 @@ class StopSignals:
     @contextmanager
     def ending(self, code: int, message: str = "") -> Iterator[None]:
         """Inside, end the process at once when a signal comes; see `exit_on_stop`."""
-        handlers = {number: signal.getsignal(number) for number in self._previous}
-        if handlers:
+        if self._previous:
             exit_on_stop(code, message)
         try:
             yield
         finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+            for number in self._previous:
+                signal.signal(number, self._on_signal)
 
     @property
     def came(self) -> bool:

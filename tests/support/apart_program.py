@@ -23,6 +23,7 @@ from torch import distributed as dist
 from augment.pipeline.batch import Batch
 from trainer.loop.callback import CANCELS, Callback
 from trainer.loop.learner import Learner
+from trainer.loop.ranks import join
 
 FORK = multiprocessing.get_context("fork")
 PATIENCE = 60.0  # seconds after which ranks hang
@@ -105,8 +106,11 @@ def in_ranks(action: Callable[[int], str], size: int = 2) -> list[str]:
 
 def be(rank: int, size: int, action: Callable[[int], str], pipe: Connection) -> None:
     """Be a rank."""
-    store = dist.TCPStore("localhost", pipe.recv(), is_master=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "localhost"}
+    given["MASTER_PORT"] = pipe.recv()
+    # As by torchrun, whose own process has the store.
+    os.environ |= {name: str(value) for name, value in given.items()} | {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    join()
     try:
         ended = action(rank)
     except Exception as error:

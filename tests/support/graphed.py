@@ -23,8 +23,18 @@ from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.callbacks.statistics import FreshStatistics
 from trainer.loop.callback import CancelStep
-from trainer.loop.graphs import ATTEMPTS, CudaBackend, DisturbedError, Runner, Tensors, UncapturableError
+from trainer.loop.graphs import (
+    ATTEMPTS,
+    WARM_UP,
+    CudaBackend,
+    DisturbedError,
+    Graphs,
+    Tensors,
+    UncapturableError,
+)
 from trainer.loop.learner import Learner
+from trainer.loop.recorded import Recorded
+from trainer.loop.runner import Runner
 from trainer.optim.schedule import one_cycle
 from trainer.tasks.losses import CrossEntropy
 
@@ -106,6 +116,17 @@ class SharingBackend(FakeBackend):
 
 
 Make = Callable[[nn.Module], torch.optim.Optimizer]
+How = Callable[[Learner], Runner]
+
+
+def recording(backend: FakeBackend | None = None, warm_up: int = WARM_UP) -> How:
+    """Return what makes a runner that records, with a stand-in for the GPU unless told."""
+    return lambda learner: Recorded(learner, Graphs(backend or FakeBackend(), warm_up))
+
+
+def on_gpu(learner: Learner) -> Runner:
+    """Make the runner that records on a GPU."""
+    return Recorded(learner, Graphs(CudaBackend(CUDA)))
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -135,7 +156,7 @@ class Soft(MemoryLoader):
             yield type(batch)(batch.images, shares.lerp(shares.roll(1, 0), 0.3), batch.indices)
 
 
-def losses(how: Runner, device: torch.device = CPU, **options: Any) -> tuple[list[float], Learner]:
+def losses(how: How, device: torch.device = CPU, **options: Any) -> tuple[list[float], Learner]:
     """Return the losses of 20 training batches of 2, 2, 2 and 1 images, and of the validation after each four."""
     found: list[Tensor] = []
     soft = options.pop("soft", False)
@@ -151,9 +172,9 @@ def losses(how: Runner, device: torch.device = CPU, **options: Any) -> tuple[lis
     return [loss.item() for loss in found], learner
 
 
-def compare(make: Callable[[], Runner], rel: float = 1e-5, **options: Any) -> Learner:
-    eager, _ = losses(Runner(), **options)
-    graphed, learner = losses(make(), **options)
+def compare(how: How, rel: float = 1e-5, **options: Any) -> Learner:
+    eager, _ = losses(Runner, **options)
+    graphed, learner = losses(how, **options)
     assert len(eager) == 5 * (4 + 3)
     assert len(set(eager)) > 20
     assert graphed == pytest.approx(eager, rel=rel, abs=1e-6)

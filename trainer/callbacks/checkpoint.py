@@ -14,8 +14,8 @@ from augment.params import Choice, Count, Number, setting
 from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, Snapshot, load, mend, save
+from trainer.loop.callback import Callback, Phase
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, on_host, save
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import ALL_MONITORED, MONITORED_AS, best_row, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
@@ -86,7 +86,7 @@ class Checkpoint(Callback):
     keep: int = setting(
         Count(default=1, within=(0, 100), doc="number of older checkpoints to keep, as last.1.pt, last.2.pt, ...")
     )
-    order = 50
+    order = Phase.SAVE
     saves = ("best", "best_epoch", "_of")
     best: float | None = field(default=None, init=False)
     best_epoch: int | None = field(default=None, init=False)
@@ -97,10 +97,8 @@ class Checkpoint(Callback):
     _writing: Background[None] | None = field(default=None, init=False)
 
     def before_fit(self, learner: Learner) -> None:
-        """Start the clock, forget the fit before; replace a damaged last.pt of a run that continues in its folder."""
+        """Start the clock, and forget the fit before."""
         self._saved_at, self._saved, self.kept, self._writing = monotonic(), None, None, None
-        if learner.folder is not None:
-            mend(learner.folder / LAST)
 
     def after_batch(self, learner: Learner) -> None:
         """Save within a training pass if it is due, once all callbacks are done with the batch."""
@@ -110,8 +108,7 @@ class Checkpoint(Callback):
             self._finish_writing()
         minutes, batches = self.every_minutes, self.every_batches
         due = minutes is not None and monotonic() - self._saved_at >= 60 * minutes
-        if learner.ranks.size > 1 and minutes is not None:
-            due = learner.ranks.agree("save", due and learner.ranks.is_main)
+        due = minutes is not None and learner.ranks.agree("save", due and learner.ranks.is_main)
         if due or (batches is not None and learner.position.batch % batches == 0):
             learner.after_this_batch(self._save)
 
@@ -158,8 +155,7 @@ class Checkpoint(Callback):
         self._finish_writing()
         states = {BEST: best, LAST: learner.state() if last else None}
         if learner.folder is not None:
-            given = {learner.folder / name: state for name, state in states.items() if state is not None}
-            copies = {path: Snapshot(state, learner.device) for path, state in given.items()}
+            copies = {learner.folder / name: on_host(state) for name, state in states.items() if state is not None}
             self._writing = Background(partial(_write, copies, self.keep))
         if last:
             self._saved, self._saved_at = learner.position, monotonic()
@@ -171,8 +167,7 @@ class Checkpoint(Callback):
             self._writing = None
 
 
-def _write(copies: Mapping[Path, Snapshot[FitState | BestModel]], keep: int) -> None:
-    states = {path: copy.to_host() for path, copy in copies.items()}  # at once: they take memory of the GPU
+def _write(states: Mapping[Path, FitState | BestModel], keep: int) -> None:
     for path, state in states.items():
         save(state, path, keep=keep if path.name == LAST else 0)
 

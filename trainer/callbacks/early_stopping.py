@@ -11,7 +11,7 @@ from augment.params import Choice, Count, Number, setting
 from augment.support.text import amount
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import ALL_MONITORED, MONITORED_AS, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
@@ -42,7 +42,7 @@ class EarlyStopping(Callback):
     min_delta: float = setting(
         Number(default=0.0, within=(0, 1e9), doc="a change counts as an improvement if it is larger than this")
     )
-    order = 100  # callbacks after this one miss after_epoch when the fit ends
+    order = Phase.LAST
     reason: str = field(default="", init=False)  # see `Callback`
 
     def before_fit(self, learner: Learner) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from augment.params import Count, Flag, Number, setting
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Phase
 from trainer.optim.schedule import position
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class EMA(Callback):
     )
     every: int = setting(Count(default=1, within=(1, 10**6), doc="steps between two updates of the average"))
     start: float = setting(Number(default=0.0, within=(0, 1), doc="share of the run before the average begins"))
-    order = -20  # callbacks that read the model in after_validate or after_fit see the trained values
+    order = Phase.FIRST  # callbacks that read the model in after_validate or after_fit see the trained values
     saves = ("_steps", "_average")
     _steps: int = field(default=0, init=False)
     _average: dict[str, Tensor] = field(default_factory=dict, init=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from augment.support.signals import StopSignals
-from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.callback import Callback, CancelFit, Phase
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
@@ -31,7 +31,7 @@ class Interrupt(Callback):
             the same way.
     """
 
-    order = 90
+    order = Phase.LAST
 
     def __init__(self) -> None:
         self.pressed = self._ended = False

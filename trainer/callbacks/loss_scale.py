@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from augment.support.text import amount
 from trainer.callbacks.recorder import NonFiniteLossError
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Phase
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
-    from trainer.loop.scaling import LossScaler
+    from trainer.loop.scaling import Scaler
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class LossScale(Callback):
     """
 
     main_only = True
-    order: ClassVar[int] = -5
+    order = Phase.MEASURE
 
     def __init__(self, interval: float = 0.5) -> None:
         self.interval = interval
@@ -40,21 +40,21 @@ class LossScale(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Check whether a scale can still be found, if it is due."""
-        if learner.training and learner.scaler is not None and monotonic() >= self._due:
-            self._read(learner.scaler, learner)
+        if learner.training and learner.runner.scaler is not None and monotonic() >= self._due:
+            self._read(learner.runner.scaler, learner)
 
     def after_train(self, learner: Learner) -> None:
         """Log the state of the scaling."""
-        if learner.scaler is None:
+        if learner.runner.scaler is None:
             return
-        scale, skipped = self._read(learner.scaler, learner)
+        scale, skipped = self._read(learner.runner.scaler, learner)
         steps = amount(int(skipped), "step")
         log.info("fit.precision=fp16: loss scale %g after epoch %d, %s skipped so far", scale, learner.epoch + 1, steps)
 
-    def _read(self, scaler: LossScaler, learner: Learner) -> tuple[float, float]:
+    def _read(self, scaler: Scaler, learner: Learner) -> tuple[float, float]:
         import torch
 
-        scale, skipped = torch.stack([scaler.scale, scaler.skipped.float()]).tolist()
+        scale, skipped = torch.stack([scaler.factor, scaler.skipped.float()]).tolist()
         self._due = monotonic() + self.interval
         if scale < _LOWEST:
             raise NonFiniteLossError(

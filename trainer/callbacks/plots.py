@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.scheduler import ParamScheduler
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Phase
 from trainer.optim.schedule import position
 
 if TYPE_CHECKING:
@@ -37,34 +37,31 @@ class Plots(Callback):
 
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))
     main_only = True
-    order: ClassVar[int] = 60
+    order = Phase.DRAW
     _history: Refresher | None = field(default=None, init=False)
-    _begun: bool = field(default=False, init=False)
     _first: Background[None] | None = field(default=None, init=False)
 
     @property
     def drawn(self) -> bool:
         """Whether the first batch has been drawn, or an attempt has failed."""
-        return self._begun and self._first is None
+        return self._first is not None and self._first.done
 
     def before_fit(self, learner: Learner) -> None:
         """Forget the fit before."""
-        self._history = Refresher(HISTORY)
+        self._history, self._first = Refresher(HISTORY), None
 
     def after_batch(self, learner: Learner) -> None:
         """Draw the schedule and the first training batch, as it came out of the pipeline, in the background."""
-        if learner.training and not self._begun and learner.folder is not None:
-            self._begun = True
+        if learner.training and self._first is None and learner.folder is not None:
             images, labels = as_fed(learner, learner.batch.images[: self.images], learner.batch.targets[: self.images])
             draw = partial(_draw_first, learner, learner.folder, learner.step + 1, images, labels)
             self._first = Background(draw, delay=SETTLED)
 
     def after_epoch(self, learner: Learner) -> None:
         """Draw the curves again in the background if the drawing is old; after the last epoch, draw all figures."""
-        over = learner.position.epoch >= learner.epochs
-        if self._first is not None and (over or self._first.done):
-            self._finish_first()
-        if over:
+        if self.drawn and self._first is not None:
+            self._first.result()
+        if learner.position.epoch >= learner.epochs:
             self._draw_last(learner)  # while the checkpoints are being written
         elif learner.folder is not None and self._history is not None and self._history.due:
             from trainer.figures.curves import plot_history
@@ -73,19 +70,16 @@ class Plots(Callback):
 
     def after_fit(self, learner: Learner) -> None:
         """Draw all figures, unless they have already been drawn."""
-        if learner.error is None:
-            self._finish_first()
-        elif self._first is not None:
-            self._first.drop()
-            self._first = None
-        if self._history is not None:
-            self._draw_last(learner)
+        if self._first is not None:
+            (self._first.result if learner.error is None else self._first.drop)()
+        self._draw_last(learner)
 
     def _draw_last(self, learner: Learner) -> None:
         """Draw the curves, and the figure of the task for the best epoch."""
-        if self._history is not None:
-            self._history.finish()
-            self._history = None
+        history, self._history = self._history, None
+        if history is None:
+            return
+        history.finish()
         if learner.folder is None or not learner.folder.is_dir() or not learner.find(Recorder).rows:
             return
         from trainer.figures.curves import plot_history
@@ -97,12 +91,6 @@ class Plots(Callback):
             figure = learner.task.figure(learner.task.samples(**best.samples), learner.classes)
             if figure is not None:
                 plot_outputs(figure, learner.folder / learner.task.figure_file)
-
-    def _finish_first(self) -> None:
-        """Wait for the drawings of the first batch, and raise their error."""
-        first, self._first = self._first, None
-        if first is not None:
-            first.result()
 
 
 def _draw_first(learner: Learner, folder: Path, step: int, images: NDArray[np.uint8], labels: list[str]) -> None:

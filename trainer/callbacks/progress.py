@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -15,7 +15,7 @@ from augment.support.text import duration
 from trainer.callbacks.pace import Pace
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Phase
 from trainer.tasks.display import PACE, Column, MetricsRow
 from trainer.tasks.metric import columns_of
 
@@ -29,7 +29,7 @@ class ProgressBar(Callback):
     """Shows a bar with running loss, accuracy and img/s, and prints a line for each epoch."""
 
     main_only = True
-    order: ClassVar[int] = 80
+    order = Phase.SHOW
     console: Console = field(default_factory=Console, init=False)
     _bar: Progress | None = field(default=None, init=False)
     _pass: Any = field(default=None, init=False)  # the bar's entry for the pass
@@ -129,7 +129,7 @@ class PassBar(Callback):
         total: number of batches, if known.
     """
 
-    order: ClassVar[int] = 80
+    order = Phase.SHOW
 
     def __init__(self, description: str = "batches", total: int | None = None) -> None:
         self._progress = progress_bar()

@@ -13,7 +13,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import fence, json_line, write_atomically
 from augment.support.reading import parse_json, read_bytes
 from augment.support.writing import append
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Phase
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.meter import Meter, Samples
 from trainer.tasks.metric import Metric
@@ -72,7 +72,7 @@ class Recorder(Callback):
         steps: running values of the training passes, the oldest first; not all of them for a long run.
     """
 
-    order = -10
+    order = Phase.MEASURE
     per_rank = True  # the sums of the current pass
 
     def __init__(self, interval: float = 0.5, *, everything: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Phase
 from trainer.optim.schedule import Schedule, position
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class ParamScheduler(Callback):
             `trainer.optim.optimizers.set_value`.
     """
 
-    order = -5
+    order = Phase.MEASURE
 
     def __init__(self, schedules: Mapping[str, Schedule]) -> None:
         self.schedules = dict(schedules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Phase
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,7 +29,7 @@ class FreshStatistics(Callback):
         always: in epochs with many batches, too.
     """
 
-    order = -30  # before callbacks that cancel the step, and before the average of the weights
+    order = Phase.FIRST  # before callbacks that cancel the step
     saves = ("_before",)
 
     def __init__(self, *, always: bool = False) -> None:

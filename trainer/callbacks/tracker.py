@@ -26,7 +26,7 @@ from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import name_in_config
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.figures.images import thumbnail
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Phase
 from trainer.loop.checkpoint import BEST, BestModel
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Tracker(Callback):
     """
 
     main_only = True
-    order = 70
+    order = Phase.DRAW
     saves: ClassVar[tuple[str, ...]] = ("_id",)
     tracks = True
     package: ClassVar[str] = ""

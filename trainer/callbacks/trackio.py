@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from PIL import Image
 
 from augment.params import SENDS, Flag, Text, setting
-from augment.support.errors import UserError
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
-
-if TYPE_CHECKING:
-    from torch import nn
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +34,6 @@ class Trackio(Tracker):
     saves: ClassVar[tuple[str, ...]] = ("_id", "_name")
     _name: str = field(default="", init=False)
     _run: Any = field(default=None, init=False)
-
-    def check(self, model: nn.Module) -> None:
-        """Check that the package is installed, and that there is an account for a Space."""
-        super().check(model)
-        space = self.space_id or os.environ.get("TRACKIO_SPACE_ID")
-        if not space:
-            return
-        from huggingface_hub import get_token
-
-        from trainer.loop.ranks import current  # imports PyTorch
-
-        if current().is_main and get_token() is None:
-            raise UserError(
-                f"{self._key}.space_id={space}: there is no account of Hugging Face here. Allowed: `hf auth login`, or "
-                "its token in HF_TOKEN; or null, without TRACKIO_SPACE_ID, which records into the local store."
-            )
 
     def start(self, run: TrackedRun) -> int | None:
         """Start a run, or continue the resumed one."""

@@ -13,7 +13,6 @@ from uuid import uuid4
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from augment.cli.compose import TOP, plain_values
@@ -220,9 +219,8 @@ def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunct
             require_ranks(config)
             from trainer.run.train import train
 
-            single = HydraConfig.get().mode == RunMode.RUN
             with owned(folder, config.fit.resume):
-                summary = train(config, folder, console=console, began=BEGAN, leaves=single)
+                summary = train(config, folder, console=console, began=BEGAN)
         except Exception as error:
             errors.append(error)
             return

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from augment.drawing.style import BLUE, GRAY, INK, set_title
-from trainer.figures.style import SPLITS, TEXT, fit_margins, frame, new_figure, say_no_data, set_epochs, whole_numbers
+from trainer.figures.style import SPLITS, TEXT, frame, new_figure, say_no_data, set_epochs, whole_numbers
 from trainer.tasks.registry import best_row, task_of
 
 # Markers of the suggested rates, which the legend shows.
@@ -23,7 +23,7 @@ def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
             the task in both passes, as `val_accuracy`. Values that are missing or not finite are left out.
         path: the PNG to write.
     """
-    with new_figure(path, constrained=False) as figure:
+    with new_figure(path) as figure:
         figure.set_size_inches(10, 3.8)
         left, right = figure.subplots(1, 2)
         task = task_of(rows)
@@ -44,7 +44,6 @@ def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
             shown = f"{value:.2%}" if task.share else f"{value:.4g}"
             by = "" if key == task.monitor else f" by {task.monitor.replace('_', ' ')}"
             set_title(right, f"{task.score_title}, best val {shown} (epoch {epoch}{by})")
-        fit_margins(figure)
 
 
 def plot_schedule(values: Sequence[float], path: Path) -> None:
@@ -54,7 +53,7 @@ def plot_schedule(values: Sequence[float], path: Path) -> None:
         values: the learning rate of each step.
         path: the PNG to write.
     """
-    with new_figure(path, constrained=False) as figure:
+    with new_figure(path) as figure:
         figure.set_size_inches(6, 3.4)
         axes = figure.subplots()
         axes.plot(values, color=BLUE, linewidth=1.6, marker="o" if len(values) == 1 else None)
@@ -66,7 +65,6 @@ def plot_schedule(values: Sequence[float], path: Path) -> None:
             set_title(axes, f"Learning rate, highest {values[peak]:.3g} in step {peak}")
         else:
             say_no_data(axes)
-        fit_margins(figure)
 
 
 def plot_rates(

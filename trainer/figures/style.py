@@ -11,19 +11,16 @@ from threading import Lock
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from augment.drawing import style
-from augment.drawing.style import BLUE, GRAY, TITLE, save_figure
-from augment.drawing.text import DPI, text_width
+from augment.drawing.style import BLUE, GRAY, save_figure
+from augment.drawing.text import DPI
 
 SPLITS = (("train", GRAY), ("val", BLUE))
 TEXT, SMALL = 10, 9  # points
-_LINE = 1.25  # height of a line, over the size of its text
-_TICK, _MARGIN = 7, 4  # points: a tick and the space between it and its label, and the edge of a figure
 # Matplotlib's font caches are shared by all threads.
 LOCK = Lock()
 
@@ -43,32 +40,6 @@ def new_figure(path: Path, *, constrained: bool = True) -> Iterator[Figure]:
         figure = Figure(dpi=DPI, layout="constrained" if constrained else None)
         yield figure
         save_figure(figure, path, DPI)
-
-
-def fit_margins(figure: Figure) -> None:
-    """Place axes next to each other, with room for their labels. Matplotlib's layout engine takes ten times as long.
-
-    Args:
-        figure: axes in a row, which `frame` has styled, and in which all lines have been drawn.
-    """
-    width, height = 72 * figure.get_size_inches()  # points, as all lengths below
-    cell = width / len(figure.axes)
-    for number, axes in enumerate(figure.axes):
-        left = _MARGIN + max(_widths(axes.yaxis), default=0) + _TICK
-        right = _MARGIN + max([TEXT / 2, *_widths(axes.xaxis)[-1:]]) / 2  # the last label may be at the very end
-        top = _MARGIN + (_LINE * TITLE + 6 if axes.get_title(loc="left") else TEXT / 2)
-        if axes.yaxis.get_major_formatter().get_offset():  # such as 1e-5, above the axis
-            top += _LINE * TEXT
-        bottom = _MARGIN + 2 * _LINE * TEXT + 4 + _TICK
-        box = number * cell + left, bottom, cell - left - right, height - bottom - top
-        axes.set_position(np.array(box) / (width, height, width, height))
-
-
-def _widths(axis: Axis) -> list[float]:
-    """Return the widths of the labels of an axis, in points."""
-    low, high = axis.get_view_interval()
-    seen = [place for place in axis.get_majorticklocs() if low <= place <= high]
-    return [text_width(label, TEXT) * 72 / DPI for label in axis.get_major_formatter().format_ticks(seen)]
 
 
 def say_no_data(axes: Axes) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from inspect import getattr_static
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -60,6 +61,21 @@ CANCELS: Mapping[str, type[Cancel]] = {
 EVENTS = tuple(f"{when}_{level}" for level in CANCELS for when in ("before", "after"))
 
 
+class Phase(IntEnum):
+    """When a callback runs at each event: callbacks of a phase run in the order in which they are given.
+
+    An integer in between is a phase of its own: `order = 70` runs after what draws, and before what shows.
+    """
+
+    FIRST = -20  # changes what others see, such as the model's statistics
+    MEASURE = -10  # measures, and sets what a batch is trained with
+    DEFAULT = 0
+    SAVE = 50  # writes what a resumed run needs
+    DRAW = 60  # draws, and sends to trackers
+    SHOW = 80  # prints, and reports
+    LAST = 100  # may end the fit: callbacks after one that does miss the event
+
+
 @dataclass(frozen=True)
 class RunDescription:
     """What callbacks, such as experiment trackers, may want to know about the run that a fit is part of.
@@ -94,7 +110,7 @@ class Callback:
     was never stopped. `learner.run` describes the run that the fit is part of.
 
     Attributes:
-        order: callbacks run in ascending order, equal ones in the order they were given.
+        order: callbacks run in ascending order, equal ones in the order they were given; see `Phase`.
         saves: names of the attributes that `state_dict` returns and `load_state_dict` restores.
         main_only: whether it only writes, prints or tracks, so that only rank 0 has it. Any other
             callback runs on all ranks, and must make the same decisions on all; see `trainer.loop.ranks`.
@@ -104,7 +120,7 @@ class Callback:
         reason: why it ended the fit before its last epoch; empty if it did not.
     """
 
-    order: ClassVar[int] = 0
+    order: ClassVar[int] = Phase.DEFAULT
     saves: ClassVar[tuple[str, ...]] = ()
     main_only: ClassVar[bool] = False
     per_rank: ClassVar[bool] = False

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from augment.support.errors import UserError
 from augment.support.files import atomic_path
@@ -17,16 +17,13 @@ from trainer.loop.plain import DamagedError, check_tensors, is_whole, read_plain
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import Tensor
 
 LAST, BEST = "last.pt", "best.pt"
 COUNTERS = "num_batches_tracked"  # how the names of batch norms' counters of training batches end
 
 # Version of the file format. Increase it with every change to the classes below, or to the states inside them.
 FORMAT = 1
-
-# Share of a GPU's free memory that a copy of a state may take.
-_PART = 1 / 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +139,6 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
         return state
 
 
-def mend(path: Path) -> None:
-    """Replace a damaged file with the newest undamaged one before it, so that the next save keeps a usable file."""
-    if path.is_file() and not is_whole(path) and (older := _newest_whole(path)):
-        _copy(older, path)
-
-
 def _older(path: Path, number: int) -> Path:
     return path.with_suffix(f".{number}{path.suffix}")
 
@@ -245,90 +236,21 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"][0].cpu(), device)
 
 
-class Snapshot(Generic[S]):
-    """A copy of a state as it is now, which training does not change.
-
-    On a GPU with enough free memory, the copy is made there, in a tenth of the time that a copy to the host takes.
-    Another thread can then bring it to the host while training continues.
-
-    Args:
-        state: the state.
-        device: where it is trained.
-    """
-
-    def __init__(self, state: S, device: torch.device) -> None:
-        import torch
-
-        self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda" and _size_of(vars(state)) <= _PART * torch.cuda.mem_get_info(device)[0]:
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._state: S | None = _mapped(state, _on_host if self._stream is None else _on_device)
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(device))
-
-    def to_host(self) -> S:
-        """Return the state in the host's memory and release the copy. Call it once, in any thread.
-
-        On a GPU, it waits for no work that was begun after the copy was made.
-        """
-        import torch
-
-        state, self._state = self._state, None
-        assert state is not None
-        if self._stream is None:
-            return state
-        with torch.cuda.stream(self._stream):
-            return _mapped(state, _on_host)
+def on_host(state: S) -> S:
+    """Return a copy of a state in the host's memory, which training does not change."""
+    return type(state)(**to_host(vars(state)))
 
 
 def to_host(value: Any) -> Any:
     """Return a copy of plain values with their tensors in the host's memory."""
-    return _copied(value, _on_host)
-
-
-def _on_host(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)
-
-
-def _on_device(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
-
-
-def _mapped(state: S, change: Callable[[Tensor], Tensor]) -> S:
-    return type(state)(**_copied(vars(state), change))
-
-
-def _copied(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     from torch import Tensor
 
     if isinstance(value, Tensor):
-        return change(value)
+        return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
         copied = copy(value)  # with the attributes of a module's state
-        copied.update((key, _copied(one, change)) for key, one in value.items())
+        copied.update((key, to_host(one)) for key, one in value.items())
         return copied
     if isinstance(value, list | tuple):
-        return type(value)(_copied(one, change) for one in value)
+        return type(value)(map(to_host, value))
     return deepcopy(value)
-
-
-def _size_of(value: Any) -> int:
-    """Return the bytes of all tensors in plain values that are on a GPU."""
-    from torch import Tensor
-
-    if isinstance(value, Tensor):
-        return value.nbytes if value.is_cuda else 0
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return sum(map(_size_of, parts))
-
-
-def gradients_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return copies of a model's gradients, by the names of their parameters."""
-    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def set_gradients(model: nn.Module, gradients: Mapping[str, Tensor]) -> None:
-    """Restore what `gradients_of` returned; other parameters get none."""
-    for name, parameter in model.named_parameters():
-        gradient = gradients.get(name)
-        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)

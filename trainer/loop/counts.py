@@ -43,6 +43,10 @@ class Counts:
         """Return the number of training batches in an epoch, subject to the limit."""
         return self._limited(self.train_loader.batches_in(epoch))
 
+    def validates(self, epoch: int) -> bool:
+        """Return whether an epoch ends with a validation."""
+        return (epoch + 1) % self.settings.validate_every == 0 or epoch + 1 == self.epochs
+
     @property
     def epochs(self) -> int:
         """Number of epochs of the whole fit."""
@@ -82,6 +86,8 @@ class Counts:
     @property
     def share(self) -> float:
         """The share of the current training batch, that of all ranks, in the images of its step."""
+        if self.accumulate == 1:
+            return 1.0
         epoch, batch = self.position
         of_batch = self.train_loader.images_in(epoch, batch - 1, 1)
         return of_batch / self.train_loader.images_in(epoch, *self.group)

@@ -6,18 +6,19 @@ batches before it are ordinary steps, recording itself executes nothing, and eve
 
 import logging
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import sleep
 from traceback import clear_frames
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from augment.support.errors import first_line
+from augment.support.torch_versions import end_allocating
 
 # Results of a piece of work.
 Tensors = tuple[Tensor, ...]
@@ -45,33 +46,26 @@ class DisturbedError(UncapturableError):
     """Another thread has ended the recording, most likely by waiting for the GPU; the next attempt may succeed."""
 
 
-class Runner:
-    """Runs the learner's pieces of work, functions from tensors to tensors, immediately, as PyTorch does by default.
+class CudaBackend:
+    """Records with `torch.cuda.graph`, on a stream of its own, into memory pools.
 
-    Attributes:
-        captures: whether pieces are recorded. If so, gradients keep their memory and are zeroed instead of dropped,
-            results have no autograd history, and anything that should outlive the next batch has to be cloned.
+    In a pool, the results of a graph are safe from graphs that are recorded later, but not from earlier ones: their
+    replays write to memory that was free when they were recorded.
     """
 
-    captures: ClassVar[bool] = False
-
-    def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
-        """Run a piece of work; the results are new objects each time."""
-        return work(*inputs)
-
-    def enter(self, kind: str, model: nn.Module) -> None:
-        """Begin a pass: if the model has changed, discard the pass's recordings and, in training, the step's."""
-
-    def forget(self, kind: str | None = None) -> None:
-        """Discard the recordings of a kind, or all recordings."""
-
-
-class Backend(Protocol):
-    """Records work on a device."""
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._renew()
 
     def aside(self, work: Callable[[], Tensors]) -> Tensors:
-        """Run work now, on the stream that records."""
-        ...
+        """Run work on the stream that records."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._stream):
+                return work()
+        finally:  # also if it fails, or cancels: what it has begun uses memory of the current stream
+            current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
         """Record work without executing it; return a function that replays it, and the results that it writes to.
@@ -81,13 +75,53 @@ class Backend(Protocol):
             memory: name of a pool; a replay may overwrite the results of others in the same pool, and of no others.
 
         Raises:
-            UncapturableError: the work cannot be recorded; nothing has changed.
-            DisturbedError: another thread has ended the recording; nothing has changed.
+            UncapturableError: the work does something that a graph cannot do, such as waiting for the GPU.
+            DisturbedError: another thread has waited for the whole GPU, which ends any recording, in any mode. DALI
+                does so in a thread of its own, which frees a batch once its last tensor is gone.
         """
-        ...
+        graph = torch.cuda.CUDAGraph()
+        if memory not in self._pools:
+            self._pools[memory] = torch.cuda.graph_pool_handle()
+        pool = self._pools[memory]
+        generator = torch.cuda.default_generators[self._index]
+        random = generator.clone_state()
+        handled = sys.exception()
+        try:
+            # The outer context restores the stream even if ending a failed recording fails. The mode lets DALI's
+            # threads allocate memory meanwhile.
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
+                results = work()
+        except Exception as error:  # a model may raise anything
+            failure = _failure(error, handled)
+            self._clean_up(pool, generator, random)
+            if isinstance(failure, DisturbedError):
+                sleep(0.01)  # DALI's thread tries again after 1 ms
+            raise failure from None
+        return graph.replay, results
 
     def wait(self) -> None:
-        """Wait for running replays, before recordings are discarded."""
+        """Wait for the GPU."""
+        torch.cuda.synchronize(self._device)
+
+    @property
+    def _index(self) -> int:
+        return torch.cuda.current_device() if self._device.index is None else self._device.index
+
+    def _renew(self) -> None:
+        # Higher priority than the pipelines, whose batches are prefetched.
+        self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
+        self._pools: dict[str, Any] = {}
+
+    def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
+        """Clean up after a failed recording: a memory pool, a generator and a stream that are still recording."""
+        with suppress(RuntimeError):  # unless it has ended
+            end_allocating(self._index, pool)
+        generator.graphsafe_set_state(random)
+        self._renew()
+        self.wait()
 
 
 @dataclass(eq=False)
@@ -100,7 +134,7 @@ class _Shape:
     results: Tensors = ()
 
 
-class Graphs(Runner):
+class Graphs:
     """Records each kind of work once for each shape of its inputs, and replays it from then on.
 
     A kind that cannot be recorded runs eagerly, and one line in the log says why. If another thread disturbs a
@@ -111,9 +145,7 @@ class Graphs(Runner):
         warm_up: number of times that a shape runs eagerly first.
     """
 
-    captures: ClassVar[bool] = True
-
-    def __init__(self, backend: Backend, warm_up: int = WARM_UP) -> None:
+    def __init__(self, backend: CudaBackend, warm_up: int = WARM_UP) -> None:
         self._backend = backend
         self._warm_up = warm_up
         self._shapes: dict[tuple[str, Hashable], _Shape] = {}
@@ -134,7 +166,7 @@ class Graphs(Runner):
         return _detached(shape.results)
 
     def enter(self, kind: str, model: nn.Module) -> None:
-        """Discard recordings made with other weights, other frozen weights, or layers in another mode."""
+        """Begin a pass: discard what was recorded with other or otherwise frozen weights, or layers in another mode."""
         model_now = _identity(model)
         if self._models.get(kind) != model_now:
             if kind in self._models:
@@ -195,80 +227,6 @@ def _detached(results: Tensors) -> Tensors:
     return tuple(value.detach() for value in results)
 
 
-class CudaBackend:
-    """Records with `torch.cuda.graph`, on a stream of its own, into memory pools.
-
-    In a pool, the results of a graph are safe from graphs that are recorded later, but not from earlier ones: their
-    replays write to memory that was free when they were recorded.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._renew()
-
-    def aside(self, work: Callable[[], Tensors]) -> Tensors:
-        """Run work on the stream that records."""
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(self._stream):
-                return work()
-        finally:  # also if it fails, or cancels: what it has begun uses memory of the current stream
-            current.wait_stream(self._stream)
-
-    def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
-        """Record work into the pool named `memory`.
-
-        Raises:
-            UncapturableError: the work does something that a graph cannot do, such as waiting for the GPU.
-            DisturbedError: another thread has waited for the whole GPU, which ends any recording, in any mode. DALI
-                does so in a thread of its own, which frees a batch once its last tensor is gone.
-        """
-        graph = torch.cuda.CUDAGraph()
-        if memory not in self._pools:
-            self._pools[memory] = torch.cuda.graph_pool_handle()
-        pool = self._pools[memory]
-        generator = torch.cuda.default_generators[self._index]
-        random = generator.clone_state()
-        handled = sys.exception()
-        try:
-            # The outer context restores the stream even if ending a failed recording fails. The mode lets DALI's
-            # threads allocate memory meanwhile.
-            with (
-                torch.cuda.stream(self._stream),
-                torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
-            ):
-                results = work()
-        except Exception as error:  # a model may raise anything
-            failure = _failure(error, handled)
-            self._clean_up(pool, generator, random)
-            if isinstance(failure, DisturbedError):
-                sleep(0.01)  # DALI's thread tries again after 1 ms
-            raise failure from None
-        return graph.replay, results
-
-    def wait(self) -> None:
-        """Wait for the GPU."""
-        torch.cuda.synchronize(self._device)
-
-    @property
-    def _index(self) -> int:
-        return torch.cuda.current_device() if self._device.index is None else self._device.index
-
-    def _renew(self) -> None:
-        # Higher priority than the pipelines, whose batches are prefetched.
-        self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
-        self._pools: dict[str, Any] = {}
-
-    def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
-        """Clean up after a failed recording: a memory pool, a generator and a stream that are still recording."""
-        with suppress(RuntimeError):  # unless it has ended
-            torch._C._cuda_endAllocateToPool(self._index, pool)
-        generator.graphsafe_set_state(random)
-        self._renew()
-        self.wait()
-
-
 def _failure(error: BaseException, handled: BaseException | None = None) -> UncapturableError:
     """Return what to raise for an error while recording: by the first one, as ending a failed recording fails, too.
 
@@ -285,11 +243,6 @@ def _failure(error: BaseException, handled: BaseException | None = None) -> Unca
     return (DisturbedError if any(text in reason for text in _DISTURBED) else UncapturableError)(reason)
 
 
-def make_runner(device: torch.device, *, graph: bool) -> Runner:
-    """Return the runner for the work of a batch on a device."""
-    return Graphs(CudaBackend(device)) if graph and device.type == "cuda" else Runner()
-
-
 def capturable(optimizer: Optimizer) -> bool:
     """Return whether an optimizer's step may be recorded.
 
@@ -301,3 +254,9 @@ def capturable(optimizer: Optimizer) -> bool:
     if type(optimizer).__module__.startswith("torch.optim."):
         return type(optimizer) is SGD or "capturable" in optimizer.defaults
     return bool(getattr(type(optimizer), "capturable", False))
+
+
+def recording_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with which a parameter group's step can be recorded."""
+    how: dict[str, Any] = {"capturable": True} if "capturable" in group else {}
+    return how | ({"fused": True, "foreach": False} if type(optimizer) in (SGD, Adam, AdamW) else {})

@@ -13,20 +13,16 @@ from torch.optim import Optimizer
 
 from augment.pipeline.batch import Batch
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
-from trainer.loop.checkpoint import FitState, gradients_of, random_state, set_gradients, set_random_state, to_host
+from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
 from trainer.loop.counts import Counts, Position
-from trainer.loop.gradients import SameGradients
-from trainer.loop.graphs import Runner, Tensors, make_runner
-from trainer.loop.guard import Guard
-from trainer.loop.protocols import BatchLoader, check_outputs, checked_loaders, make_optimizer
-from trainer.loop.ranks import current, running_statistics
-from trainer.loop.scaling import LossScaler
+from trainer.loop.protocols import BatchLoader, checked_loaders, make_optimizer
+from trainer.loop.ranked import make_runner
+from trainer.loop.ranks import current
+from trainer.loop.runner import Runner
 from trainer.loop.settings import LoopSettings
-from trainer.loop.stepper import Stepper
 from trainer.tasks.losses import LossFunction
 from trainer.tasks.registry import DEFAULT, task_named
 from trainer.tasks.task import Task
-from trainer.tasks.tta import average
 
 C = TypeVar("C", bound=Callback)
 _START = Position()
@@ -47,7 +43,7 @@ class Learner(Counts):
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
         val_loss_function: that of validation; None: `loss_function`.
         callbacks: see `trainer.loop.callback`.
-        runner: how a batch's work is run; None: as `settings` say, see `trainer.loop.graphs.make_runner`.
+        runner: makes what does the work of batches; None: as `settings` say, see `trainer.loop.ranked.make_runner`.
         folder: where callbacks write; None: nowhere.
         classes: names of classes, labels or numbers.
         task: measures passes and averages views; None: classification.
@@ -55,6 +51,7 @@ class Learner(Counts):
 
     Attributes:
         ranks: the processes that train the model together; see `trainer.loop.ranks`.
+        runner: does the work of batches; see `trainer.loop.runner`.
 
     Raises:
         UserError: a loader, callback or optimizer is of another type, or a callback has an unknown event.
@@ -71,7 +68,7 @@ class Learner(Counts):
         loss_function: LossFunction = nn.functional.cross_entropy,
         val_loss_function: LossFunction | None = None,
         callbacks: Iterable[Callback] = (),
-        runner: Runner | None = None,
+        runner: Callable[["Learner"], Runner] | None = None,
         folder: Path | None = None,
         classes: tuple[str, ...] = (),
         task: Task[Any] | None = None,
@@ -92,13 +89,8 @@ class Learner(Counts):
         self.classes = classes
         self.task = task or task_named(DEFAULT)
         self.run = run or RunDescription()
-        self._runner = runner or make_runner(self.device, graph=self.settings.graph)
         self.ranks = current()
-        self.scaler = LossScaler(self.device) if (scaled := self.settings.scaled) else None
-        self._guard = Guard(self.model, self.device, scaled=scaled) if self.settings.skip_nonfinite else None
-        self._stepper = Stepper(self.optimizer, self._runner, self._guard, self.scaler)
-        self._share = torch.ones((), device=self.device)  # the share of a rank's batch in the loss of its step
-        self._shares = self.accumulate > 1 or self.ranks.size > 1
+        self.runner = (runner or make_runner)(self)
         self.ranks.copy_from_main((*self.model.parameters(), *self.model.buffers()))
 
     # --- the loop ---
@@ -106,7 +98,6 @@ class Learner(Counts):
     def fit(self, start: Position = _START) -> None:
         """Train from `start`, by default from the beginning, to the last epoch."""
         self._advance(start)
-        self.ranks.forget()
         self._run_all(None, self._fit, *(partial(callback.after_fit, self) for callback in self.callbacks))
 
     def _fit(self) -> None:
@@ -121,8 +112,7 @@ class Learner(Counts):
     def _epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self.ranks.gather(None)  # with patience: rank 0 may still be writing, and NCCL waits for ten minutes
-        due = (epoch + 1) % self.settings.validate_every == 0 or epoch + 1 == self.epochs
-        passes = (self._train, self.validate) if due else (self._train,)
+        passes = (self._train, self.validate) if self.validates(epoch) else (self._train,)
         self._level("epoch", *passes, finish=lambda: self._advance(Position(epoch + 1)))
 
     def _train(self) -> None:
@@ -130,10 +120,9 @@ class Learner(Counts):
         self._level("train", self._train_batches)
 
     def _train_batches(self) -> None:
-        self._runner.enter("train", self.model)
-        self._statistics, self._gradients = running_statistics(self.model), SameGradients(self.model, self.ranks)
+        self.runner.enter("train")
         if self.accumulate > 1 and not self.position.batch:
-            self._stepper.drop_gradients()  # of the previous epoch's unfinished step
+            self.runner.drop()  # gradients of the previous epoch's unfinished step
         for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
             self._advance(Position(self.epoch, index + 1))
             step = (self._step,) if index + 1 == sum(self.group) else ()
@@ -148,7 +137,7 @@ class Learner(Counts):
 
     @torch.inference_mode()
     def _validate_batches(self) -> None:
-        self._runner.enter("validate", self.model)
+        self.runner.enter("validate")
         for _, batch in self._fetch(self.val_loader, self.batches(self.val_loader)):
             if batch.share:
                 self._batch(batch, self._pass)
@@ -159,55 +148,13 @@ class Learner(Counts):
         self._level("batch", *bodies)
 
     def _pass(self) -> None:
-        kind, work = ("train", self._forward_backward) if self.training else ("validate", self._forward)
-        if self.training:
-            self._stepper.expect_gradients()
-            part = self._part_of(self.batch)
-            if self._shares:
-                self._share.fill_(self.share).mul_(part)
-        self.output, self.loss, *rest = self._runner.run(kind, work, self.batch.images, self.batch.targets)
-        if self.training and isinstance(part, Tensor) and self.batch.share:
-            self.loss = self.loss * (part / self.batch.share)  # so that means over samples are those of all ranks
-        # () bool, of this rank's batch and of those of all ranks; None: not judged.
-        self.finite_here = rest[0] if self._guard and rest else None
-        self.finite = self._guard.agree(rest[0], rest[1:], self.ranks) if self._guard and rest else None
-
-    def _forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        # The recording of one pass must not use what autocast cached in another.
-        with self.settings.autocast(self.device.type, cache=not self._runner.captures):
-            output = average(self.model, images, "none" if self.training else self.settings.tta, self.task)
-        loss_function = self.loss_function if self.training else self.val_loss_function
-        check_outputs(output, loss_function, self.train_loader)
-        return output, loss_function(output.float(), targets)
-
-    def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
-        buffers = self._guard.buffers() if self._guard else []
-        output, loss = self._forward(images, targets)
-        scaled = loss * self._share if self._shares else loss
-        self._stepper.backward(scaled)
-        before = [copy for _, copy in buffers] if self.ranks.size > 1 else []
-        return (output, loss, self._guard.judge(loss, buffers), *before) if self._guard else (output, loss)
-
-    def _part_of(self, batch: Batch) -> Tensor | float:
-        """Return how much this rank's mean loss counts in that of all ranks' batch: by samples or weights."""
-        weights = getattr(self.loss_function, "weight_of", lambda _: None)(batch.targets)
-        if weights is None or self.ranks.size == 1:
-            return batch.share
-        weights = weights if batch.share else torch.zeros_like(weights)
-        total = weights.clone()
-        self.ranks.add_up([total])
-        return weights / total
+        runner, batch = self.runner, self.batch
+        done = runner.train(batch, self.share) if self.training else runner.validate(batch)
+        self.output, self.loss, self.finite, self.finite_here = done
 
     def _step(self) -> None:
-        """Make a step with the gradients, and the statistics of batch norms, of all ranks."""
-        if self.ranks.size > 1:
-            self._gradients.check()
-            self._stepper.add_up(self.ranks, self._statistics, self.batch.share)
-        try:
-            self._level("step", self._stepper.step)
-        finally:
-            if self._stepper.pending and not self.ranks.is_main:  # cancelled: rank 0 alone keeps the sum of all ranks
-                self.optimizer.zero_grad(set_to_none=False)
+        with self.runner.gradients():
+            self._level("step", self.runner.step)
 
     # --- building blocks of the loop ---
 
@@ -265,10 +212,7 @@ class Learner(Counts):
 
         Between passes, the learner detects changes by itself. Values that change in place never need this.
         """
-        self._runner.forget()
-        for parameter in self.model.parameters():
-            if not parameter.requires_grad:
-                parameter.grad = None  # otherwise momentum and decay would still move it
+        self.runner.forget()
 
     def after_this_batch(self, action: Callable[["Learner"], None]) -> None:
         """Call a function once the current training batch is over for all callbacks, if the pass continues."""
@@ -304,7 +248,7 @@ class Learner(Counts):
         if not self.position.batch:
             self.train_loader.end_pass()  # which a limit may have cut short; any number of ranks can resume then
         own: dict[str, Any] = {
-            "gradients": gradients_of(self.model) if self._stepper.pending else {},
+            "gradients": self.runner.kept_gradients(),
             "loader": self.train_loader.state_dict(),
             "random": random_state(self.device),
         }
@@ -313,7 +257,7 @@ class Learner(Counts):
         return FitState(
             position=(self.position.epoch, self.position.batch),
             model=self.model.state_dict(),
-            optimizer=self._stepper.state_dict(self.ranks),
+            optimizer=self.runner.state_dict(),
             callbacks={name: state for name, (_, state) in callbacks.items()},
             others=self._others(own | {"callbacks": per_rank}),
             **own,
@@ -323,7 +267,7 @@ class Learner(Counts):
         """Return what the other ranks have of their own; until a step, that includes batch norms' statistics."""
         if self.ranks.size == 1:
             return []
-        buffers = dict(self.model.named_buffers()) if self._stepper.pending else {}
+        buffers = dict(self.model.named_buffers()) if self.runner.pending else {}
         return self.ranks.gather(cast(dict[str, Any], to_host(own | {"buffers": buffers})))[1:]
 
     def restore(self, state: FitState) -> Position:
@@ -335,15 +279,14 @@ class Learner(Counts):
         was_there = self.ranks.rank < state.ranks
         state = state.on(self.ranks.rank)
         self.model.load_state_dict(state.model)
-        self._stepper.load_state_dict(state.optimizer)
+        self.runner.load_state_dict(state.optimizer, state.gradients if was_there else {})
+        self.runner.pending = bool(state.gradients)
         self.train_loader.load_state_dict(state.loader)
         for name, callback in named(self.callbacks):
             if name in state.callbacks:  # callbacks that the saved run did not have start without a state
                 callback.load_state_dict(state.callbacks[name])
         if was_there:
             set_random_state(state.random, self.device)
-        set_gradients(self.model, state.gradients if was_there else {})
-        self._stepper.pending = bool(state.gradients)
         position = Position(*state.position)
         if not 0 < position.batch < self.batches_in(position.epoch):
             self.train_loader.end_pass()

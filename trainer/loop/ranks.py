@@ -16,18 +16,18 @@ from itertools import groupby
 from threading import Timer
 from time import sleep
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
+from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError, first_line
 from augment.support.own_code import describe_raised
 from augment.support.process import launched, local_rank
-from augment.support.signals import killed_by_signals
+from augment.support.signals import ending_waits, outside_python
 
 T = TypeVar("T")
 
@@ -38,9 +38,6 @@ _PATIENCE = timedelta(days=7)
 
 # What ranks leave for each other in PyTorch's store: why one ended, and how far each is.
 _REASON, _PROGRESS = "reason", "progress"
-
-# Elements from which a tensor is exchanged by itself, which spares copying it next to others.
-_LARGE = 2**22
 
 # What PyTorch's libraries say of a process that has ended.
 _ENDED = ("onnection", "Socket closed", "Broken pipe", "remote process", "imed out", "timeout", "ncclRemoteError")
@@ -66,7 +63,8 @@ class Ranks:
 
     Args:
         control: PyTorch's group for objects and decisions; None: this process trains alone.
-        store: PyTorch's store, which all ranks read and write without waiting for each other.
+        store: PyTorch's store, which all ranks read and write without waiting for each other; None: a rank that does
+            otherwise than the others is noticed only when they have waited for it in vain.
 
     Attributes:
         rank: number of this process, from 0.
@@ -78,9 +76,8 @@ class Ranks:
         self._store = store
         self.rank = 0 if control is None else dist.get_rank()
         self.size = 1 if control is None else dist.get_world_size()
-        self._asked: dict[str, tuple[Any, Tensor]] = {}
         self._calls: Counter[str] = Counter()
-        self._done = self._meetings = 0  # exchanges that began, and how many of them are meetings
+        self._done = self._cancels = 0  # exchanges that began, and how many of them are about a cancel
 
     @property
     def is_main(self) -> bool:
@@ -88,21 +85,14 @@ class Ranks:
         return self.rank == 0
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by their sums over the ranks, in few exchanges, which the host does not wait for.
+        """Replace tensors by their sums over the ranks, in one exchange a type, which the host does not wait for.
 
         Raises:
             LostRankError: another rank has ended.
         """
         if self.size == 1:
             return
-        small = []
-        for tensor in tensors:
-            if tensor.numel() < _LARGE:
-                small.append(tensor)
-            else:
-                self._exchange(partial(dist.all_reduce, _flat(tensor)))
-        ordered = sorted(small, key=lambda tensor: str(tensor.dtype))
-        for _, same in groupby(ordered, key=lambda tensor: tensor.dtype):
+        for _, same in groupby(sorted(tensors, key=lambda tensor: str(tensor.dtype)), key=lambda tensor: tensor.dtype):
             values = [_flat(tensor) for tensor in same]
             sizes = [value.numel() for value in values]
             flat = values[0].new_empty(sum(sizes))
@@ -143,10 +133,10 @@ class Ranks:
         return values[0]
 
     def agree(self, name: str, wish: bool) -> bool:
-        """Return whether any rank wished for something when all were last asked; all get the same answer.
+        """Return whether any rank wishes for something; all get the same answer.
 
-        All are asked at every `EVERY`-th call, and answered at the next such one, so that no rank waits for others:
-        keep wishing until then. Alone, the answer is the wish itself.
+        All are asked at every `EVERY`-th call, so that the host rarely waits for others: keep wishing until then.
+        Alone, the answer is the wish itself.
 
         Raises:
             LostRankError: another rank has ended.
@@ -154,13 +144,7 @@ class Ranks:
         if self.size == 1:
             return wish
         self._calls[name] += 1
-        if self._calls[name] % EVERY:
-            return False
-        before = self._answer(name)
-        asked = torch.tensor([int(wish and not before)], dtype=torch.int32)  # what is granted is not asked for again
-        work = self._exchange(lambda: dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=self._control, async_op=True))
-        self._asked[name] = work, asked
-        return before
+        return self._calls[name] % EVERY == 0 and any(self.gather(wish))
 
     def cancel(self, cancel: Exception, position: object) -> None:
         """Wait until all ranks leave a level of the loop alike: otherwise they would hang, or train apart.
@@ -173,67 +157,42 @@ class Ranks:
             UserError: another rank does not leave it, or leaves another one.
             LostRankError: another rank has ended.
         """
-        if apart := self.meet(type(cancel).__name__, position):
-            raised = describe_raised(cancel).removesuffix(".")
+        if self.size == 1:
+            return
+        self._cancels += 1
+        mine = type(cancel).__name__, position, self._done
+        if (other := self._exchange(self._absent)) is None:
+            other = next((rank for rank, theirs in enumerate(self.gather(mine)) if theirs != mine), None)
+        if other is not None:
             raise UserError(
-                f"{raised} was raised on rank {self.rank}, but not on rank {apart[0]} at the same time. Allowed: to "
-                'make the same decision on all ranks: use learner.ranks.agree("NAME", wish) in training batches, and '
-                "learner.ranks.broadcast(value) elsewhere."
+                f"{describe_raised(cancel).removesuffix('.')} was raised on rank {self.rank}, but not on rank {other} "
+                "at the same time. Allowed: to make the same decision on all ranks: use learner.ranks.agree("
+                '"NAME", wish) in training batches, and learner.ranks.broadcast(value) elsewhere.'
             )
 
-    def meet(self, what: str, value: object = None) -> tuple[int, str | None, Any] | None:
-        """Wait until all ranks call this with the same arguments. It is for what happens rarely: the host waits.
-
-        Returns:
-            None; or another rank with its arguments, which differ, None if it did not call this. Then raise an error.
-
-        Raises:
-            LostRankError: another rank has ended.
-        """
-        if self.size == 1:
-            return None
-        self._meetings += 1
-        if (absent := self._exchange(self._absent)) is not None:
-            return absent, None, None
-        mine = what, value, self._done
-        others = enumerate(self.gather(mine))
-        return next(((rank, *theirs[:2]) for rank, theirs in others if theirs != mine), None)
-
     def _absent(self) -> int | None:
-        """Wait for the others to meet this rank; return one that has begun another exchange, and will not come."""
-        for rank in range(self.size):
-            while rank != self.rank:
-                try:
-                    done, meetings = map(int, self._store.get(f"{_PROGRESS}/{rank}").split())
-                except RuntimeError:  # the process that held the store was killed, and all stop
-                    return None
-                if meetings >= self._meetings:
-                    break
-                if done >= self._done:
-                    return rank
-                if why := reported():
-                    raise LostRankError(why)
+        """Wait for the others to cancel, too; return one that has begun another exchange, and will not come."""
+        others = [rank for rank in range(self.size) if rank != self.rank and self._store is not None]
+        while others:
+            try:
+                done, cancels = map(int, self._store.get(f"{_PROGRESS}/{others[-1]}").split())
+            except RuntimeError:  # the process that held the store was killed, and all stop
+                break
+            if cancels >= self._cancels:
+                others.pop()
+            elif done >= self._done:
+                return others[-1]
+            elif why := reported():
+                raise LostRankError(why)
+            else:
                 sleep(0.005)
         return None
-
-    def forget(self) -> None:
-        """Forget what ranks have wished for."""
-        for name in tuple(self._asked):
-            self._answer(name)
-        self._calls.clear()
-
-    def _answer(self, name: str) -> bool:
-        if name not in self._asked:
-            return False
-        work, asked = self._asked.pop(name)
-        self._exchange(work.wait)
-        return bool(asked.item())
 
     def _exchange(self, work: Callable[[], T]) -> T:
         self._done += 1
         if self._store is not None:
             with suppress(RuntimeError):  # the store has gone with the process that held it
-                self._store.set(f"{_PROGRESS}/{self.rank}", f"{self._done} {self._meetings}")  # takes 3 microseconds
+                self._store.set(f"{_PROGRESS}/{self.rank}", f"{self._done} {self._cancels}")  # takes 3 microseconds
         try:
             return work()
         except RuntimeError as error:
@@ -243,35 +202,32 @@ class Ranks:
             raise LostRankError(why or f"another of {who} has ended.") from error
 
 
+_alone = Ranks()
+_joined: Ranks | None = None
+_store: Any = None  # that of `join`
+
+
 def report(message: str) -> bool:
     """Leave the reason why this rank ends where the others find it, unless one has; return whether none has."""
-    with suppress(RuntimeError, ValueError):  # the store has gone with the process that held it, or was left
-        store = distributed_c10d._get_default_store()
-        return bool(store.compare_set(_REASON, "", message).decode(errors="replace") == message)
+    with suppress(RuntimeError, ValueError):  # the store has gone with the process that held it
+        return _store is None or _store.compare_set(_REASON, "", message).decode(errors="replace") == message
     return True
 
 
 def reported() -> str:
     """Return the reason why a rank has ended; empty if there is none."""
     with suppress(RuntimeError, ValueError):
-        store = distributed_c10d._get_default_store()
-        if store.check([_REASON]):
-            return str(store.get(_REASON).decode(errors="replace"))
+        if _store is not None and _store.check([_REASON]):
+            return str(_store.get(_REASON).decode(errors="replace"))
     return ""
-
-
-_alone, _joined = Ranks(), None
 
 
 def current() -> Ranks:
     """Return the ranks that this process has joined, here or through PyTorch; before that, it is alone."""
     global _joined
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return _alone
-    if _joined is None:
-        store = distributed_c10d._get_default_store()
-        _joined = Ranks(dist.new_group(backend="gloo", timeout=_PATIENCE), store)
-    return _joined
+    if _joined is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        _joined = Ranks(dist.new_group(backend="gloo", timeout=_PATIENCE), _store)
+    return _joined or _alone
 
 
 def join() -> Ranks:
@@ -292,7 +248,7 @@ def join() -> Ranks:
         waiting.daemon = True
         waiting.start()
         try:
-            with killed_by_signals():
+            with ending_waits(INTERRUPTED, f"{us}: stopped while waiting for the others\n"), outside_python():
                 _connect("cpu:gloo,cuda:nccl" if gpus else "gloo")
         except (RuntimeError, ValueError) as error:
             raise UserError(f"{us}: cannot connect to the other processes: {_cause(error)} {allowed}") from error
@@ -302,41 +258,20 @@ def join() -> Ranks:
 
 
 def _connect(backend: str) -> None:
+    global _store
     store, rank, size = next(rendezvous("env://"))
-    dist.init_process_group(backend, store=empty_part(store, rank, size), rank=rank, world_size=size)
+    # torchrun restarts ranks with the store of those that have ended.
+    _store = distributed_c10d.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    dist.init_process_group(backend, store=_store, rank=rank, world_size=size)
     current()
-
-
-def empty_part(store: Any, rank: int, size: int) -> Any:
-    """Return a part of a store that holds nothing: torchrun restarts ranks with the store of those that have ended.
-
-    Rank 0 chooses the part, and repeats its answer until each rank has received it: what it answers may be old.
-    """
-    store.set(f"asks/{rank}", part := uuid4().hex)
-    if rank:
-        part = store.get(f"answer/{part}").decode()
-        store.set(f"{part}/{rank}", "")
-    for other in range(1, size if rank == 0 else 0):
-        while not store.check([f"{part}/{other}"]):
-            store.set(f"answer/{store.get(f'asks/{other}').decode()}", part)
-            sleep(0.005)
-    return distributed_c10d.PrefixStore(part, store)
 
 
 def leave() -> None:
     """Leave the other ranks at the end of the process, once nothing on the GPU refers to them any more."""
-    global _joined
+    global _joined, _store
     if _joined is not None:
-        _joined.forget()
-        _joined = None
+        _joined = _store = None
         dist.destroy_process_group()
-
-
-def running_statistics(model: nn.Module) -> list[Tensor]:
-    """Return the statistics that batch norms gather in training, which differ between ranks until they are averaged."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
-    found = (value for norm in norms for value in (norm.running_mean, norm.running_var))
-    return [value for value in found if value is not None]
 
 
 def _cause(error: BaseException) -> str:

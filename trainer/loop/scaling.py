@@ -1,68 +1,85 @@
-"""Loss scaling for training in float16, in which small gradients would vanish; the host never waits for it."""
+"""Steps whose gradients are not finite are skipped, and in float16 the loss is scaled: by PyTorch's `GradScaler`."""
 
-from collections import defaultdict
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import SGD, Optimizer
 
-# The constants of `torch.amp.GradScaler`.
-_INITIAL, _GROWTH, _BACKOFF, _INTERVAL = 2.0**16, 2.0, 0.5, 2000
 
+class Scaler:
+    """PyTorch's `GradScaler`, for steps that may be cancelled and checkpoints that may be taken within a step.
 
-class LossScaler:
-    """Multiplies the loss by a factor, and divides the gradients by it (Micikevicius et al. 2018, arXiv:1710.03740).
-
-    A step with a gradient that is not finite is skipped and halves the factor; 2,000 steps without one double it. That
-    is what `torch.amp.GradScaler` does, with the same kernels, but all of it stays on the device, so that it can be
-    recorded. Gradients are divided after each batch: what callbacks, clipping and checkpoints see is not scaled.
+    PyTorch's fused kernels skip a step without the host; for any other optimizer, the host waits for the decision. In
+    between, `GradScaler` keeps a state in Python, so that a step cannot be recorded, only the passes before it. Of
+    several ranks, each scales the loss alike, and what is not finite on one is in the sum that all of them check.
 
     Args:
         device: the device of the loss and of the gradients.
+        scaled: whether small gradients would vanish, as in float16 (Micikevicius et al. 2018, arXiv:1710.03740): the
+            loss is multiplied by a factor, which a skipped step halves. Otherwise, the factor stays 1.
 
     Attributes:
-        scale: () float32, the factor.
-        overflow: () float32, 1 if a gradient of the current step is not finite, otherwise 0. Where several processes
-            add up their gradients, this needs their maximum before the step.
-        skipped: () int64, number of skipped steps.
+        grad_scaler: PyTorch's.
+        skipped: () int64, number of skipped steps of a scaled loss.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.scale = torch.full((), _INITIAL, device=device)
-        self.overflow = torch.zeros((), device=device)
+    def __init__(self, device: torch.device, *, scaled: bool) -> None:
+        self._scaled = scaled
+        self.grad_scaler = GradScaler(device.type) if scaled else GradScaler(device.type, init_scale=1.0)
+        self._one = torch.ones((), device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
-        self._clean = torch.zeros((), dtype=torch.int32, device=device)  # steps since the scale changed
 
-    @torch.no_grad()
-    def unscale(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Return the gradients of a scaled loss, divided by the scale, and remember whether they are finite."""
-        # Not in place: autograd may give the same tensor to several parameters.
-        unscaled = list(torch._foreach_mul(gradients, self.scale.double().reciprocal().float()))
-        by_dtype: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
-        for gradient in unscaled:
-            by_dtype[gradient.dtype].append(gradient)
-        for alike in by_dtype.values():
-            torch._amp_foreach_non_finite_check_and_unscale_(alike, self.overflow, torch.ones_like(self.overflow))
-        return unscaled
+    @property
+    def factor(self) -> Tensor:
+        """What the loss is multiplied by, () float32."""
+        return self.grad_scaler.scale(self._one)
 
-    @torch.no_grad()
-    def update(self) -> None:
-        """Adapt the scale after a step that was made or skipped."""
-        self.skipped.add_(self.overflow.long())
-        torch._amp_update_scale_(self.scale, self._clean, self.overflow, _GROWTH, _BACKOFF, _INTERVAL)
-        self.overflow.zero_()
+    def scale(self, loss: Tensor) -> Tensor:
+        """Return a loss times the factor."""
+        return self.grad_scaler.scale(loss)
 
-    def drop(self) -> None:
-        """Forget the gradients of a step that will not be made."""
-        self.overflow.zero_()
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Divide the gradients of a step by the factor, and find out whether they are finite."""
+        self.grad_scaler.unscale_(optimizer)
+
+    def keep(self, gradients: list[Tensor]) -> None:
+        """Multiply gradients by the factor again after a step that was cancelled, as more are added to them."""
+        factor = self.factor
+        torch._foreach_mul_(gradients, factor)
+        self.grad_scaler.update(factor)
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Make the optimizer's step, unless the gradients are not finite; adapt the factor."""
+        before = self.factor
+        complete_momentum(optimizer)
+        self.grad_scaler.step(optimizer)
+        self.grad_scaler.update(None if self._scaled else 1.0)
+        self.skipped += self.factor < before
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state, that of an unfinished step included."""
-        return {name.lstrip("_"): value.clone() for name, value in self._state().items()}
+        """Return the state, of a scaled loss."""
+        state = self.grad_scaler.state_dict()
+        clean = torch.tensor(state["_growth_tracker"], dtype=torch.int32)
+        return {"scale": torch.tensor(state["scale"]), "clean": clean, "skipped": self.skipped.clone()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned, in place: recorded work reads these tensors."""
-        for name, value in self._state().items():
-            value.copy_(state[name.lstrip("_")])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, in place: recorded work reads the factor."""
+        kept = {"scale": float(state["scale"]), "_growth_tracker": int(state["clean"])}
+        self.grad_scaler.load_state_dict(self.grad_scaler.state_dict() | kept)
+        self.skipped.copy_(state["skipped"])
 
-    def _state(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in ("scale", "overflow", "skipped", "_clean")}
+
+def complete_momentum(optimizer: Optimizer) -> None:
+    """Give parameters of fused SGD that were not trained before a momentum of 0.
+
+    Its kernel needs all buffers or none, and where it skips the first step, it leaves them as they came from memory.
+    """
+    for group in optimizer.param_groups if type(optimizer) is SGD else ():
+        trained = [p for p in group["params"] if p.grad is not None]
+        new = [p for p in trained if optimizer.state[p].get("momentum_buffer") is None]
+        # Without buffers, the first gradients are not dampened.
+        if group["fused"] and group["momentum"] and not (group["dampening"] and len(new) == len(trained)):
+            for p in new:
+                optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)

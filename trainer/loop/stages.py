@@ -1,6 +1,5 @@
 """The stages of progressive resizing: settings, and their share of the epochs."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -40,10 +39,6 @@ def parse_stages(given: object) -> tuple[StageSettings, ...]:
     if not isinstance(given, Mapping):
         raise UserError(
             f"fit.stages: {given!r} is not allowed. Allowed: a mapping of stages, such as small: {{epochs: 5}}."
-        )
-    if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
-        raise UserError(
-            f"fit.stages.{twice[0]}: there twice, as text and as a number. Allowed: a name of its own each."
         )
     if dotted := [name for name in given if "." in str(name)]:
         raise UserError(f"fit.stages.{dotted[0]}: a stage's name has no dot. Allowed: any other name.")

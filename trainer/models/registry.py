@@ -211,10 +211,7 @@ class Timm(Model):
         """Return those of the pretrained weights, also for a file of weights."""
         if not self.pretrained and self.weights is None:
             return None
-        import timm
-
-        self._require_name(timm)
-        config = timm.get_pretrained_cfg(self.name)
+        config = self._weights()
         return tuple(config.mean), tuple(config.std)
 
     def untrained(self) -> "Timm":
@@ -225,24 +222,17 @@ class Timm(Model):
         """Return "pretrained" if the weights are not in the cache."""
         if not self._downloads:
             return ""
-        import timm
-
         from trainer.models.pretrained import is_cached
 
-        self._require_name(timm)
-        hub_id = timm.get_pretrained_cfg(self.name).hf_hub_id
+        hub_id = self._weights().hf_hub_id
         return "" if hub_id is not None and is_cached(hub_id) else "pretrained"
 
     def require_weights(self) -> None:
         """Check that the pretrained weights are in the cache or can be downloaded, within seconds."""
-        if not self._downloads:
-            return
-        import timm
+        if self._downloads:
+            from trainer.models.pretrained import require_reachable
 
-        from trainer.models.pretrained import require_reachable
-
-        self._require_name(timm)
-        require_reachable(self.name, timm.get_pretrained_cfg(self.name))
+            require_reachable(self.name, self._weights())
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
         """Return the tensors as timm converts them for this model, such as position embeddings of another size."""
@@ -252,6 +242,13 @@ class Timm(Model):
     @property
     def _downloads(self) -> bool:
         return self.pretrained and self.weights is None
+
+    def _weights(self) -> Any:
+        """Return timm's configuration of the weights."""
+        import timm
+
+        self._require_name(timm)
+        return timm.get_pretrained_cfg(self.name)
 
     def _require_name(self, timm: Any) -> None:
         known = timm.list_models()
@@ -292,10 +289,8 @@ def check_model(
     """
     import torch
 
-    from trainer.models.shapes import only_shapes
-
     side = fed or size
-    with only_shapes():
+    with torch.device("meta"):
         network = settings.untrained().build(classes, size).eval()
         if settings.any_size:  # to run a network on "meta", PyTorch imports its compiler, which takes seconds
             return network

@@ -185,7 +185,8 @@ def _round(channels: float) -> int:
 
 def _initialize(layer: nn.Module) -> None:
     for module in layer.modules():
-        if isinstance(module, nn.Conv2d):
+        # On the device "meta", there is nothing to draw, and PyTorch would import its compiler for it.
+        if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
             nn.init.kaiming_normal_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

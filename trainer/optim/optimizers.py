@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from augment.params import Count, Number, Param
 from augment.support.errors import UserError, first_line, suggest
-from trainer.optim.eager import keep_eager, step_eagerly
+from augment.support.torch_versions import keep_eager, step_eagerly
 from trainer.optim.layers import layer_of, matches
 from trainer.optim.muon import Muon, hidden_matrices
 from trainer.optim.settings import OptimizerSettings

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from augment.params import Count, setting
 from augment.support.background import SETTLED, Background, Refresher
@@ -19,7 +19,7 @@ from trainer.callbacks.pace import Pace
 from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Phase
 from trainer.models.registry import count_parameters
 from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record
 from trainer.run.summary import RUNNING, Summary, summarize
@@ -41,7 +41,7 @@ class Report(Callback):
     mistakes: int = setting(Count(default=MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first"))
     # After the callbacks whose files it reads; before Interrupt restores Ctrl-C, so that a second press ends it.
     main_only = True
-    order: ClassVar[int] = 85
+    order = Phase.SHOW
     _refresher: Refresher | None = field(default=None, init=False)
     _parameters: int = field(default=0, init=False)
     _read: Background[Record] | None = field(default=None, init=False)  # what does not change during the fit

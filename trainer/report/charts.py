@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from augment.drawing.style import BLUE
 from augment.support.text import amount
 from trainer.figures.curves import column, draw_series, draw_splits
-from trainer.figures.style import LOCK, SPLITS, fit_margins, frame, set_epochs
+from trainer.figures.style import LOCK, SPLITS, frame, set_epochs
 from trainer.optim.schedule import Schedule
 from trainer.report.record import Record
 from trainer.tasks.display import MetricsRow
@@ -190,6 +190,6 @@ def _svg(figure: Figure) -> str:
         svg = BytesIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         # Transparent, so that the page's background shows, light or dark.
-        fit_margins(figure)
+        figure.set_layout_engine("constrained")
         figure.savefig(svg, format="svg", metadata=metadata, transparent=True)
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}"

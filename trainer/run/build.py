@@ -25,11 +25,11 @@ from augment.recipe.plan import Plan, build_plan
 from augment.support.memory import return_freed_memory
 from augment.support.secrets import as_written
 from augment.support.seeds import derive_seed
+from augment.support.torch_versions import free_workspaces
 from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.learner import Learner
 from trainer.loop.ranks import current
 from trainer.loop.resizing import StagedLoader
-from trainer.models.warm_up import warm_up
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config import Config
 from trainer.run.weights import start_from
@@ -195,16 +195,6 @@ def make_learner(
     )
     if not ranks.is_main:
         torch.manual_seed(derive_seed(config.seed, "rank", ranks.rank) % 2**63)  # such as for dropout
-    if device.type == "cuda" and not fit.compile:
-        # Load the GPU's kernels while the loader makes its first batches.
-        warm_up(
-            learner.model,
-            partial(make_optimizer, fit),
-            batch_size=min(stages[0].batch_size if stages else fit.batch_size, len(dataset.train)) // ranks.size,
-            size=stages[0].size if stages else config.aug.size,
-            half=fit.half,
-            autocast=fit.autocast,
-        )
     return learner
 
 
@@ -248,21 +238,12 @@ def deterministic(on: bool) -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
-def release_memory(*, leaves: bool = False) -> None:
-    """Release the memory that libraries keep in pools after a run, so that a sweep fills neither GPU nor host.
-
-    Args:
-        leaves: the process ends now, so that only its reading processes have to be ended.
-    """
-    if leaves:
-        end_readers()
-        return
+def release_memory() -> None:
+    """Release the memory that libraries keep in pools after a run, so that a sweep fills neither GPU nor host."""
     gc.collect()
     end_readers()
     backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]
     if torch.cuda.is_available():
-        # PyTorch keeps a workspace, of 32 MiB on an H100, for each stream that ever multiplied matrices. Each run
-        # has a stream of its own.
-        torch._C._cuda_clearCublasWorkspaces()
+        free_workspaces()  # each run has a stream of its own
         torch.cuda.empty_cache()
     return_freed_memory()

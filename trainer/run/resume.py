@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from augment.data.images import name_of
 from augment.data.sources import Source
 from augment.params import settings
@@ -19,7 +21,6 @@ from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.loop.ranks import current
-from trainer.models.shapes import only_shapes
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.build import Loaders, make_train_loader
 from trainer.run.config import Config, load_config
@@ -63,7 +64,7 @@ def check_resume(config: Config) -> None:
     loader = make_train_loader(config, dataset.train)
     with contents(run / LAST):
         loader.check_state(state.loader)
-    with only_shapes():
+    with torch.device("meta"):
         network = config.model.untrained().build(len(dataset.classes), config.aug.size)
     task.prepare(network, config.fit, dataset.train.targets, dataset.classes)
     with contents(run / LAST):

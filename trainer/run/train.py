@@ -19,7 +19,7 @@ from augment.support.background import prompt_turns
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error
 from augment.support.files import remove_parts, shown, write_atomically, write_json
-from augment.support.memory import keep_freed_memory, regularly_returned
+from augment.support.memory import keep_freed_memory
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.reading import UnreadableError, contents
 from augment.support.signals import StopSignals, ending_waits
@@ -36,7 +36,6 @@ from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.loop.ranks import current
 from trainer.models.registry import count_parameters
 from trainer.optim.schedule import Schedule
 from trainer.run.batch_size import find_batch_size
@@ -52,8 +51,6 @@ from trainer.tasks.registry import unused_settings
 
 log = logging.getLogger(__name__)
 
-_left: list[Loaders] = []  # what the process that ends leaves behind
-
 
 def train(
     config: Config,
@@ -65,7 +62,6 @@ def train(
     callbacks: Sequence[Callback] = (),
     plan: bool = True,
     began: float | None = None,
-    leaves: bool = False,
 ) -> Summary:
     """Train as configured.
 
@@ -78,7 +74,6 @@ def train(
         callbacks: callbacks in addition to those of the configuration.
         plan: whether to print the plan of the augmentation.
         began: when the run began, on the clock of `time.monotonic`; None: now.
-        leaves: whether the process ends after the run, so that memory need not be released.
 
     Returns:
         How the run ended, as recorded in the folder's summary.json. A failure is recorded there, too, and raised
@@ -87,7 +82,6 @@ def train(
     """
     begun, now = began or monotonic(), time()
     name, console = run_name(config.run, folder, varied), console or PlainConsole()
-    leaves = leaves and current().size == 1  # several leave one another first, and nothing on a GPU may refer to them
     with StopSignals() as signals:
         folder.mkdir(parents=True, exist_ok=True)
         remove_parts(folder)
@@ -112,7 +106,6 @@ def train(
                 notes += [note] if note else []
             if device.type == "cpu":  # after trials whose memory has to be returned
                 keep_freed_memory()
-                algorithms.enter_context(regularly_returned())
             plans = _write_description(config, folder)
             write_left_out(folder, config.dataset)
             loaders = make_loaders(config)
@@ -163,13 +156,11 @@ def train(
         else:
             summary.write()
         finally:
-            if loaders is not None and leaves:
-                _left[:] = [loaders]  # freeing pipelines takes .3 s on a GPU, the end of the process does it at once
-            elif loaders is not None:
+            if loaders is not None:
                 loaders.close()
             algorithms.close()
             learner = None  # so that its memory is released, too
-            release_memory(leaves=leaves)
+            release_memory()
         log.info("%s", summary)
         return summary
 
@@ -188,7 +179,6 @@ def follow(config: Config) -> str:
         ending.enter_context(prompt_turns())
         if config.fit.torch_device().type == "cpu":
             keep_freed_memory()
-            ending.enter_context(regularly_returned())
         ending.enter_context(deterministic(config.fit.deterministic))
         ending.callback(release_memory)
         loaders = make_loaders(config)
@@ -232,7 +222,7 @@ def _callbacks(config: Config) -> tuple[Callback, ...]:
 
 def loop_callbacks(schedules: dict[str, Schedule]) -> tuple[Callback, ...]:
     """Return the callbacks that every run has, whatever the configuration."""
-    return Recorder(), Pace(), ParamScheduler(schedules), Interrupt(), Prepare()
+    return Recorder(), Prepare(), Pace(), ParamScheduler(schedules), Interrupt()
 
 
 def _write_description(config: Config, folder: Path) -> str:

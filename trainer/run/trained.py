@@ -122,12 +122,12 @@ def load_trained(
     if isinstance(loaded.get("model"), dict):
         loaded["model"].pop("weights", None)  # what training started from is not read again
     config = parse_config(with_overrides(loaded, given, run / CONFIG_FILE, trust=trust, data=data))
-    from trainer.models.shapes import only_shapes
+    import torch
 
     best = load(run / BEST, BestModel)
     task = task_named(best.task)
     # First without its memory, which a folder could ask for without end.
-    for shapes in (only_shapes(), nullcontext()):
+    for shapes in (torch.device("meta"), nullcontext()):
         with shapes:
             network = config.model.untrained().build(len(best.classes), config.aug.size)
             with contents(run / BEST):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -20,7 +21,6 @@ from trainer.loop.checkpoint import BEST
 from trainer.loop.plain import check_tensors, read_plain
 from trainer.models.matching import Match, match
 from trainer.models.registry import Model
-from trainer.models.shapes import only_shapes
 from trainer.run.config import load_config, run_of
 from trainer.tasks.standardize import MEAN, STD
 
@@ -164,7 +164,7 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
 
 def head_of(model: Model, classes: tuple[str, ...], size: int) -> list[str]:
     """Return the names of the tensors of a model that depend on the number of classes."""
-    with only_shapes():
+    with torch.device("meta"):
         one, other = (model.untrained().build(len(classes) + more, size).state_dict() for more in (0, 1))
     return [name for name, tensor in one.items() if name not in other or tensor.shape != other[name].shape]
 

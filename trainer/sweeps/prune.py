@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.loop.learner import Learner
 from trainer.sweeps.runs import PRUNED
 from trainer.sweeps.study import STUDY, Search
@@ -24,7 +24,7 @@ class Prune(Callback):
 
     search: Search
     number: int
-    order = 101
+    order = Phase.LAST
     reason: str = field(default="", init=False)
 
     def after_epoch(self, learner: Learner) -> None:

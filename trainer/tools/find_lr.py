@@ -27,7 +27,7 @@ from augment.support.memory import keep_freed_memory
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.progress import PassBar
-from trainer.loop.callback import Callback, CancelFit, CancelValidate
+from trainer.loop.callback import Callback, CancelFit, CancelValidate, Phase
 from trainer.optim.schedule import exp
 from trainer.run.config import Config, new_folder, parse_config
 from trainer.run.failures import explain_memory
@@ -134,7 +134,7 @@ class LRFinder(Callback):
         steps: number of steps; the learner has at least as many.
     """
 
-    order = -5  # as the scheduler, which it replaces
+    order = Phase.MEASURE  # as the scheduler, which it replaces
 
     def __init__(self, start: float = _START, end: float = _END, steps: int = _STEPS) -> None:
         self._rise, self._steps = exp(start, end), steps

@@ -29,10 +29,6 @@ def defaults() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_ctrl_c_and_three_others_ask_to_stop() -> None:
-    assert STOP_SIGNALS == (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-
-
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_raises_and_its_handler_is_restored(number: int) -> None:
     before = signal.getsignal(number)
@@ -182,15 +178,6 @@ if __name__ == "__main__":
             print(process.exitcode, flush=True)
         os._exit(0)
 """
-
-
-def test_signals_are_blocked_where_the_first_child_is_started() -> None:
-    program = (
-        "import signal; from augment.support.signals import STOP_SIGNALS, shield_children\n"
-        "with shield_children(): print({*STOP_SIGNALS} <= signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], env=WITH_US, capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

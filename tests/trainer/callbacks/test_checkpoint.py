@@ -88,13 +88,6 @@ def test_last_is_saved_after_every_epoch(tmp_path: Path) -> None:
     assert positions == [(1, 0), (2, 0), (3, 0)]
 
 
-def test_last_is_saved_once_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved: list[str] = []
-    monkeypatch.setattr("trainer.callbacks.checkpoint.save", lambda state, path, **_: saved.append(path.name))
-    make_learner(Recorder(), scores([0.3, 0.2]), Checkpoint(), folder=tmp_path).fit()
-    assert saved == [BEST, LAST, LAST]
-
-
 def test_an_interrupted_epoch_is_saved(tmp_path: Path) -> None:
     stop = on("after_batch", raises(CancelFit, at=6))  # three batches and two, then the second of the second epoch
     learner = make_learner(Recorder(), Checkpoint(), stop, folder=tmp_path)
@@ -105,12 +98,6 @@ def test_an_interrupted_epoch_is_saved(tmp_path: Path) -> None:
     assert saved.callbacks["Recorder"]["meter"]["samples"] == 4
 
 
-def test_an_interrupted_first_epoch_is_saved_too(tmp_path: Path) -> None:
-    make_learner(Recorder(), Checkpoint(), on("after_batch", raises(CancelFit)), folder=tmp_path).fit()
-    assert load(tmp_path / LAST, FitState).position == (0, 1)
-    assert not (tmp_path / BEST).exists()
-
-
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
 def test_what_failed_is_not_saved(error: BaseException, tmp_path: Path) -> None:
     learner = make_learner(Recorder(), Checkpoint(), on("after_step", raises(error, at=4)), folder=tmp_path)
@@ -119,38 +106,11 @@ def test_what_failed_is_not_saved(error: BaseException, tmp_path: Path) -> None:
     assert load(tmp_path / LAST, FitState).position == (1, 0)
 
 
-def test_a_failed_first_epoch_leaves_nothing(tmp_path: Path) -> None:
-    learner = make_learner(Recorder(), Checkpoint(), on("after_step", raises(RuntimeError("boom"))), folder=tmp_path)
-    with pytest.raises(RuntimeError, match="boom"):
-        learner.fit()
-    assert not list(tmp_path.glob("*.pt"))
-
-
-def test_the_last_state_every_so_many_epochs_and_at_the_end(tmp_path: Path) -> None:
-    make_learner(Recorder(), Checkpoint(every=2, keep=9), folder=tmp_path, epochs=5).fit()
-    files = sorted(tmp_path.glob("last*.pt"))
-    assert sorted(load(file, FitState).position for file in files) == [(2, 0), (4, 0), (5, 0)]
-
-
 def test_the_files_before_the_last_one_are_kept(tmp_path: Path) -> None:
     make_learner(Recorder(), Checkpoint(every_batches=1, keep=2), folder=tmp_path).fit()
     files = [tmp_path / name for name in (LAST, "last.1.pt", "last.2.pt")]
     assert [load(file, FitState).position for file in files] == [(2, 0), (1, 3), (1, 2)]
     assert sorted(file.name for file in tmp_path.glob("*.pt")) == [BEST, "last.1.pt", "last.2.pt", LAST]
-
-
-def test_a_run_that_continues_in_its_folder_does_not_keep_a_damaged_file(tmp_path: Path) -> None:
-    """If the process were killed in the next save, there would be none but that."""
-    make_learner(Recorder(), Checkpoint(), folder=tmp_path).fit()
-    (tmp_path / LAST).write_bytes(b"")
-    learner = make_learner(
-        Recorder(), Checkpoint(), on("before_epoch", raises(RuntimeError("boom"))), folder=tmp_path, epochs=3
-    )
-    start = learner.restore(load(tmp_path / LAST, FitState))
-    assert start == (1, 0)
-    with pytest.raises(RuntimeError, match="boom"):
-        learner.fit(start)
-    assert load(tmp_path / LAST, FitState).position == (1, 0)
 
 
 def test_the_best_value_is_remembered_by_a_resumed_run(tmp_path: Path) -> None:
@@ -205,18 +165,6 @@ def test_a_resumed_run_that_validates_in_another_way_determines_the_best_again(t
 # --- the best epoch in memory ---
 
 
-def test_the_best_epoch_of_this_fit_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = make_learner(Recorder(), scores([0.1, 0.3, 0.2]), Checkpoint(), folder=tmp_path, epochs=3)
-    learner.fit()
-    saved = load(tmp_path / BEST, BestModel)
-    monkeypatch.delattr("trainer.callbacks.checkpoint.load")
-    known = best_model(learner)
-    assert known is not None
-    counter = "1.num_batches_tracked"
-    assert_same(known.model, {counter: saved.model[counter]})  # not as it is after the last epoch
-    assert_same({**vars(known), "model": saved.model}, vars(saved))
-
-
 def test_a_best_epoch_before_this_fit_is_read(tmp_path: Path) -> None:
     first = make_learner(Recorder(), scores([0.3]), Checkpoint(), folder=tmp_path, epochs=1)
     first.fit()
@@ -226,18 +174,3 @@ def test_a_best_epoch_before_this_fit_is_read(tmp_path: Path) -> None:
     known = best_model(second)
     assert known is not None
     assert_same(vars(known), vars(load(tmp_path / BEST, BestModel)))
-
-
-def test_there_is_no_best_epoch_without_a_validation(tmp_path: Path) -> None:
-    learner = make_learner(Recorder(), Checkpoint(), on("after_batch", raises(CancelFit)), folder=tmp_path)
-    learner.fit()
-    assert best_model(learner) is None
-
-
-def test_a_fit_in_another_folder_knows_nothing_of_the_best_epoch_before(tmp_path: Path) -> None:
-    checkpoint = Checkpoint()
-    make_learner(Recorder(), scores([0.3]), checkpoint, folder=tmp_path / "first", epochs=1).fit()
-    cancelled = on("after_batch", raises(CancelFit))
-    second = make_learner(Recorder(), checkpoint, cancelled, folder=tmp_path / "second")
-    second.fit()
-    assert best_model(second) is None

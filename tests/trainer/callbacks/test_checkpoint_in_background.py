@@ -37,12 +37,6 @@ def positions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return saved
 
 
-def test_last_is_saved_every_so_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = positions(monkeypatch)
-    make_learner(Recorder(), Checkpoint(every_batches=2, every=9), folder=tmp_path).fit()
-    assert saved == [(0, 2), (1, 2), (2, 0)]
-
-
 def test_last_is_saved_some_minutes_after_the_last_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch is 3 batches, and 2 of validation."""
     saved, clock = positions(monkeypatch), Clock()
@@ -127,11 +121,3 @@ def test_a_write_in_the_background_that_fails_ends_the_fit(tmp_path: Path, monke
     monkeypatch.undo()
     learner.fit()
     assert load(tmp_path / LAST, FitState).position == (1, 0)
-
-
-def test_each_fit_of_a_learner_is_saved(tmp_path: Path) -> None:
-    learner = make_learner(Recorder(), Checkpoint(every=9), folder=tmp_path)
-    for _ in range(2):
-        learner.fit()
-        assert load(tmp_path / LAST, FitState).position == (2, 0)
-        (tmp_path / LAST).unlink()

@@ -5,15 +5,11 @@ from pathlib import Path
 
 import pytest
 from fakes import make_learner, on
-from runs import read_metrics
 
-from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
-from trainer.run.summary import Summary
 from trainer.tasks.registry import monitored, task_named
 
 FALLING = [0.5, 0.6, 0.7, 0.6, 0.7, 0.65, 0.66, 0.9]
@@ -81,12 +77,6 @@ def drop(learner: Learner) -> None:
     del learner.find(Recorder).rows[-1]["val_accuracy"]
 
 
-def test_the_last_epoch_is_saved_and_recorded(tmp_path: Path) -> None:
-    fitted(EarlyStopping(patience=1), FALLING, Checkpoint(), folder=tmp_path)
-    assert load(tmp_path / LAST, FitState).position == (4, 0)
-    assert len(read_metrics(tmp_path)) == 4
-
-
 def test_a_resumed_run_continues_counting() -> None:
     first = make_learner(Recorder(), scripted(FALLING, "val_accuracy"), EarlyStopping(patience=3), epochs=4)
     first.fit()
@@ -95,35 +85,3 @@ def test_a_resumed_run_continues_counting() -> None:
     second.fit(second.restore(first.state()))
     assert len(second.find(Recorder).rows) == 6
     assert callback.reason == "no better val_accuracy in 3 epochs"
-
-
-def test_patience_of_one_epoch_is_singular() -> None:
-    callback = EarlyStopping(patience=1)
-    make_learner(Recorder(), scripted(FALLING, "val_accuracy"), callback, epochs=len(FALLING)).fit()
-    assert callback.reason == "no better val_accuracy in 1 epoch"
-
-
-def test_the_summary_has_the_reason() -> None:
-    row = {"epoch": 2, "val_accuracy": 0.7}
-    text = str(Summary("finished", Path("run"), 6, row, row, 3.0, stopped="no better val_accuracy in 3 epochs"))
-    assert text == (
-        "finished after 6 epochs (stopped early: no better val_accuracy in 3 epochs): "
-        "best val_accuracy 0.7000 in epoch 3, last 0.7000, 3 s, in run"
-    )
-
-
-@pytest.mark.parametrize(
-    ("epochs", "planned", "said"), [(3, 8, "3 of 8 epochs"), (8, 8, "8 epochs"), (1, 1, "1 epoch")]
-)
-def test_a_summary_has_the_planned_epochs(epochs: int, planned: int, said: str) -> None:
-    summary = Summary("finished", Path("run"), epochs, {}, {}, 3.0, planned=planned)
-    assert str(summary).startswith(f"finished after {said}: ")
-
-
-def test_a_summary_names_the_monitored_value() -> None:
-    """The accuracy of the epoch with the lowest loss need not be the best one."""
-    row = {"epoch": 2.0, "val_accuracy": 0.7, "val_loss": 0.1}
-    text = str(Summary("finished", Path("run"), 6, row, row, 3.0, monitor="val_loss"))
-    assert text == (
-        "finished after 6 epochs: val_accuracy 0.7000 in epoch 3, the best by val_loss, last 0.7000, 3 s, in run"
-    )

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from fakes import assert_same, make_learner, needs_gpu, noise_loader, on, raises, tiny_model
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, CancelEpoch, CancelFit
+from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
 
@@ -63,19 +63,6 @@ def test_validation_sees_the_average(settings: dict[str, Any], taken: list[int],
     assert not torch.allclose(validated[-1]["6.weight"], steps[-1]["6.weight"])
 
 
-def test_before_its_start_validation_sees_the_weights() -> None:
-    _, steps, validated = history(EMA(start=0.9))
-    assert_same(validated[0], steps[2])
-    assert_same(history(EMA(start=1.0, warmup=False))[2][0], steps[2])
-
-
-def test_training_is_the_same_with_and_without() -> None:
-    with_it, ours, _ = history(EMA())
-    without, theirs, _ = history()
-    assert_same(ours, theirs)
-    assert_same(with_it.model.state_dict(), without.model.state_dict())
-
-
 def test_the_values_stay_where_they_are_in_memory() -> None:
     seen: set[tuple[int, ...]] = set()
 
@@ -97,11 +84,6 @@ def test_the_best_model_is_the_average_and_the_last_one_is_not(tmp_path: Path) -
     assert_same(learner.evaluated_state(), validated[-1])
 
 
-def test_without_it_the_model_that_is_trained_is_scored() -> None:
-    learner, steps, _ = history()
-    assert_same(learner.evaluated_state(), steps[-1])
-
-
 def test_a_fit_that_ends_in_a_validation_keeps_the_trained_weights(tmp_path: Path) -> None:
     learner = make_learner(
         Recorder(),
@@ -117,13 +99,6 @@ def test_a_fit_that_ends_in_a_validation_keeps_the_trained_weights(tmp_path: Pat
     assert_same(load(tmp_path / LAST, FitState).model, seen[-1])
 
 
-def test_after_an_epoch_that_is_left_in_its_validation_the_trained_weights_are_trained_on() -> None:
-    expected, *_ = history(EMA(decay=0.9))
-    leave = on("after_batch", lambda learner: learner.training or raises(CancelEpoch)(learner))
-    learner, *_ = history(EMA(decay=0.9), leave)
-    assert_same(learner.model.state_dict(), expected.model.state_dict())
-
-
 @pytest.mark.parametrize("done", [1, 2, 4, 5])
 def test_a_resumed_average_continues_where_it_was(done: int) -> None:
     whole, _, validated = history(EMA(decay=0.5))
@@ -135,14 +110,6 @@ def test_a_resumed_average_continues_where_it_was(done: int) -> None:
     second.fit(second.restore(first.state()))
     assert_same(seen[-1], validated[-1])
     assert_same(second.find(EMA).state_dict(), whole.find(EMA).state_dict())
-
-
-def test_a_shared_weight_is_averaged_once() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 48), nn.Linear(48, 48), nn.Linear(48, 3))
-    model[2].weight = model[1].weight
-    learner, steps, validated = history(EMA(decay=0.5, warmup=False), model=model)
-    torch.testing.assert_close(validated[-1], by_hand(steps, [0.5] * 6))
-    assert_same(learner.evaluated_state(), validated[-1])
 
 
 @needs_gpu

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import timm
 import torch
 from fakes import make_learner, on, raises
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from trainer.callbacks.freeze import Freeze
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelFit
 from trainer.loop.learner import Learner
-from trainer.models.registry import Cnn
 
 
 def three_stages() -> nn.Sequential:
@@ -68,10 +66,6 @@ def test_what_moves_in_each_epoch(settings: dict[str, Any], expected: list[set[s
     assert moved(Freeze(**settings)) == expected
 
 
-def test_without_it_everything_moves() -> None:
-    assert moved() == [EVERYTHING] * 4
-
-
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -104,20 +98,6 @@ def test_nothing_stays_frozen_behind_it() -> None:
     assert [name for name, p in learner.model.named_parameters() if not p.requires_grad] == ["0.weight"]
 
 
-def test_a_norm_without_weights_goes_with_the_layer_before_it() -> None:
-    model = three_stages()
-    model[1] = nn.BatchNorm2d(4, affine=False)
-    assert moved(Freeze(), model=model, epochs=2) == [HEAD, EVERYTHING]
-
-
-def test_whoever_captured_steps_hears_of_every_change() -> None:
-    learner = make_learner(Recorder(), Freeze(unfreeze="gradually"), model=three_stages(), epochs=5)
-    calls: list[int] = []
-    learner.recapture = lambda: calls.append(learner.epoch)  # type: ignore[attr-defined]
-    learner.fit()
-    assert calls == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("layers", "what"),
     [("layer9.*", "no parameter"), ("0", "no parameter"), ("3", "all parameters"), ("*", "all parameters")],
@@ -127,18 +107,3 @@ def test_freezing_nothing_or_everything_is_refused(layers: str, what: str) -> No
         UserError, match=rf"^callbacks\.freeze\.layers: .* freezes {what}\. Allowed: .* from 1 to 2, .*6\.\*"
     ):
         Freeze(layers=layers).check(three_stages())
-
-
-def test_a_network_of_one_layer_has_no_body() -> None:
-    with pytest.raises(UserError, match=r"^callbacks\.freeze\.layers: null freezes no parameter"):
-        Freeze().check(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
-
-
-def test_networks_of_both_kinds_have_a_head() -> None:
-    for network, head in ((Cnn().build(3, 32), "23."), (timm.create_model("resnet18", num_classes=3), "fc.")):
-        freeze = Freeze(epochs=9)
-        learner = make_learner(Recorder(), freeze, model=network)
-        freeze.before_fit(learner)
-        learner.epoch = 0
-        freeze.before_epoch(learner)
-        assert {name for name, p in network.named_parameters() if p.requires_grad} == {f"{head}weight", f"{head}bias"}

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
-from trainer.loop.ranks import Ranks
 from trainer.run.summary import summarize
 
 
@@ -70,15 +68,6 @@ def test_any_signal_that_asks_to_stop_does_so(number: int, sigint: Any, tmp_path
     assert signal.getsignal(number) is before
 
 
-def test_an_ignored_signal_stays_ignored(sigint: Any) -> None:
-    """As under nohup."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    learner = make_learner(Interrupt(), once("before_step", press))
-    learner.fit()
-    assert learner.position == (2, 0)
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
 def test_a_signal_after_the_last_batch_interrupts_nothing(sigint: Any, tmp_path: Path) -> None:
     """Nothing is left to resume: a script that runs the command again would start anew."""
     learner = make_learner(Recorder(), Interrupt(), on("after_fit", press))
@@ -104,23 +93,6 @@ def test_a_signal_while_the_fit_begins_ends_it_after_the_first_batch(sigint: Any
         learner.fit()
     assert interrupt.pressed
     assert learner.position == (0, 1)
-
-
-def test_ranks_agree_to_stop_in_training_only() -> None:
-    """In validation, a rank may have fewer batches than others."""
-    asked: list[str] = []
-
-    class Two(Ranks):
-        def agree(self, name: str, wish: bool) -> bool:
-            asked.append(name)
-            return wish
-
-    learner = make_learner(Interrupt())
-    learner.ranks = Two()
-    learner.ranks.size = 2
-    for learner.training in (True, False):
-        learner.find(Interrupt).after_batch(learner)
-    assert asked == ["stop"]
 
 
 def test_a_second_ctrl_c_stops_at_once(sigint: Any) -> None:
@@ -155,35 +127,4 @@ def test_without_ctrl_c_the_handler_is_given_back(fails: bool, sigint: Any) -> N
         learner.fit()
     assert not interrupt.pressed
     assert during[0] not in (sigint, None)
-    assert signal.getsignal(signal.SIGINT) is sigint
-
-
-def test_a_handler_of_somebody_else_is_given_back(sigint: Any) -> None:
-    pressed: list[int] = []
-
-    def own(number: int, frame: object) -> None:
-        pressed.append(number)
-
-    signal.signal(signal.SIGINT, own)
-    interrupt = Interrupt()
-    make_learner(interrupt, once("before_step", press)).fit()
-    assert interrupt.pressed
-    assert pressed == []
-    assert signal.getsignal(signal.SIGINT) is own
-
-
-def test_a_fit_after_an_interrupted_one_is_a_new_one(sigint: Any) -> None:
-    interrupt = Interrupt()
-    learner = make_learner(interrupt, once("before_step", press))
-    learner.fit()
-    learner.fit(learner.position)
-    assert learner.position == (2, 0)
-    assert not interrupt.pressed
-
-
-def test_interrupt_in_a_thread_does_nothing(sigint: Any) -> None:
-    learner = make_learner(Interrupt())
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(learner.fit).result()
-    assert learner.position == (2, 0)
     assert signal.getsignal(signal.SIGINT) is sigint

@@ -68,6 +68,7 @@ def test_a_failed_drawing_of_a_failed_fit_does_not_fail_the_next(
     learner = make_learner(Recorder(), Plots(), on("after_batch", raises(RuntimeError), order=100), folder=tmp_path)
     with pytest.raises(RuntimeError):
         learner.fit()
+    monkeypatch.undo()
     make_learner(*(c for c in learner.callbacks if isinstance(c, Recorder | Plots)), folder=tmp_path, epochs=1).fit()
 
 

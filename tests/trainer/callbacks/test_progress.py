@@ -63,14 +63,6 @@ def test_missing_values_are_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.split() == ["1/1", *"-------"]
 
 
-def test_numbers_wider_than_their_columns_stay_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    learner = make_learner(Recorder())
-    learner.find(Recorder).before_fit(learner)
-    values = {"train_loss": 12345.678, "train_accuracy": 0.5, "val_loss": 123456.7, "val_accuracy": 0.25}
-    ProgressBar()._print({"epoch": 0} | values, learner)
-    assert capsys.readouterr().out.split()[1:5] == ["12345.6780", "0.5000", "123456.7000", "0.2500"]
-
-
 def test_a_second_fit_has_a_bar_of_its_own() -> None:
     learner = make_learner(Recorder(), ProgressBar(), epochs=1)
     learner.fit()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from fakes import CPU, assert_same, make_learner, noise_loader, on, raises, tiny_model
-from graphed import FakeBackend
+from graphed import recording
 from torch import Tensor, nn
 
 from trainer.callbacks import statistics
@@ -14,7 +14,6 @@ from trainer.callbacks.ema import EMA
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.statistics import FreshStatistics
 from trainer.loop.callback import CancelFit
-from trainer.loop.graphs import Graphs
 from trainer.loop.learner import Learner
 
 Seen = tuple[Tensor, Tensor]
@@ -53,7 +52,7 @@ def mean(weights: list[float], batches: list[Seen]) -> Seen:
 @pytest.mark.parametrize("recorded", [False, True])
 def test_each_image_of_an_epoch_counts_the_same(momentum: float, recorded: bool) -> None:
     """Two epochs of 2, 2 and 1 images."""
-    runner = Graphs(FakeBackend(), 1) if recorded else None
+    runner = recording(warm_up=1) if recorded else None
     batches, used = fit(FreshStatistics(), momentum=momentum, runner=runner)
     for epoch in (0, 1):
         torch.testing.assert_close(used[epoch], mean([2, 2, 1], batches[3 * epoch : 3 * epoch + 3]))
@@ -80,16 +79,6 @@ def test_in_epochs_with_many_batches_only_if_asked(monkeypatch: pytest.MonkeyPat
     )
     assert_same(few, plain)
     assert not torch.equal(always[0][0], plain[0][0])
-
-
-def test_a_batch_that_is_skipped_does_not_count() -> None:
-    """Of 2, 2 and 1 images, the second batch."""
-    loader = noise_loader()
-    loader.images[loader._order(0)[2]] = torch.inf
-    batches, used = fit(FreshStatistics(), train=loader, epochs=1, skip_nonfinite=10)
-    first = batches[0]
-    expected = tuple(0.8 * old + 0.2 * new for old, new in zip(first, batches[2], strict=True))
-    torch.testing.assert_close(used[0], expected)
 
 
 @pytest.mark.parametrize("batch", range(6))

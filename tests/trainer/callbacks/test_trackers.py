@@ -16,7 +16,6 @@ from threading import Event
 from time import sleep
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 from fakes import lin, make_learner, on
 from PIL import Image
@@ -156,15 +155,6 @@ def test_wandb_has_curves_by_step_and_by_epoch(tracked: Tracked, sent: list[list
         assert {name: row[name] for name in recorded} == pytest.approx(recorded)
     over_epochs = {r.metric.name for r in sent[0] if r.HasField("metric") and r.metric.step_metric == "epoch"}
     assert over_epochs >= {"val_accuracy", "train_loss", "lr"}
-
-
-def test_wandb_has_best_and_last_in_the_summary(tracked: Tracked, sent: list[list[Any]]) -> None:
-    summary: dict[str, Any] = {}
-    for record in chain(*sent):
-        summary |= values(record.summary.update) if record.HasField("summary") else {}
-    best = max(tracked.rows, key=lambda row: (row["val_accuracy"], -row["epoch"]))
-    assert (summary["best/epoch"], summary["best/val_accuracy"]) == (best["epoch"], best["val_accuracy"])
-    assert (summary["val_loss"], summary["status"]) == (tracked.rows[-1]["val_loss"], "finished")
 
 
 def test_wandb_has_images_a_table_and_the_model(sent: list[list[Any]]) -> None:
@@ -332,15 +322,6 @@ def test_ids_of_a_stranger_are_not_used() -> None:
     broken.load_state_dict({"id": "../../up"})
     make_learner(Recorder(), broken).fit()
     assert broken.state_dict()["id"].isalnum()
-
-
-def test_nothing_is_read_from_a_device_for_running_values() -> None:
-    """Their numbers are plain: those of the recorder and of the schedules."""
-    sent: list[float] = []
-    broken = Broken(at="")
-    broken.log = lambda values, step, epoch=None: sent.extend(values.values())  # type: ignore[method-assign]
-    make_learner(Recorder(interval=0), ParamScheduler({"lr": lin(0.1, 0.0)}), broken).fit()
-    assert {type(value) for value in sent} <= {float, int, np.float64}
 
 
 @pytest.mark.parametrize("continues", [False, True])

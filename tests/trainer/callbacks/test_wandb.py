@@ -11,9 +11,8 @@ from torch import nn
 
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.trackio import Trackio
 from trainer.callbacks.wandb import Wandb
-from trainer.loop.callback import CancelFit, RunDescription
+from trainer.loop.callback import RunDescription
 from trainer.loop.learner import Learner
 
 
@@ -65,14 +64,6 @@ def test_a_run_has_its_name_folder_configuration_and_group(wandb: FakeWandb, tmp
     assert (given["id"], given["resume"]) == (callback.state_dict()["id"], None)
 
 
-def test_a_run_without_labels_is_called_as_its_folder(wandb: FakeWandb, tmp_path: Path) -> None:
-    (tmp_path / "12-00-00-abc").mkdir()
-    fit(Wandb(), tmp_path / "12-00-00-abc")
-    given = options(wandb)
-    assert (given["name"], given["tags"], given["group"], given["entity"]) == ("12-00-00-abc", None, None, None)
-    assert given["project"] == "dali-trainer"
-
-
 ENVIRONMENT = {
     "WANDB_PROJECT": "theirs",
     "WANDB_NAME": "theirs",
@@ -110,18 +101,6 @@ def test_a_failed_fit_ends_its_dashboard_run_as_failed(error: BaseException, wan
         fit(Wandb(), None, on("after_batch", raises(error, at=3)))
     assert wandb.calls[-1] == ("finish", 1)
     assert [name for name, _ in wandb.calls].count("finish") == 1
-
-
-@pytest.mark.parametrize("at", [3, 999], ids=["interrupted", "finished"])
-def test_a_fit_that_did_not_fail_ends_its_dashboard_run_well(at: int, wandb: FakeWandb) -> None:
-    fit(Wandb(), None, on("after_batch", raises(CancelFit(), at)))
-    assert wandb.calls[-1] == ("finish", 0)
-    assert [name for name, _ in wandb.calls].count("finish") == 1
-
-
-def test_a_fit_that_ends_before_the_dashboard_began_asks_nothing_of_it(wandb: FakeWandb) -> None:
-    fit(Wandb(), None, on("before_fit", raises(CancelFit), -100))
-    assert wandb.calls == []
 
 
 # --- with an account and without ---
@@ -178,42 +157,4 @@ def test_without_an_account_nothing_is_sent_online(
     callback.check(nn.Identity())
 
 
-def test_without_an_account_nothing_is_sent_to_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(
-        UserError, match=r"^callbacks\.trackio\.space_id=me/mine: there is no account .* `hf auth login`"
-    ):
-        Trackio(space_id="me/mine").check(nn.Identity())
-    Trackio().check(nn.Identity())
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_0123")
-    Trackio(space_id="me/mine").check(nn.Identity())
-
-
 # --- resumed ---
-
-
-def test_a_resumed_run_continues_on_the_same_dashboard_run(wandb: FakeWandb) -> None:
-    first = fit(Wandb())
-    id = options(wandb)["id"]
-    wandb.calls.clear()
-    second = make_learner(Recorder(), Wandb(), epochs=3)
-    second.fit(second.restore(first.state()))
-    given = options(wandb)
-    assert (given["id"], given["resume"]) == (id, "allow")
-    assert epochs(wandb) == [2]
-
-
-def test_a_dashboard_run_that_begins_late_has_all_epochs(wandb: FakeWandb) -> None:
-    first = make_learner(Recorder())
-    first.fit()
-    second = make_learner(Recorder(), Wandb(), epochs=3)
-    second.fit(second.restore(first.state()))
-    assert epochs(wandb) == [0, 1, 2]
-
-
-def test_two_runs_in_one_process_are_two_dashboard_runs(wandb: FakeWandb) -> None:
-    for _ in range(2):
-        fit(Wandb())
-    assert [name for name, _ in wandb.calls].count("init") == 2
-    assert [name for name, _ in wandb.calls].count("finish") == 2
-    assert len({value["id"] for name, value in wandb.calls if name == "init"}) == 2

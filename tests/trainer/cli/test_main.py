@@ -2,6 +2,7 @@
 
 import json
 import os
+import pstats
 import shutil
 import signal
 import subprocess
@@ -96,6 +97,14 @@ def test_a_run_imports_nothing_slow_that_it_does_not_need(finished):
     assert {"torch", "nvidia.dali", "matplotlib"} <= imported
     slow = {"torch._dynamo", "torch._inductor", "sympy", "scipy", "timm", "torchvision", "torchmetrics", "wandb"}
     assert not imported & slow
+
+
+def test_a_run_can_be_profiled(photos, tmp_path):
+    """Its process ends as any other, so that tools that write at its end see it."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-m", "cProfile", "-o", "prof", "-m", "trainer", *LEAN, *data(photos), "fit.epochs=1"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert any(name == "_train_batches" for _, _, name in pstats.Stats(str(tmp_path / "prof")).stats)
 
 
 def test_a_run_prints_plan_epochs_and_summary(finished):

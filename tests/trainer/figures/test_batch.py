@@ -39,8 +39,3 @@ def test_batch_labels_are_whole_and_free(shape: tuple[int, int, int], label: str
 def test_batch_shows_at_most_32_images() -> None:
     figure = figure_of(plot_batch, image_files(40, 8, 8), [str(index) for index in range(40)])
     assert [text.get_text() for text in figure.texts] == [str(index) for index in range(32)]
-
-
-def test_batch_title_is_drawn() -> None:
-    figure = figure_of(plot_batch, image_files(1, 8, 8), ["cat"], title="train, epoch 1")
-    assert [text.get_text() for text in figure.texts] == ["cat", "train, epoch 1"]

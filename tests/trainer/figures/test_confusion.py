@@ -35,33 +35,12 @@ def test_confusion_writes_each_count_into_its_cell() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog"]
 
 
-@pytest.mark.long
-def test_counts_fit_their_cells() -> None:
-    counts = np.resize([9, 99_999, 123_456, 12_345_678], (20, 20))
-    axes = figure_of(plot_confusion, counts, ["x"] * 20).axes[0]
-    assert max(box.width for box in extents(axes.texts)) < axes.bbox.width / 20
-
-
 def test_confusion_of_many_classes_has_no_counts_then_no_names() -> None:
     few, many, most = (figure_of(plot_confusion, confusion(size), ["cat"] * size).axes[0] for size in (20, 100, 300))
     assert len(few.texts) == 400
     assert not many.texts
     assert {label.get_text() for label in many.get_xticklabels()} == {"cat"}
     assert "cat" not in {label.get_text() for label in most.get_xticklabels()}
-
-
-def test_confusion_grows_within_limits() -> None:
-    sizes = (2, 20, 100, 1000, 3000)
-    widths = [figure_of(plot_confusion, np.eye(size, dtype=int), ["x"] * size).bbox.width for size in sizes]
-    assert widths == sorted(widths)
-    assert widths[0] > 300
-    assert widths[-1] < 3000
-
-
-def test_confusion_shortens_names_that_would_dwarf_it() -> None:
-    axes = figure_of(plot_confusion, confusion(2), ["x" * 500, "y"]).axes[0]
-    assert axes.get_yticklabels()[0].get_text().count("…") == 1
-    assert axes.bbox.x0 < 400
 
 
 def test_confusion_of_nothing() -> None:

@@ -1,6 +1,5 @@
 """Figures of the history and the schedule: their contents, that they are whole, and the files."""
 
-import logging
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -8,13 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from figures import assert_whole, draw, figure_of, read_png
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from figures import assert_whole, figure_of, read_png
 
-from trainer.figures import style
-from trainer.figures.curves import plot_history, plot_rates, plot_schedule
+from trainer.figures.curves import plot_history, plot_schedule
 
 
 def history(epochs: int) -> list[dict[str, float]]:
@@ -23,58 +18,10 @@ def history(epochs: int) -> list[dict[str, float]]:
     return [{"epoch": epoch, **dict(zip(keys, rng.random(4), strict=True))} for epoch in range(epochs)]
 
 
-def epoch_ticks(axes: Axes) -> list[float]:
-    left, right = axes.get_xlim()
-    return [tick for tick in axes.get_xticks() if left <= tick <= right]
-
-
-def test_warnings_of_matplotlib_stay_out_of_the_table_of_epochs(capsys: pytest.CaptureFixture[str]) -> None:
-    logging.getLogger("matplotlib.font_manager").warning("Matplotlib is building the font cache")
-    assert not "".join(capsys.readouterr())
-
-
 @pytest.mark.parametrize("epochs", [0, 1, 2, 5, 50, 200])
 def test_history_is_whole(tmp_path: Path, epochs: int) -> None:
     plot_history(history(epochs), tmp_path / "history.png")
     assert_whole(read_png(tmp_path / "history.png"))
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e7])
-def test_labels_of_all_lengths_have_room(tmp_path: Path, scale: float) -> None:
-    rows = [{"epoch": epoch, "val_mae": scale * epoch, "val_loss": scale * (3 - epoch)} for epoch in range(3)]
-    plot_history(rows, tmp_path / "history.png")
-    plot_schedule([scale * step for step in range(2001)], tmp_path / "schedule.png")
-    for name in ("history.png", "schedule.png"):
-        pixels = read_png(tmp_path / name)
-        assert_whole(pixels[:, : len(pixels[0]) // 2] if name == "history.png" else pixels)  # without the long title
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e4, 1e7])
-@pytest.mark.parametrize("title", ["", "Loss"])
-@pytest.mark.parametrize("last", [40, 100_000])
-def test_axes_fill_their_share_of_a_figure(scale: float, title: str, last: int) -> None:
-    figure = Figure((10, 4))
-    for axes in figure.subplots(1, 2):
-        axes.plot(last * np.arange(40) / 39, scale * np.arange(40) / 7)
-        axes.set_xlim(0, last)
-        style.frame(axes, title, "epoch")
-    style.fit_margins(figure)
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    points = np.array([axes.get_tightbbox(renderer).extents for axes in figure.axes]) * 72 / figure.dpi
-    room = np.array([[0, 0, 360, 288], [360, 0, 720, 288]])
-    spare = (points - room) * [1, 1, -1, -1]
-    assert spare.min() > 0
-    assert spare.max() < 16
-
-
-@pytest.mark.parametrize("constrained", [True, False])
-def test_a_figure_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constrained: bool) -> None:
-    drawn: list[Axes] = []
-    draw_axes = Axes.draw
-    monkeypatch.setattr(Axes, "draw", lambda axes, renderer: drawn.append(axes) or draw_axes(axes, renderer))
-    with style.new_figure(tmp_path / "some.png", constrained=constrained) as figure:
-        axes = figure.subplots()
-    assert drawn == [axes]
 
 
 def test_history_draws_each_series_over_epochs_from_one() -> None:
@@ -84,16 +31,6 @@ def test_history_draws_each_series_over_epochs_from_one() -> None:
         for split in ("train", "val"):
             assert list(np.asarray(lines[split].get_xdata())) == [1, 2, 3, 4, 5]
             assert list(np.asarray(lines[split].get_ydata())) == [row[f"{split}_{quantity}"] for row in rows]
-
-
-@pytest.mark.parametrize("epochs", [1, 2, 5, 8, 50, 200])
-def test_history_ticks_are_epochs(epochs: int) -> None:
-    figure = figure_of(plot_history, history(epochs))
-    draw(figure)
-    for axes in figure.axes:
-        ticks = epoch_ticks(axes)
-        assert 1 <= len(ticks) <= 12
-        assert all(tick == int(tick) and 1 <= tick <= epochs for tick in ticks)
 
 
 def test_history_marks_the_first_of_the_best_epochs() -> None:
@@ -152,12 +89,6 @@ def test_history_names_only_what_it_draws() -> None:
     assert "no data" in [text.get_text() for text in accuracy.texts]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 7, 1000])
-def test_schedule_is_whole(tmp_path: Path, steps: int) -> None:
-    plot_schedule(np.linspace(0.1, 0.9, steps).tolist(), tmp_path / "schedule.png")
-    assert_whole(read_png(tmp_path / "schedule.png"))
-
-
 def test_schedule_draws_the_values() -> None:
     axes = figure_of(plot_schedule, [0.3, 0.9, 0.1]).axes[0]
     assert list(np.asarray(axes.get_lines()[0].get_ydata())) == [0.3, 0.9, 0.1]
@@ -173,34 +104,9 @@ def test_a_figure_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "history.png"
-    plot_history(history(1), path)
-    before = path.read_bytes()
-
-    def fail(self: Figure, path: Path, **_: object) -> None:
-        path.write_bytes(b"not whole")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Figure, "savefig", fail)
-    with pytest.raises(OSError, match="disk full"):
-        plot_history(history(5), path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_threads_draw_the_same_figure(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.png", "b.png", "c.png", "a.png", "b.png", "c.png")]
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda path: plot_history(history(5), path), paths))
     assert sorted(tmp_path.iterdir()) == paths[:3]
     assert len({path.read_bytes() for path in paths}) == 1
-
-
-def test_suggested_rates_have_distinct_markers() -> None:
-    lrs = np.geomspace(1e-4, 1, 9)
-    marks = {"peak": lrs[6], "steepest": lrs[4], "valley": lrs[2]}
-    (axes,) = figure_of(plot_rates, lrs, np.linspace(3, 1, 9), np.linspace(3, 1, 9), marks).axes
-    marked = [line for line in axes.lines if np.size(line.get_xdata()) == 1]
-    assert [line.get_label() for line in marked] == ["suggested 0.1", "steepest 0.01", "valley 0.001"]
-    assert len({line.get_marker() for line in marked}) == 3

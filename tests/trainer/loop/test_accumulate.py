@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import CancelFit, CancelTrain
-from trainer.loop.counts import Group
 from trainer.loop.learner import Learner
 from trainer.optim.schedule import Schedule, constant
 
@@ -41,19 +40,6 @@ def test_four_batches_of_16_equal_one_of_64() -> None:
     torch.testing.assert_close(weights(128, 16, 4), expected, rtol=1e-5, atol=1e-6)
     for wrong in (1, 2, 8):
         assert (weights(128, 16, wrong) - expected).abs().max() > 1e-3
-
-
-def test_the_batches_left_over_make_a_step_of_their_own() -> None:
-    """Three batches of 16 are a group of two and one of one: batches of 32 and of 16."""
-    rate = constant(0.1)
-    torch.testing.assert_close(weights(48, 16, 2, rate), weights(48, 32, 1, rate), rtol=1e-5, atol=1e-6)
-    groups: list[Group] = []
-    steps: list[int] = []
-    note = on("before_batch", lambda learner: groups.append(learner.group) if learner.training else None)
-    step = on("before_step", lambda learner: steps.append(learner.position.batch))
-    learner_of(10, 2, note, step, accumulate=3).fit()
-    assert groups == [Group(0, 3)] * 3 + [Group(3, 2)] * 2 + [Group(0, 3)] * 3 + [Group(3, 2)] * 2
-    assert steps == [3, 5, 3, 5]
 
 
 @pytest.mark.parametrize(("samples", "accumulate", "alike"), [(101, 4, 64), (37, 3, 48), (20, 4, 64)])

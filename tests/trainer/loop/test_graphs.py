@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 from weakref import ref
 
 import pytest
@@ -12,30 +11,21 @@ from fakes import (
     tiny_model,
 )
 from graphed import (
-    CUDA,
     FakeBackend,
 )
 from torch import Tensor, nn
 
-from trainer.loop.callback import CancelBatch
 from trainer.loop.graphs import (
-    CudaBackend,
     DisturbedError,
     Graphs,
-    Runner,
     Tensors,
     _failure,
     capturable,
-    make_runner,
 )
 
 
 def double(value: Tensor) -> Tensors:
     return (value * 2,)
-
-
-def cancels() -> NoReturn:
-    raise CancelBatch
 
 
 def run(graphs: Graphs, *shapes: tuple[int, ...], kind: str = "train") -> list[str]:
@@ -56,14 +46,6 @@ EAGER3 = ["eager"] * 3
 
 def test_the_first_batches_are_run_eagerly_the_next_is_recorded_and_replayed() -> None:
     assert run(Graphs(FakeBackend()), *[(4, 3)] * 6) == [*EAGER3, "record", "replay", "replay", "replay"]
-
-
-def test_each_shape_has_a_recording_of_its_own() -> None:
-    """The smaller last batch of an epoch stays eager until it has been seen often enough."""
-    epoch = [(4, 3), (4, 3), (2, 3)]
-    graphs = Graphs(FakeBackend())
-    assert run(graphs, *epoch, *epoch) == [*EAGER3, "eager", "record", "replay", "eager"]
-    assert run(graphs, *epoch, *epoch) == ["replay", "replay", "eager", "replay", "replay", "record", "replay"]
 
 
 @pytest.mark.parametrize(
@@ -102,17 +84,6 @@ def test_inputs_are_copied_and_results_are_new_objects() -> None:
     assert all(value is not seen[0] for value in values)
     assert results[0] is not results[1]
     assert not any(result.requires_grad for result in results)
-
-
-def test_forgetting_begins_again() -> None:
-    graphs = Graphs(FakeBackend())
-    for kind in ("train", "validate"):
-        run(graphs, *[(2,)] * 4, kind=kind)
-    graphs.forget("train")
-    assert run(graphs, (2,), kind="train") == ["eager"]
-    assert run(graphs, (2,), kind="validate") == ["replay"]
-    graphs.forget()
-    assert run(graphs, (2,), kind="validate") == ["eager"]
 
 
 @pytest.mark.parametrize(
@@ -164,15 +135,6 @@ def test_a_recording_that_another_thread_disturbs_is_repeated(caplog: pytest.Log
     assert run(graphs, *[(2,)] * 4, kind="validate") == [*EAGER3, "record", "replay"]
 
 
-def test_a_recording_that_is_always_disturbed_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    graphs = Graphs(backend := FakeBackend())
-    backend.disturbed = 100
-    with caplog.at_level(logging.WARNING):
-        assert run(graphs, *[(2,)] * 5) == [*EAGER3, *["record"] * 4, "eager", "eager"]
-    (record,) = caplog.records
-    assert record.message == "fit.graph: train is run without a CUDA graph: another one waits"
-
-
 INVALIDATED = "CUDA error: operation failed due to a previous error during capture\nSearch for `cudaErrorStream..."
 
 
@@ -198,18 +160,6 @@ def test_the_first_error_says_whether_the_work_or_another_thread_ended_a_recordi
     assert isinstance(failure, DisturbedError) is disturbed
 
 
-def test_what_was_handled_when_a_recording_began_is_not_its_error() -> None:
-    """Such as the Ctrl-C after which a notebook trains again."""
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt as handled:
-        try:
-            raise RuntimeError(INVALIDATED)
-        except RuntimeError as error:
-            failure = _failure(error, handled)
-    assert str(failure) == INVALIDATED.splitlines()[0]
-
-
 @pytest.mark.parametrize("ends", ["well", "with an error"])
 def test_nothing_of_a_failed_recording_is_kept(ends: str) -> None:
     kept = []
@@ -229,34 +179,6 @@ def test_nothing_of_a_failed_recording_is_kept(ends: str) -> None:
         failure = _failure(error)
         assert kept[0]() is None
         assert isinstance(failure, DisturbedError)
-
-
-class FakeStream:
-    """Notes what it waits for."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self.waited: list[object] = []
-
-    def wait_stream(self, other: object) -> None:
-        self.waited.append(other)
-
-
-def test_work_that_fails_beside_is_waited_for_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has begun still reads and writes memory that the current stream uses next."""
-    current = FakeStream()
-    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
-    backend = CudaBackend(CUDA)
-    with pytest.raises(CancelBatch):
-        backend.aside(cancels)
-    assert current.waited == [backend._stream]
-    assert cast(Any, backend._stream).waited == [current]
-
-
-def test_only_a_gpu_records() -> None:
-    assert type(make_runner(torch.device("cpu"), graph=True)) is Runner
-    assert type(make_runner(CUDA, graph=False)) is Runner
 
 
 class Own(torch.optim.SGD):

@@ -1,7 +1,6 @@
 """Fits whose work is recorded equal eager ones, with a backend that stands in for the GPU."""
 
 import math
-from collections.abc import Callable
 from copy import deepcopy
 from itertools import pairwise
 from typing import Any
@@ -12,9 +11,11 @@ from fakes import lin, make_learner, noise_loader, on, raises, tiny_model
 from graphed import (
     CASES,
     FakeBackend,
+    How,
     SharingBackend,
     compare,
     losses,
+    recording,
     sgd,
     with_clip,
 )
@@ -22,8 +23,8 @@ from torch import Tensor
 
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import CancelFit
-from trainer.loop.graphs import Graphs, Runner
 from trainer.loop.learner import Learner
+from trainer.loop.runner import Runner
 from trainer.optim.schedule import one_cycle
 
 
@@ -32,14 +33,14 @@ from trainer.optim.schedule import one_cycle
 def test_the_machinery_changes_nothing(name: str, clip: bool) -> None:
     backend = FakeBackend()
     options = with_clip(CASES[name]) if clip else CASES[name]
-    compare(lambda: Graphs(backend), **options)
+    compare(recording(backend), **options)
     assert backend.calls.count("replay") > 15
 
 
 def test_a_scheduled_momentum_keeps_the_step_eager() -> None:
     def recorded(name: str) -> int:
         backend = FakeBackend()
-        compare(lambda: Graphs(backend), callbacks=lambda: [ParamScheduler({name: lin(0.1, 0.05)})])
+        compare(recording(backend), callbacks=lambda: [ParamScheduler({name: lin(0.1, 0.05)})])
         return backend.calls.count("record")
 
     assert recorded("lr") == recorded("momentum") + 1
@@ -56,7 +57,7 @@ def test_a_rate_is_filled_into_the_tensor_that_a_recorded_step_reads() -> None:
         seen.append(learner.optimizer.param_groups[0]["lr"])
         assert float(seen[-1]) == pytest.approx(0.01 * (learner.step + 1))
 
-    compare(lambda: Graphs(FakeBackend()), callbacks=lambda: [on("before_step", put), on("after_step", look)])
+    compare(recording(FakeBackend()), callbacks=lambda: [on("before_step", put), on("after_step", look)])
     tensors = seen[20:]  # after those of the eager fit
     assert len(tensors) == 20
     assert isinstance(tensors[0], Tensor)
@@ -74,11 +75,11 @@ def test_parameters_that_come_to_the_optimizer_later_are_trained_too() -> None:
     def without_head(model: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(model[:6].parameters(), 0.1, momentum=0.9)
 
-    def head(how: Runner) -> tuple[Tensor, Learner]:
+    def head(how: How) -> tuple[Tensor, Learner]:
         _, learner = losses(how, callbacks=lambda: [on("before_epoch", later)], optimizer=without_head)
         return learner.model[6].weight, learner  # type: ignore[index, return-value]
 
-    (ours, learner), (theirs, _), untrained = head(Graphs(FakeBackend())), head(Runner()), tiny_model()[6].weight
+    (ours, learner), (theirs, _), untrained = head(recording(FakeBackend())), head(Runner), tiny_model()[6].weight
     torch.testing.assert_close(ours, theirs)
     assert not torch.equal(theirs, untrained)  # type: ignore[arg-type]
     assert all(isinstance(group["lr"], Tensor) for group in learner.optimizer.param_groups)
@@ -92,7 +93,7 @@ def test_gradients_that_were_dropped_are_noticed() -> None:
             learner.optimizer.zero_grad(set_to_none=True)
 
     backend = FakeBackend()
-    compare(lambda: Graphs(backend), callbacks=lambda: [on("after_batch", drop)])
+    compare(recording(backend), callbacks=lambda: [on("after_batch", drop)])
     assert backend.calls.count("record") >= 4
 
 
@@ -105,7 +106,7 @@ def test_a_frozen_layer_stays_as_it_is_and_may_be_trained_again() -> None:
         learner.model[0].requires_grad_(learner.epoch not in (0, 2))  # type: ignore[index, operator]
         learner.recapture()
 
-    compare(lambda: Graphs(FakeBackend()), callbacks=lambda: [on("before_epoch", change)])
+    compare(recording(FakeBackend()), callbacks=lambda: [on("before_epoch", change)])
     moved = [not torch.equal(one, other) for one, other in pairwise(weights[5:])]
     assert moved == [False, True, False, True]
 
@@ -116,7 +117,7 @@ def test_nothing_writes_over_what_a_batch_came_to_before_it_was_looked_at() -> N
     note = on("after_batch", lambda learner: seen.append(float(learner.loss)))
     backend = SharingBackend()
     loader = noise_loader(5)  # batches of 2, 2 and 1
-    make_learner(note, train=loader, val=loader, epochs=8, runner=Graphs(backend)).fit()
+    make_learner(note, train=loader, val=loader, epochs=8, runner=recording(backend)).fit()
     assert backend.calls.count("record") == 5  # two shapes in training and in validation, and the step
     assert all(math.isfinite(loss) for loss in seen)
 
@@ -124,36 +125,34 @@ def test_nothing_writes_over_what_a_batch_came_to_before_it_was_looked_at() -> N
 def test_a_state_knows_nothing_of_recording() -> None:
     """No tensors for rates and no settings of recording: what was saved on a GPU loads anywhere."""
 
-    def groups(how: Runner) -> tuple[list[float], list[dict[str, Any]]]:
+    def groups(how: How) -> tuple[list[float], list[dict[str, Any]]]:
         _, learner = losses(how, callbacks=lambda: [on("after_batch", raises(CancelFit, at=20))])
         state = learner.state().optimizer
         assert state["state"].keys() == {0, 1, 2, 3}
         rates = [group.pop("lr") for group in state["param_groups"]]
         return rates, state["param_groups"]
 
-    (ours, our_groups), (theirs, their_groups) = groups(Graphs(FakeBackend())), groups(Runner())
+    (ours, our_groups), (theirs, their_groups) = groups(recording(FakeBackend())), groups(Runner)
     assert all(isinstance(rate, float) for rate in ours)
     assert ours == pytest.approx(theirs)
     assert our_groups == their_groups
 
 
-@pytest.mark.parametrize("first", [Runner, lambda: Graphs(FakeBackend())])
-@pytest.mark.parametrize("second", [Runner, lambda: Graphs(FakeBackend())])
-def test_a_fit_may_be_resumed_with_or_without_recording(
-    first: Callable[[], Runner], second: Callable[[], Runner]
-) -> None:
+@pytest.mark.parametrize("first", [Runner, recording(FakeBackend())])
+@pytest.mark.parametrize("second", [Runner, recording(FakeBackend())])
+def test_a_fit_may_be_resumed_with_or_without_recording(first: How, second: How) -> None:
     """A state that is put back replaces the optimizer's tensors, which what was recorded would still write to."""
 
-    def learner(how: Runner, *callbacks: Any) -> Learner:
+    def learner(how: How, *callbacks: Any) -> Learner:
         schedule = ParamScheduler({"lr": one_cycle(0.1, start=0.01, end=0.0)})
         return make_learner(schedule, *callbacks, train=noise_loader(7), epochs=5, optimizer=sgd, runner=how)
 
-    whole = learner(Runner())
+    whole = learner(Runner)
     whole.fit()
-    stopped = learner(first(), on("after_batch", raises(CancelFit, 20)))
+    stopped = learner(first, on("after_batch", raises(CancelFit, 20)))
     stopped.fit()
     state = deepcopy(stopped.state())
-    resumed = learner(second())
+    resumed = learner(second)
     resumed.fit()
     resumed.fit(resumed.restore(state))
     for name, value in whole.model.state_dict().items():

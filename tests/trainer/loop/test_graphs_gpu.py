@@ -24,11 +24,13 @@ from fakes import (
 from graphed import (
     CASES,
     CUDA,
+    How,
     Make,
     adamw,
     compare,
     lamb,
     losses,
+    on_gpu,
     rmsprop,
     sgd,
     with_clip,
@@ -41,9 +43,9 @@ from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.scheduler import ParamScheduler
 from trainer.loop.callback import CancelFit
-from trainer.loop.checkpoint import LAST, BestModel, FitState, Snapshot, load
-from trainer.loop.graphs import Runner, make_runner
+from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
+from trainer.loop.runner import Runner
 from trainer.models.registry import Xresnet
 from trainer.optim.schedule import one_cycle
 
@@ -64,7 +66,7 @@ def test_sizes_that_change_leave_the_results_right() -> None:
         # Steps that change nothing: a rounding would grow from batch to batch.
         return torch.optim.SGD(model.parameters(), 0.0, momentum=0.9)
 
-    def losses(how: Runner) -> Tensor:
+    def losses(how: How) -> Tensor:
         found: list[Tensor] = []
         note = on("after_batch", lambda learner: found.append(learner.loss.clone()))
         torch.manual_seed(0)
@@ -76,7 +78,7 @@ def test_sizes_that_change_leave_the_results_right() -> None:
         ).fit()
         return torch.stack(found).cpu()
 
-    found, expected = losses(make_runner(CUDA, graph=True)), losses(Runner())
+    found, expected = losses(on_gpu), losses(Runner)
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
 
 
@@ -85,17 +87,17 @@ def test_sizes_that_change_leave_the_results_right() -> None:
 @pytest.mark.parametrize("clip", [False, True])
 def test_replays_equal_eager_steps(name: str, clip: bool) -> None:
     options = with_clip(CASES[name]) if clip else CASES[name]
-    compare(lambda: make_runner(CUDA, graph=True), rel=2e-3, device=CUDA, **options)
+    compare(on_gpu, rel=2e-3, device=CUDA, **options)
 
 
 @needs_gpu
 def test_replays_equal_eager_steps_in_bf16() -> None:
-    compare(lambda: make_runner(CUDA, graph=True), rel=0.02, device=CUDA, precision="bf16")
+    compare(on_gpu, rel=0.02, device=CUDA, precision="bf16")
 
 
 @needs_gpu
 def test_replays_equal_eager_steps_of_other_optimizers_of_pytorch() -> None:
-    compare(lambda: make_runner(CUDA, graph=True), rel=2e-3, device=CUDA, optimizer=rmsprop)
+    compare(on_gpu, rel=2e-3, device=CUDA, optimizer=rmsprop)
 
 
 @needs_gpu
@@ -103,7 +105,7 @@ def test_dropout_differs_from_step_to_step_and_equals_that_of_eager_steps() -> N
     def frozen(model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), 0.0)
 
-    def train_losses(how: Runner) -> list[float]:
+    def train_losses(how: How) -> list[float]:
         found: list[Tensor] = []
         note = on("after_batch", lambda learner: found.append(learner.loss.clone()) if learner.training else None)
         loader = noise_loader(2, shuffle=False, device=CUDA)
@@ -115,9 +117,9 @@ def test_dropout_differs_from_step_to_step_and_equals_that_of_eager_steps() -> N
         return [loss.item() for loss in found]
 
     torch.cuda.manual_seed(0)
-    graphed = train_losses(make_runner(CUDA, graph=True))
+    graphed = train_losses(on_gpu)
     torch.cuda.manual_seed(0)
-    assert graphed == pytest.approx(train_losses(Runner()), rel=1e-4)
+    assert graphed == pytest.approx(train_losses(Runner), rel=1e-4)
     assert len({round(loss, 5) for loss in graphed[10:]}) > 3
 
 
@@ -146,7 +148,7 @@ def test_a_replayed_batch_does_not_wait(optimizer: Make) -> None:
             epochs=4,
             optimizer=optimizer,
             device=CUDA,
-            runner=make_runner(CUDA, graph=True),
+            runner=on_gpu,
         ).fit()
     assert len(watched) > 15
 
@@ -169,16 +171,16 @@ def test_a_model_that_cannot_be_recorded_is_trained_eagerly(caplog: pytest.LogCa
 
     with caplog.at_level(logging.WARNING):
         torch.cuda.manual_seed(0)
-        graphed, _ = losses(make_runner(CUDA, graph=True), CUDA, model=model())
+        graphed, _ = losses(on_gpu, CUDA, model=model())
     torch.cuda.manual_seed(0)
-    eager, _ = losses(Runner(), CUDA, model=model())
+    eager, _ = losses(Runner, CUDA, model=model())
     assert graphed == pytest.approx(eager, rel=1e-3, abs=1e-6)
     said = {record.message.split(": ")[1] for record in caplog.records}
     assert said == {"train is run without a CUDA graph", "validate is run without a CUDA graph"}
     assert len(caplog.records) == 2
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert not torch.cuda.is_current_stream_capturing()
-    compare(lambda: make_runner(CUDA, graph=True), rel=2e-3, device=CUDA)  # and others go on as ever
+    compare(on_gpu, rel=2e-3, device=CUDA)  # and others go on as ever
 
 
 class Disturbed(nn.Module):
@@ -215,25 +217,12 @@ def test_a_recording_that_another_thread_disturbs_is_repeated(layer: int, caplog
 
     with caplog.at_level(logging.WARNING):
         torch.cuda.manual_seed(0)
-        graphed, _ = losses(make_runner(CUDA, graph=True), CUDA, model=model())
+        graphed, _ = losses(on_gpu, CUDA, model=model())
     assert disturbed.done == {True, False}
     assert not caplog.records
     torch.cuda.manual_seed(0)
-    eager, _ = losses(Runner(), CUDA, model=model())
+    eager, _ = losses(Runner, CUDA, model=model())
     assert graphed == pytest.approx(eager, rel=2e-3, abs=1e-6)
-
-
-@needs_gpu
-def test_a_checkpoint_that_is_copied_to_the_host_disturbs_no_recording(caplog: pytest.LogCaptureFixture) -> None:
-    state = BestModel(model={"w": torch.ones(10**7, device=CUDA)}, row={}, samples=None, classes=(), task="classify")
-    copies = [Snapshot(state, CUDA) for _ in range(2)]
-    copied: list[BestModel] = []
-    disturbed = Disturbed(lambda: copied.append(copies.pop().to_host()))
-    with caplog.at_level(logging.INFO):
-        losses(make_runner(CUDA, graph=True), CUDA, model=nn.Sequential(disturbed, *tiny_model()))
-    assert disturbed.done == {True, False}
-    assert not caplog.records
-    assert all((one.model["w"] == 1).all() for one in copied)
 
 
 @needs_gpu
@@ -253,7 +242,7 @@ def test_a_resumed_graphed_fit_equals_one_that_was_not_interrupted(
             train=train,
             val=val,
             folder=folder,
-            runner=make_runner(CUDA, graph=True),
+            runner=on_gpu,
             model=tiny_model(dropout=0.5),
             **options,
         )
@@ -299,5 +288,5 @@ def test_an_eager_optimizer_that_gets_a_state_back_counts_its_steps_on_the_host(
 # What torch.compile imports warns of parts of PyTorch itself.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_model_is_recorded_and_has_its_own_keys() -> None:
-    learner = compare(lambda: make_runner(CUDA, graph=True), rel=1e-2, device=CUDA, compile=True)
+    learner = compare(on_gpu, rel=1e-2, device=CUDA, compile=True)
     assert list(learner.model.state_dict()) == list(tiny_model().state_dict())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import CPU, MemoryLoader, assert_same, make_learner, needs_gpu, on, refuse_waiting, sgd
-from graphed import FakeBackend
+from graphed import How, recording
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -17,8 +17,8 @@ from augment.support.errors import UserError
 from trainer.callbacks.nonfinite import NonFinite
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import CancelBatch
-from trainer.loop.graphs import Graphs, Runner
 from trainer.loop.learner import Learner
+from trainer.loop.runner import Runner
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "sgd": lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1),
@@ -44,7 +44,7 @@ def data(*bad: int, device: torch.device = CPU) -> MemoryLoader:
     return MemoryLoader(images.to(device), targets.to(device), BATCH, shuffle=False)
 
 
-def learner_of(bad: tuple[int, ...], *, cancelled: tuple[int, ...] = (), runner: Runner | None = None, **options):  # type: ignore[no-untyped-def]
+def learner_of(bad: tuple[int, ...], *, cancelled: tuple[int, ...] = (), runner: How | None = None, **options):  # type: ignore[no-untyped-def]
     def cancel(learner: Learner) -> None:
         if learner.training and learner.position.batch - 1 in cancelled:
             raise CancelBatch
@@ -67,12 +67,12 @@ def state_of(learner: Learner) -> list[object]:
     return [state.model, state.optimizer["state"]]
 
 
-@pytest.mark.parametrize("runner", [lambda: None, lambda: Graphs(FakeBackend(), 1)], ids=["eager", "recorded"])
+@pytest.mark.parametrize("runner", [Runner, recording(warm_up=1)], ids=["eager", "recorded"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_batch_that_is_not_finite_leaves_no_trace(name: str, runner: Callable[[], Runner | None]) -> None:
-    skipped = learner_of((2, 3), optimizer=OPTIMIZERS[name], runner=runner())
+def test_a_batch_that_is_not_finite_leaves_no_trace(name: str, runner: How) -> None:
+    skipped = learner_of((2, 3), optimizer=OPTIMIZERS[name], runner=runner)
     skipped.fit()
-    expected = learner_of((), cancelled=(2, 3), optimizer=OPTIMIZERS[name], runner=runner())
+    expected = learner_of((), cancelled=(2, 3), optimizer=OPTIMIZERS[name], runner=runner)
     expected.fit()
     assert skipped.find(NonFinite).skipped == 4
     assert_same(state_of(skipped), state_of(expected))
@@ -132,20 +132,6 @@ def test_skipped_batches_are_saved_and_too_many_end_the_fit(tmp_path: Path, capl
     assert_same(saved["targets"], data(1).targets[2:4])
     assert (tmp_path / "nonfinite-5.pt").is_file()
     assert (tmp_path / "nonfinite-5.png").is_file()
-
-
-def test_a_batch_is_counted_once_if_the_next_one_is_cancelled() -> None:
-    learner = learner_of((2,), cancelled=(3,))
-    learner.fit()
-    assert learner.find(NonFinite).skipped == 2  # in two epochs
-
-
-def test_the_count_outlives_an_interruption() -> None:
-    first = learner_of((2,))
-    first.fit()
-    second = learner_of((2,))
-    second.restore(first.state())
-    assert second.find(NonFinite).skipped == 2
 
 
 @needs_gpu

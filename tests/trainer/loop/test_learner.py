@@ -1,12 +1,9 @@
 """The loop: what is assigned where, what is counted, and what a batch does."""
 
-import ast
-import inspect
 import math
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +20,6 @@ from fakes import (
 )
 from torch import Tensor, nn
 
-import trainer.loop.learner
 from augment.pipeline.batch import Batch
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.grad_clip import GradClip
@@ -33,45 +29,9 @@ from trainer.loop.callback import (
     Callback,
     CancelStep,
 )
-from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.loop.settings import LoopSettings
 
 # --- one place for each attribute ---
-
-
-def stored_attributes(method: ast.FunctionDef) -> set[str]:
-    """Return the x of every `self.x` that a method assigns, in whatever way, also by setattr."""
-    names = set()
-    for node in ast.walk(method):
-        match node:
-            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store() | ast.Del()):
-                names.add(name)
-            case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id="self"), *_]):
-                names.add("setattr")
-    return names
-
-
-def test_each_attribute_of_the_learner_is_assigned_in_one_method() -> None:
-    (definition,) = ast.parse(inspect.getsource(Learner)).body
-    assert isinstance(definition, ast.ClassDef)
-    methods = [node for node in definition.body if isinstance(node, ast.FunctionDef)]
-    places: defaultdict[str, list[str]] = defaultdict(list)
-    for method in methods:
-        for name in stored_attributes(method):
-            places[name].append(method.name)
-    assert {"model", "epoch", "batch", "loss", "output", "training", "position", "error"} <= places.keys()
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
-    assert "setattr" not in places
-
-
-def test_nobody_but_the_learner_assigns_its_attributes() -> None:
-    folder = Path(trainer.loop.learner.__file__).parent
-    for file in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            match node:
-                case ast.Attribute(value=ast.Name(id="learner"), attr=name, ctx=ast.Store()):
-                    raise AssertionError(f"{file.name} line {node.lineno} assigns learner.{name}")
 
 
 # --- counting ---
@@ -98,21 +58,6 @@ def test_no_batch_is_fetched_beyond_the_limit(limit: int) -> None:
     batches = [(epoch, number) for epoch in range(2) for number in range(limit)]
     assert train.fetched == batches
     assert val.fetched == batches
-
-
-def test_without_a_limit_every_batch_is_fetched_once() -> None:
-    train, val = noise_loader(5), noise_loader(3)
-    make_learner(train=train, val=val).fit()
-    assert train.fetched == [(epoch, number) for epoch in range(2) for number in range(3)]
-    assert val.fetched == [(epoch, number) for epoch in range(2) for number in range(2)]
-
-
-def test_the_position_counts_the_batches_fetched() -> None:
-    positions: list[Position] = []
-    learner = small_learner(on("before_batch", lambda learner: positions.append(learner.position)))
-    learner.fit()
-    assert positions == [(0, 1), (0, 2), (0, 2), (1, 1), (1, 2), (1, 2)]
-    assert learner.position == (2, 0)
 
 
 # --- what a batch does ---
@@ -235,18 +180,6 @@ def test_bf16_is_autocast_of_the_forward_pass_alone(precision: str, dtype: torch
     learner.fit()
     assert set(seen) == {(dtype, torch.float32)}
     assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
-
-
-@pytest.mark.parametrize(("precision", "expected"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "high")])
-def test_a_learner_sets_the_precision_of_matrix_products_on_a_gpu(
-    precision: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[str] = []
-    set_precision = LoopSettings.set_precision
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
-    monkeypatch.setattr(LoopSettings, "set_precision", lambda self, device: set_precision(self, torch.device("cuda")))
-    make_learner(precision=precision)
-    assert found == [expected]
 
 
 def test_a_compiled_model_keeps_its_keys() -> None:

@@ -7,12 +7,10 @@ import pytest
 from fakes import (
     journal,
     make_learner,
-    noise_loader,
     on,
     raises,
     small_learner,
 )
-from torch import nn
 
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import (
@@ -120,24 +118,6 @@ def test_validation_may_stand_alone() -> None:
 # --- failures ---
 
 
-def test_a_fit_may_start_in_the_middle() -> None:
-    train = noise_loader(4)
-    train.load_state_dict({"consumed": 1})
-    events: list[str] = []
-    make_learner(journal(events), train=train, val=noise_loader(2)).fit(Position(0, 1))
-    assert train.fetched == [(0, 1), (1, 0), (1, 1)]
-    assert events == ["before_fit", *EPOCH[:2], *EPOCH[6:], *EPOCH, "after_fit"]
-
-
-def test_an_epoch_with_no_batch_left_fetches_none() -> None:
-    train = noise_loader(4)
-    train.load_state_dict({"consumed": 2})
-    events: list[str] = []
-    make_learner(journal(events), train=train, val=noise_loader(2), epochs=1).fit(Position(0, 2))
-    assert train.fetched == []
-    assert events == ["before_fit", *EPOCH[:2], *EPOCH[10:], "after_fit"]
-
-
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
 @pytest.mark.parametrize("event", [event for event in EVENTS if event != "after_fit"])
 def test_after_fit_reaches_everybody_when_a_callback_fails(event: str, error: BaseException) -> None:
@@ -150,15 +130,6 @@ def test_after_fit_reaches_everybody_when_a_callback_fails(event: str, error: Ba
     assert caught.value is error
     assert learner.error is error
     assert seen == [("first", error), ("last", error)]
-
-
-def test_after_fit_reaches_everybody_when_the_model_fails() -> None:
-    events: list[str] = []
-    learner = small_learner(journal(events), model=nn.Sequential(nn.Flatten(), nn.Linear(7, 3)))
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        learner.fit()
-    assert isinstance(learner.error, RuntimeError)
-    assert events == ["before_fit", "before_epoch", "before_train", "before_batch", "after_fit"]
 
 
 def test_one_failing_after_fit_does_not_keep_the_others_from_running() -> None:
@@ -184,14 +155,6 @@ def test_a_failing_after_fit_does_not_hide_why_the_fit_failed() -> None:
         learner.fit()
     assert caught.value.__context__ is error
     assert learner.error is error
-
-
-def test_a_fit_after_a_failed_one_has_no_error() -> None:
-    learner = small_learner(on("before_step", raises(RuntimeError("boom"))))
-    with pytest.raises(RuntimeError, match="boom"):
-        learner.fit()
-    learner.fit()
-    assert learner.error is None
 
 
 def test_what_waits_for_the_end_of_a_batch_waits_for_no_other_one() -> None:

@@ -98,19 +98,6 @@ def test_a_fit_stopped_in_any_event_equals_one_that_was_not(
     assert_same(outcome(resume(tmp_path / "first", tmp_path / "second")), uninterrupted)
 
 
-def test_a_fit_may_be_interrupted_again_and_again(uninterrupted: dict[str, Any], tmp_path: Path) -> None:
-    interrupt(tmp_path / "0", "after_batch", 5)
-    for number in range(1, 8):
-        interrupt(tmp_path / str(number), "after_batch", 0, tmp_path / str(number - 1))
-    assert_same(outcome(resume(tmp_path / "7", tmp_path / "end")), uninterrupted)
-
-
-def test_a_resumed_fit_that_is_stopped_at_once_loses_nothing(uninterrupted: dict[str, Any], tmp_path: Path) -> None:
-    interrupt(tmp_path / "0", "after_batch", 6)
-    interrupt(tmp_path / "1", "before_fit", 0, tmp_path / "0")
-    assert_same(outcome(resume(tmp_path / "1", tmp_path / "end")), uninterrupted)
-
-
 def test_a_finished_fit_may_be_extended(tmp_path: Path) -> None:
     (tmp_path / "short").mkdir()
     short = resumable(tmp_path / "short")
@@ -228,19 +215,6 @@ class Counter(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count = state["count"]
-
-
-def test_two_callbacks_of_one_class_keep_a_state_each() -> None:
-    def pair() -> tuple[Counter, Counter]:
-        return Counter(), Counter()
-
-    first = pair()
-    saved = make_learner(*first)
-    saved.fit()
-    first[1].count = 100
-    second = pair()
-    make_learner(*second).restore(saved.state())
-    assert [counter.count for counter in second] == [6, 100]
 
 
 def test_a_callback_that_the_saved_run_did_not_have_starts_fresh() -> None:

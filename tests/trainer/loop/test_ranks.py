@@ -1,11 +1,8 @@
 """Ranks without other processes: their share of a batch, waiting for rank 0, and what can go wrong between them."""
 
-import signal
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
-from time import sleep
 from typing import Any
 
 import pytest
@@ -15,12 +12,11 @@ from torch import Tensor
 from torch import distributed as dist
 
 from augment.support.errors import UserError
-from augment.support.process import launched
-from augment.support.signals import killed_by_signals
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop import ranks
 from trainer.loop.callback import CancelStep
-from trainer.loop.ranks import LostRankError, Ranks, empty_part, join
+from trainer.loop.ranked import Ranked
+from trainer.loop.ranks import LostRankError, Ranks, join
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.losses import CrossEntropy
 
@@ -41,28 +37,29 @@ class TwoRanks(Ranks):
         self._events.append("gather")
         return [value, value]
 
-    def meet(self, what: str, value: Any = None) -> None:
-        return None
-
 
 def test_a_repeated_image_has_no_weight() -> None:
-    learner = make_learner(loss_function=CrossEntropy(weights=torch.tensor([1.0, 2.0, 3.0])))
-    learner.ranks = TwoRanks([])
+    """Those of the classes count, of which the other rank has 2 here."""
+    loss = CrossEntropy(weights=torch.tensor([1.0, 2.0, 3.0]))
+    learner = make_learner(loss_function=loss, runner=Ranked, accumulate=2)
     batch = next(iter(noise_loader()))
+    alone = learner.runner.validate(batch).loss.detach()
+    learner.ranks = TwoRanks([])
     weight = float(torch.tensor([1.0, 2.0, 3.0])[batch.targets].sum())
-    assert float(learner._part_of(batch)) == pytest.approx(weight / (weight + 2))
-    assert learner._part_of(replace(batch, share=0.0)) == 0
+    assert float(learner.runner.train(batch, 1.0).loss.detach()) == pytest.approx(float(alone) * weight / (weight + 2))
+    learner.runner.drop()
+    learner.runner.train(replace(batch, share=0.0), 1.0)
+    assert not any(p.grad.any() for p in learner.model.parameters() if p.grad is not None)
 
 
-def test_all_tensors_are_added_up_and_large_ones_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    places: list[int] = []
+def test_all_tensors_of_a_type_are_added_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanged: list[int] = []
 
     def all_reduce(tensor: Tensor) -> None:
-        places.append(tensor.data_ptr())
+        exchanged.append(len(tensor))
         tensor *= 2
 
     monkeypatch.setattr(dist, "all_reduce", all_reduce)
-    monkeypatch.setattr(ranks, "_LARGE", 100)
     group = Ranks()
     group.size = 2
     large = torch.rand(4, 5, 3, 2).to(memory_format=torch.channels_last)
@@ -70,8 +67,7 @@ def test_all_tensors_are_added_up_and_large_ones_where_they_are(monkeypatch: pyt
     expected = [2 * tensor for tensor in given]
     group.add_up(given)
     torch.testing.assert_close(given, expected)
-    assert large.data_ptr() in places
-    assert len(places) == 3  # and the others of each type at once
+    assert exchanged == [127, 4]
 
 
 def test_a_loss_that_is_not_finite_on_another_rank_ends_the_fit() -> None:
@@ -86,12 +82,6 @@ def test_a_loss_that_is_not_finite_on_another_rank_ends_the_fit() -> None:
     learner.ranks = Broken([])
     with pytest.raises(NonFiniteLossError, match=r"^the training loss is nan at step 3 of 6 \(epoch 1\)\."):
         learner.fit()
-
-
-def test_a_checkpoint_within_a_step_knows_that_gradients_of_another_rank_overflowed() -> None:
-    learner = make_learner(precision="fp16", accumulate=2)
-    learner.ranks = TwoRanks([])
-    assert float(learner.state().optimizer["scaler"]["overflow"]) > 0
 
 
 def test_a_further_rank_has_no_gradients_of_those_that_were_saved() -> None:
@@ -114,38 +104,6 @@ def test_ranks_wait_for_each_other_before_an_epoch() -> None:
     assert after == ["before_epoch", "before_epoch", "after_fit"]
 
 
-class Store(dict[str, str]):
-    """PyTorch's store, or what is left of it if it is empty."""
-
-    def get(self, key: str) -> str:  # type: ignore[override]
-        if key not in self:
-            raise RuntimeError("Connection was likely closed")
-        return self[key]
-
-    set = dict.__setitem__
-
-
-@pytest.mark.parametrize(
-    ("progress", "theirs", "apart"),
-    [
-        ({"progress/1": "1 1"}, ("a", 5, 1), None),
-        ({"progress/1": "1 0"}, None, (1, None, None)),
-        ({"progress/1": "1 1"}, ("b", 5, 1), (1, "b", 5)),
-        ({"progress/1": "1 1"}, ("a", 6, 1), (1, "a", 6)),
-        ({"progress/1": "2 1"}, ("a", 5, 2), (1, "a", 5)),
-        ({}, ("a", 5, 1), None),
-    ],
-    ids=["alike", "absent", "other meeting", "other value", "later", "no store"],
-)
-def test_ranks_meet_if_all_come_for_the_same(
-    progress: dict[str, str], theirs: Any, apart: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    two = Ranks(store=Store(progress))
-    two.size = 2
-    monkeypatch.setattr(two, "gather", lambda mine: [mine, theirs])
-    assert two.meet("a", 5) == apart
-
-
 TORCHRUN = {
     "RANK": "1",
     "WORLD_SIZE": "2",
@@ -154,18 +112,6 @@ TORCHRUN = {
     "MASTER_ADDR": "localhost",
     "MASTER_PORT": "1",
 }
-
-
-@pytest.mark.parametrize(
-    ("changes", "count"),
-    [({}, 2), ({"RANK": None}, 1), ({"WORLD_SIZE": None}, 1), ({"WORLD_SIZE": ""}, 1)],
-    ids=["torchrun", "no rank", "no size", "empty size"],
-)
-def test_other_programs_set_some_of_the_variables(
-    changes: dict[str, str | None], count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_variables(monkeypatch, changes)
-    assert launched() == count
 
 
 def set_variables(monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None]) -> None:
@@ -208,28 +154,6 @@ def test_why_ranks_do_not_meet(
     assert str(caught.value).startswith(f"RANK=1 of WORLD_SIZE=2: {message}")
 
 
-def test_a_rank_that_waits_for_others_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    set_variables(monkeypatch, {})
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(ranks, "_LATE", 0.01)
-    monkeypatch.setattr(ranks, "_connect", lambda _: sleep(0.2))
-    join()
-    assert "RANK=1 of WORLD_SIZE=2: still waiting for the other processes. Allowed: " in caplog.text
-
-
-def test_restarted_ranks_share_an_empty_part_of_the_store_of_those_before() -> None:
-    store = dist.HashStore()
-    store.set("asks/2", "a rank that was killed before the others began")
-    for attempt in (b"first", b"second"):
-        with ThreadPoolExecutor(3) as pool:
-            parts = [*pool.map(lambda rank: empty_part(store, rank, 3), range(3))]
-        assert not parts[1].check(["key"])
-        parts[1].set("key", attempt)
-        assert {part.get("key") for part in parts} == {attempt}
-
-
 @pytest.mark.parametrize(
     ("said", "kind", "message"),
     [
@@ -258,15 +182,3 @@ def test_each_rank_of_a_machine_needs_a_gpu(count: int, seen: str, monkeypatch: 
     with pytest.raises(UserError, match=rf"^fit\.gpus: 2 .* each sees {seen} \(CUDA_VISIBLE_DEVICES=3\)\. Allowed: "):
         LoopSettings().torch_device()
     assert LoopSettings(device="cpu").torch_device() == torch.device("cpu")
-
-
-def test_signals_kill_a_process_that_waits_in_a_library() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with killed_by_signals():
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        assert signal.getsignal(signal.SIGINT) is before
-    finally:
-        signal.signal(signal.SIGHUP, hangup)

@@ -1,7 +1,6 @@
 """Stages: each epoch with its sizes, every sample once, and one pipeline at a time."""
 
 import gc
-import threading
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,6 @@ from nvidia.dali import backend
 from nvidia.dali.pipeline import Pipeline
 from stages import SIZES, config_of, content, same, staged, take, wait_for_threads
 
-import augment.pipeline.loader
 from augment.data.dataset import Dataset, Split
 from augment.recipe.plan import build_plan
 from trainer.run.build import make_loader
@@ -74,56 +72,8 @@ def test_one_pipeline_is_alive_and_the_next_one_only_at_the_end_of_a_stage(
     assert len(alive) == 0
 
 
-def test_a_resumed_pass_knows_when_its_stage_ends(
-    data: Split, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(range(10**6))
-    monkeypatch.setattr("trainer.loop.resizing.monotonic", lambda: next(clock))
-    monkeypatch.setattr("trainer.loop.resizing._LEAD", 2.5)
-    config = config_of({"small": {"epochs": 1, "batch_size": 1}, "last": {}}, epochs=2)
-    loader, resumed = staged(config, data), staged(config, data)
-    take(loader, 3)
-    resumed.load_state_dict(loader.state_dict())
-    loader.close()
-    counts = []
-    for _ in resumed:
-        wait_for_threads()
-        counts.append(len(alive))
-    assert counts == [1, 2, 2, 2]
-
-
 def broken(*given: Any, **options: Any) -> Pipeline:
     raise OSError("no such image")
-
-
-def test_a_stage_begins_with_the_pipeline_that_was_built_ahead(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = staged(config_of(), data)
-    for _ in range(2):
-        take(loader)
-    wait_for_threads()
-    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", broken)
-    assert take(loader, 1)[0][0] == 16
-
-
-def test_close_ends_what_was_begun_ahead(data: Split, alive: "weakref.WeakSet[Pipeline]") -> None:
-    loader = staged(config_of(), data)
-    take(loader)
-    take(loader, 2)
-    loader.prepare()
-    loader.close()
-    assert len(alive) == 0
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("background")]
-
-
-def test_what_goes_wrong_ahead_is_raised_by_the_pass_that_needs_it(
-    data: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loader = staged(config_of(), data)
-    take(loader)
-    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", broken)
-    assert len(take(loader)) == 3
-    with pytest.raises(OSError, match="no such image"):
-        take(loader)
 
 
 @needs_gpu

@@ -19,7 +19,6 @@ from trainer.run.config import parse_config
         ({"small": {"epochs": 0}}, "fit.stages.small.epochs: 0 is not allowed."),
         ({"small": {"batch_size": 2.5}}, "fit.stages.small.batch_size: 2.5 is not allowed."),
         ({"a.b": {}}, "fit.stages.a.b: a stage's name has no dot."),
-        ({1: {"epochs": 1}, "1": {}}, "fit.stages.1: there twice"),
         ({"a": {}, "b": {"epochs": None}}, "fit.stages.b.epochs: null, as in fit.stages.a. Allowed: at most one"),
         ({"a": {"epochs": 1}}, "fit.stages: the stages have 1 epoch, fit.epochs is 5. Allowed:"),
         ({"a": {"epochs": 2}, "b": {"epochs": 2}}, "fit.stages: the stages have 4 epochs, fit.epochs is 5. Allowed:"),
@@ -32,11 +31,6 @@ def test_mistakes(stages: object, message: str) -> None:
     with pytest.raises(UserError) as caught:
         config_of(stages)
     assert str(caught.value).startswith(message)
-
-
-def test_the_nearest_name_of_stages() -> None:
-    with pytest.raises(UserError, match=r"^fit\.stage: unknown key\. Did you mean 'stages'\?"):
-        config_of(stage={})
 
 
 def test_what_is_written_down_is_complete_and_makes_the_same_stages() -> None:

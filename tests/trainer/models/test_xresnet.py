@@ -9,17 +9,13 @@ from fakes import needs_gpu
 from graphed import recorded
 from torch import nn
 
-from augment.params import settings
 from augment.support.errors import UserError
-from trainer.models.registry import MODELS, Cnn, Xresnet, count_parameters, parse_model
+from trainer.models.registry import Cnn, Xresnet, count_parameters, parse_model
 from trainer.models.xresnet import (
     ACTIVATIONS,
-    LAYOUTS,
     POOLS,
     BlurPool,
-    EfficientChannels,
     SelfAttention,
-    SqueezeExcite,
 )
 
 # As small as they get: every kind of block, two of them a stage.
@@ -65,46 +61,6 @@ def test_it_takes_any_size_and_every_parameter_is_reached(settings: dict[str, An
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
 
 
-@pytest.mark.parametrize("depth", LAYOUTS)
-def test_the_number_of_layers_is_the_depth(depth: str) -> None:
-    with torch.device("meta"):
-        network = Xresnet(depth=depth).build(10, 64)
-    shortcuts = sum(isinstance(m, nn.Conv2d) for name, m in network.named_modules() if "shortcut" in name)
-    layers = sum(isinstance(module, nn.Conv2d | nn.Linear) for module in network.modules())
-    assert layers - shortcuts == int(depth) + 2, "a stem of three convolutions in place of one"
-
-
-@pytest.mark.parametrize(("stem_pool", "expected"), [(True, 4), (False, 8)])
-def test_how_far_the_image_shrinks(stem_pool: bool, expected: int) -> None:
-    network = Xresnet(**BASIC, stem_pool=stem_pool).build(10, 128)
-    sides: list[int] = []
-    next(m for m in network if isinstance(m, nn.AdaptiveAvgPool2d)).register_forward_hook(
-        lambda layer, inputs, output: sides.append(inputs[0].shape[-1])
-    )
-    network.eval()(torch.zeros(1, 3, 128, 128))
-    assert sides == [expected]
-
-
-def test_with_zero_init_a_block_begins_as_its_shortcut() -> None:
-    for zero_init in (True, False):
-        network = Xresnet(**SMALL, zero_init=zero_init).build(10, 32).eval()
-        block = next(m for m in network if type(m).__name__ == "Block" and not len(m.shortcut))
-        x = torch.rand(2, block.layers[0][0].in_channels, 8, 8)  # positive: relu changes nothing
-        assert torch.equal(block(x), x) == zero_init
-
-
-@pytest.mark.parametrize("layer", [SqueezeExcite(16, nn.ReLU), EfficientChannels(16), SelfAttention(16)])
-@pytest.mark.parametrize("side", [1, 7])
-def test_attention_keeps_the_shape_and_treats_images_apart(layer: nn.Module, side: int) -> None:
-    if isinstance(layer, SelfAttention):
-        nn.init.ones_(layer.weight)
-    x = torch.randn(3, 16, side, side)
-    whole = layer(x)
-    assert whole.shape == x.shape
-    assert not torch.allclose(whole, x)
-    torch.testing.assert_close(whole[1:2], layer(x[1:2]))
-
-
 def test_self_attention_by_hand() -> None:
     layer = SelfAttention(4)
     x = torch.randn(2, 4, 3, 3)
@@ -125,23 +81,6 @@ def test_blur_pool_by_hand() -> None:
     # The largest of 3x3 makes a square of it, three pixels from 3 to 5; at 2, 4 and 6 the filter takes 1/4, 4/4, 1/4.
     line = torch.tensor([0, 0.25, 1, 0.25])
     torch.testing.assert_close(BlurPool()(point)[0, 0], torch.outer(line, line))
-
-
-@pytest.mark.parametrize("settings", [SMALL, {**SMALL, "attention": "se", "self_attention": True, "pool": "blur"}])
-def test_memory_format_and_autocast(settings: dict[str, Any]) -> None:
-    network = Xresnet(**settings).build(3, 32).eval()
-    x = torch.randn(2, 3, 32, 32)
-    plain = network(x)
-    torch.testing.assert_close(network.to(memory_format=torch.channels_last)(x), plain, rtol=1e-4, atol=1e-4)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert (network(x) - plain).abs().max() < 0.1 * plain.abs().max()
-
-
-def test_two_seeds_differ_and_one_does_not() -> None:
-    first, second, third = (torch.manual_seed(seed) and Xresnet(**BASIC).build(3, 32) for seed in (0, 0, 1))
-    weights = [torch.cat([p.flatten() for p in network.parameters()]) for network in (first, second, third)]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
 
 
 def test_every_setting_reaches_the_network() -> None:
@@ -170,11 +109,6 @@ def test_groups_need_bottlenecks(given: dict[str, int]) -> None:
         settings.build(10, 64)
 
 
-def test_it_is_known_by_its_name() -> None:
-    assert MODELS["xresnet"] is Xresnet
-    assert parse_model({"kind": "xresnet", "depth": 18}) == Xresnet(depth="18")
-
-
 @needs_gpu
 def test_a_step_can_be_captured_on_the_gpu() -> None:
     """Nothing in it waits for the GPU or depends on data: the same gradients from a CUDA graph."""
@@ -200,9 +134,3 @@ def test_a_step_can_be_captured_on_the_gpu() -> None:
     for p, grad in zip(network.parameters(), expected, strict=True):
         assert p.grad is not None
         assert (p.grad - grad).norm() <= 0.05 * grad.norm() + 1e-6
-
-
-def test_the_settings_name_what_there_is() -> None:
-    params = settings(Xresnet)
-    options = [params[name].options for name in ("depth", "activation", "pool")]  # type: ignore[attr-defined]
-    assert options == [tuple(names) for names in (LAYOUTS, ACTIVATIONS, POOLS)]

@@ -37,54 +37,6 @@ def test_all_singular_values_come_near_one(shape: tuple[int, int, int]) -> None:
         assert values.min() > 0.65
 
 
-def test_the_directions_are_those_of_the_singular_vectors() -> None:
-    given = normal(1, 6, 20)
-    left, _, right = torch.linalg.svd(given, full_matrices=False)
-    inner = left.mT @ orthogonalize(given) @ right.mT
-    torch.testing.assert_close(inner, torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1)), atol=1e-5, rtol=0)
-
-
-def test_no_gradient_is_no_direction() -> None:
-    assert not orthogonalize(torch.zeros(2, 3, 4)).any()
-
-
-def naive_step(weight: Tensor, grads: list[Tensor], *, lr: float, momentum: float, decay: float) -> Tensor:
-    """Steps one after the other, after the definition, one matrix with its columns in the plain order."""
-    total = torch.zeros_like(weight)
-    for grad in grads:
-        total = momentum * total + grad
-        x = (grad + momentum * total).flatten(1)
-        rows, columns = x.shape
-        x = x / x.norm()
-        for _ in range(5):
-            gram = x @ x.T
-            x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
-        weight = (1 - lr * decay) * weight - lr * max(1, rows / columns) ** 0.5 * x.view_as(weight)
-    return weight
-
-
-@pytest.mark.parametrize("memory", [torch.contiguous_format, LAST], ids=["contiguous", "channels_last"])
-def test_steps_are_those_of_the_definition(memory: torch.memory_format) -> None:
-    """Also for weights that share a batch, in either order of memory, and for the gradients' other order."""
-    shapes = [(8, 4, 3, 3), (8, 4, 3, 3), (16, 4, 1, 1), (4, 9, 2, 2)]
-    params = [nn.Parameter(normal(*s, seed=9).contiguous(memory_format=memory)) for s in shapes]
-    matrix = nn.Parameter(normal(5, 7))
-    params.append(matrix)
-    optimizer = Muon(params, lr=0.1, momentum=0.8, weight_decay=0.3)
-    before = [p.detach().clone() for p in params]
-    grads: list[list[Tensor]] = [[] for _ in params]
-    for step in range(3):
-        with_gradients(*params, seed=10 * step)
-        params[1].grad = params[1].grad.contiguous()  # type: ignore[union-attr]
-        for kept, param in zip(grads, params, strict=True):
-            assert param.grad is not None
-            kept.append(param.grad.clone())
-        optimizer.step()
-    for start, param, kept in zip(before, params, grads, strict=True):
-        expected = naive_step(start, kept, lr=0.1, momentum=0.8, decay=0.3)
-        torch.testing.assert_close(param.detach(), expected, atol=2e-4, rtol=0)
-
-
 def test_it_agrees_with_timm() -> None:
     """timm computes in bfloat16 everywhere."""
     ours, theirs = (nn.Parameter(normal(12, 5)) for _ in range(2))
@@ -98,19 +50,6 @@ def test_it_agrees_with_timm() -> None:
         one.step()
         other.step()
     torch.testing.assert_close(ours.detach() - start, theirs.detach() - start, atol=0.01, rtol=0.05)
-
-
-def test_without_nesterov_the_direction_is_the_momentum() -> None:
-    plain, ahead = (nn.Parameter(normal(4, 6)) for _ in range(2))
-    for param, nesterov in ((plain, False), (ahead, True)):
-        optimizer = Muon([param], lr=0.1, momentum=0.9, nesterov=nesterov)
-        for step in range(2):
-            with_gradients(param, seed=step)
-            optimizer.step()
-    total = 0.9 * normal(4, 6, seed=0) + normal(4, 6, seed=1)
-    first = normal(4, 6) - 0.1 * orthogonalize(normal(4, 6, seed=0)[None])[0]
-    torch.testing.assert_close(plain.detach(), first - 0.1 * orthogonalize(total[None])[0])
-    assert not torch.allclose(plain, ahead)
 
 
 def test_normalized_weights_have_the_norm_of_their_rows() -> None:
@@ -203,21 +142,6 @@ def test_what_the_model_leaves_out_of_weight_decay_is_no_matrix_of_muon() -> Non
     layers = [nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.Linear(4, 2)]
     assert hidden_matrices(nn.Sequential(*layers)) == {"1.weight", "2.weight"}
     assert hidden_matrices(Sparing(*layers)) == {"1.weight"}
-
-
-def test_it_learns() -> None:
-    network = deep_model().to(memory_format=LAST)
-    seen = list(losses(network, Muon(cnn_groups(network), lr=0.05), 40))
-    assert seen[-1] < 0.1 * seen[0]
-
-
-def test_a_tensor_for_a_learning_rate_is_the_same() -> None:
-    plain, tensor = deep_model(), deep_model()
-    one = Muon(cnn_groups(plain), lr=0.05, weight_decay=0.1)
-    other = Muon(cnn_groups(tensor), lr=torch.tensor(0.05), weight_decay=0.1)
-    assert list(losses(plain, one, 4)) == pytest.approx(list(losses(tensor, other, 4)), rel=1e-4)
-    for ours, theirs in zip(plain.parameters(), tensor.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
 def test_it_continues_from_its_state_as_if_never_stopped() -> None:

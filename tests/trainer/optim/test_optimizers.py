@@ -69,11 +69,6 @@ def test_without_a_momentum_optimizers_have_their_own(name: str, key: str, expec
     assert made(optimizer=name).param_groups[0][key] == expected
 
 
-def test_a_name_of_timm_brings_its_own_arguments() -> None:
-    assert made(optimizer="clion").param_groups[0]["caution"]
-    assert not made(optimizer="lion").param_groups[0]["caution"]
-
-
 @pytest.mark.parametrize(
     "name", ["sgd", "adamw", "muon", "lamb", "nadamw", "lookahead_sgd", "lookahead_muon", "adafactor"]
 )
@@ -134,19 +129,6 @@ def test_each_layer_learns_slower_than_the_next_one() -> None:
     assert found[-1][0] == {"0.weight", "2.weight", "2.bias"}
 
 
-@pytest.mark.parametrize(("name", "options"), [("resnet18", {}), ("vit_tiny_patch16_224", {"depth": 2})])
-def test_layers_of_timm_are_those_that_timm_would_take(name: str, options: dict[str, Any]) -> None:
-    network = timm.create_model(name, num_classes=3, **options)
-    theirs = timm.optim.param_groups_layer_decay(
-        network, weight_decay=0.1, no_weight_decay_list=getattr(network, "no_weight_decay", set)(), layer_decay=0.7
-    )
-    names = {id(p): name for name, p in network.named_parameters()}
-    expected = {names[id(p)]: (g["lr_scale"], g["weight_decay"]) for g in theirs for p in g["params"]}
-    found = named_groups(network, weight_decay=0.1, layer_decay=0.7)
-    ours = {n: (g["lr_scale"], g["weight_decay"]) for group, g in found for n in group}
-    assert ours == {name: pytest.approx(values) for name, values in expected.items()}
-
-
 def test_muons_matrices_come_first_and_the_others_learn_slower() -> None:
     groups = made(Cnn().build(3, 32), optimizer="muon", lr=0.1, optimizer_options={"aux_lr": 0.5}).param_groups
     assert [(g["orthogonal"], g["lr"], g["lr_scale"], g["weight_decay"]) for g in groups] == [
@@ -203,21 +185,6 @@ def test_mistakes_are_named(settings: dict[str, Any], message: str) -> None:
 
 
 # --- capturing ---
-
-
-def test_who_says_that_steps_can_be_captured() -> None:
-    for name in ("sgd", "adamw", "muon"):
-        assert capturable(made(optimizer=name)), name
-    for name in ("lookahead_muon", "lookahead_adamw", "nadamw", "lamb"):  # these count their steps in Python
-        assert not capturable(made(optimizer=name)), name
-
-
-def test_lookahead_tells_when_a_state_was_loaded() -> None:
-    optimizer = made(optimizer="lookahead_adamw")
-    loaded: list[object] = []
-    optimizer.register_load_state_dict_post_hook(loaded.append)
-    optimizer.load_state_dict(optimizer.state_dict())
-    assert len(loaded) == 1
 
 
 def test_a_scheduled_value_reaches_tensors_shares_and_betas() -> None:

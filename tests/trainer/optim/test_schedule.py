@@ -1,7 +1,6 @@
 """Schedules at the ends, on the edges and beside them, where floats are off by one rounding."""
 
 import math
-import pickle
 
 import pytest
 
@@ -19,23 +18,11 @@ def test_position_divides_exact_integers() -> None:
     assert position(10**17 + 1, 10**17 + 1) == 1.0
 
 
-def test_position_is_clamped() -> None:
-    assert position(-1, 10) == 0.0
-    assert position(11, 10) == 1.0
-
-
 @pytest.mark.parametrize("shape", [cos, exp])
 def test_shapes_meet_their_ends_exactly(shape: type) -> None:
     for start, end in [(0.3, 0.9), (0.9, 0.3), (0.1, 1e-7), (1e-7, 0.1)]:
         schedule = shape(start, end)
         assert (schedule(0.0), schedule(1.0)) == (start, end)
-
-
-def test_shapes_halfway() -> None:
-    assert cos(1, 3)(0.5) == pytest.approx(2)
-    assert cos(0, 1)(0.25) == pytest.approx((1 - math.sqrt(0.5)) / 2)
-    assert exp(1e-4, 1e-2)(0.5) == pytest.approx(1e-3)
-    assert constant(0.7)(0.5) == 0.7
 
 
 @pytest.mark.parametrize("schedule", [constant(1), cos(1, 2), exp(1, 2), flat_cos(1), one_cycle(1, start=0, end=0)])
@@ -60,11 +47,6 @@ def test_one_cycle_golden() -> None:
     assert simulate(one_cycle(0.9, start=0.3, end=0.3), 10) == pytest.approx(expected)
 
 
-def test_one_cycle_without_or_with_nothing_but_warmup() -> None:
-    assert one_cycle(0.9, start=0.3, end=0.1, warmup=0)(0.0) == 0.9
-    assert one_cycle(0.9, start=0.3, end=0.1, warmup=1)(1.0) == 0.9
-
-
 def test_flat_cos_golden() -> None:
     expected = [0.008] * 7 + [0.0068284271, 0.004, 0.0011715729]
     values = [flat_cos(0.008)(place) for place in (0, 0.1, 0.2, 0.4, 0.6, 0.7, 0.75, 0.8125, 0.875, 0.9375)]
@@ -80,8 +62,3 @@ def test_a_schedule_prints_as_the_call_that_made_it() -> None:
     assert eval(text) == one_cycle(0.9, start=0.3, end=0.3)
     assert repr(exp(0.1, 1.0)) == "exp(0.1, 1.0)"
     assert repr(flat_cos(0.1)) == "flat_cos(0.1, end=0.0, flat=0.75)"
-
-
-def test_a_schedule_can_be_pickled() -> None:
-    schedule = one_cycle(0.9, start=0.3, end=0.3)
-    assert pickle.loads(pickle.dumps(schedule))(0.15) == schedule(0.15)

@@ -4,7 +4,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-import torch
 from fakes import assert_same
 from photos import draw_photo
 from PIL import Image
@@ -13,10 +12,11 @@ from torch import nn
 
 from augment.cli.compose import compose
 from augment.cli.overrides import normalize
+from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
 from trainer.cli.auto import resume_auto
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
-from trainer.loop.learner import Learner
+from trainer.loop.runner import Pass, Runner
 from trainer.run.batch_size import _candidates
 from trainer.run.check import check_config
 from trainer.run.config import load_config, parse_config
@@ -41,14 +41,14 @@ def _photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for the training of three images."""
-    train_batch = Learner._forward_backward
+    train_batch = Runner.train
 
-    def limited(learner: Learner, images: torch.Tensor, targets: torch.Tensor) -> object:
-        if len(images) > 3:
+    def limited(runner: Runner, batch: Batch, share: float) -> Pass:
+        if len(batch.images) > 3:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
-        return train_batch(learner, images, targets)
+        return train_batch(runner, batch, share)
 
-    monkeypatch.setattr(Learner, "_forward_backward", limited)
+    monkeypatch.setattr(Runner, "train", limited)
 
 
 def run(*overrides: str) -> tuple[Path, str]:
@@ -88,7 +88,7 @@ def test_where_nothing_fits_the_run_ends_with_a_sentence(monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Learner, "_forward_backward", full)
+    monkeypatch.setattr(Runner, "train", full)
     with pytest.raises(UserError, match=r"^out of memory on the host .*, batches of 2 images at 16 px.* Allowed: "):
         run(*AUTO)
 

@@ -1,4 +1,4 @@
-"""What a run is built of, and what a process leaves behind that ends with its run."""
+"""What a run is built of."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,16 +7,14 @@ import pytest
 import torch
 from photos import draw_photo
 from PIL import Image
-from rich.console import Console
 from torch import nn
 
 from augment.cli.compose import compose
 from trainer.loop.ranks import Ranks
 from trainer.loop.settings import LoopSettings
 from trainer.run import build
-from trainer.run.build import Loaders, make_learner, make_loaders
+from trainer.run.build import make_learner, make_loaders
 from trainer.run.config import Config, parse_config, with_batch_size
-from trainer.run.train import train
 
 
 @pytest.fixture
@@ -67,19 +65,3 @@ def test_validation_on_a_gpu_has_larger_batches(
     monkeypatch.setattr(build, "Loader", lambda *_, **options: SimpleNamespace(**options, prepare=lambda: None))
     loaders = make_loaders(with_batch_size(config, given))
     assert (loaders.train.batch_size, loaders.val.batch_size) == (train, val)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("leaves", [False, True])
-def test_a_process_that_ends_with_its_run_leaves_the_pipelines_to_the_system(
-    leaves: bool, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed: list[Loaders] = []
-    close, left = Loaders.close, train.__globals__["_left"]
-    left.clear()
-    monkeypatch.setattr(Loaders, "close", lambda loaders: closed.append(loaders))
-    summary = train(config, tmp_path / "run", console=Console(quiet=True), leaves=leaves)
-    assert summary.status == "finished"
-    assert (len(closed), len(left)) == ((0, 1) if leaves else (1, 0))
-    for loaders in (*closed, *left):
-        close(loaders)
-    left.clear()

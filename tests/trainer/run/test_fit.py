@@ -67,11 +67,6 @@ def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
         config_of(fit={"device": "cuda:2"}).fit.torch_device()
 
 
-def test_threads() -> None:
-    assert config_of(fit={"threads": 7}).fit.cpu_threads() == 7
-    assert 1 <= config_of().fit.cpu_threads() <= 16
-
-
 @pytest.mark.parametrize("given", [{"batch_size": 9}, {"stages": {"small": {"batch_size": 9}}, "batch_size": 8}])
 def test_processes_share_batches_evenly(given: dict[str, Any]) -> None:
     assert config_of(fit={"gpus": 2, "batch_size": 8}).fit.gpus == 2

@@ -1,8 +1,6 @@
 """Ctrl-C and signals at every stage of a run: it says what was saved, and its folder says how it ended."""
 
 import json
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import pytest
 from fakes import on
 from runs import BARE, QUIET, read_metrics, small_config
 
-from augment.support.signals import STOP_SIGNALS
 from trainer.callbacks.grad_clip import GradClip
 from trainer.cli import main as cli
 from trainer.run import build
@@ -72,24 +69,6 @@ def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(photo_root: 
     assert summary is not None
     assert (summary.status, summary.epochs, summary.planned) == ("finished", 1, 1)
     assert summary.best == summary.last == read_metrics(tmp_path / "run")[0]
-
-
-@pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_while_pipelines_are_built(
-    number: int, photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def place(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(build, "place", place)
-    before = signal.signal(number, signal.SIG_DFL)
-    try:
-        with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to resume$"):
-            run.train(small_config(photo_root), tmp_path / "run", console=QUIET)
-        assert signal.getsignal(number) == signal.SIG_DFL
-    finally:
-        signal.signal(number, before)
-    assert status(tmp_path / "run") == "interrupted"
 
 
 @pytest.mark.parametrize("folder", ["run", "old"])

@@ -1,0 +1,145 @@
+"""The work of a batch, recorded as CUDA graphs: passes, and the optimizer's step with the learning rate in a tensor."""
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from trainer.loop.graphs import Graphs, Tensors, capturable, recording_options
+from trainer.loop.runner import Runner
+from trainer.loop.scaling import complete_momentum
+from trainer.optim.optimizers import IMPLEMENTATION
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+
+
+class Recorded(Runner):
+    """Records each kind of work, which changes no result. Gradients keep their memory, and results have no history.
+
+    If the optimizer allows it, the learning rate of each group becomes a scalar tensor that is filled, not replaced
+    (`trainer.optim.optimizers.set_value`); a number that replaces it is copied into it. The step is recorded once the
+    other settings have stayed the same for some steps; a scheduled setting keeps it eager. So does a scaler.
+
+    Args:
+        learner: whose model, optimizer and losses these are.
+        graphs: records.
+    """
+
+    def __init__(self, learner: "Learner", graphs: Graphs) -> None:
+        super().__init__(learner)
+        self._graphs = graphs
+        self._records_step = capturable(self._optimizer) and self.scaler is None
+        # The original options, so that saved states load anywhere.
+        defaults = self._optimizer.defaults
+        self._how = {name: defaults[name] for name in IMPLEMENTATION if name in defaults}
+        self._rates: list[Tensor] = []
+        self._settings: Hashable = None
+        self._first: Tensor | None = None  # the gradient that recorded work adds to
+        self._arrange()
+        self._optimizer.register_load_state_dict_post_hook(lambda _: self._arrange())
+
+    def enter(self, kind: str) -> None:
+        """Begin a pass: what was recorded of another model is discarded."""
+        self._graphs.enter(kind, self._model)
+
+    def step(self) -> None:
+        """Make a step, recorded if possible."""
+        if not self._records_step:
+            super().step()
+            return
+        self._fill_rates()
+        settings = _settings(self._optimizer)
+        if settings != self._settings:
+            self._settings = settings
+            self._graphs.forget("step")
+        self.pending = False
+        self._graphs.run("step", self._step_and_zero)
+
+    def forget(self) -> None:
+        """Discard all recordings."""
+        self._graphs.forget()
+        super().forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state with plain rates and the original options."""
+        state = super().state_dict()
+        if self._records_step:
+            groups = state["param_groups"]
+            state["param_groups"] = [{**group, **self._how, "lr": float(group["lr"])} for group in groups]
+        return state
+
+    def _run(self, kind: str, work: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
+        if kind == "train":  # a callback may have replaced the gradients that recorded work adds to
+            parameters = (p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad)
+            gradient = next((p.grad for p in parameters), None)
+            if self._first is not None and gradient is not self._first:
+                self._graphs.forget()
+            self._first = gradient
+        return self._graphs.run(kind, work, *inputs)
+
+    def _backward(self, loss: Tensor) -> None:
+        """Add all gradients in a few launches: autograd needs one for each, a tenth of the step for a small batch."""
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        pairs = [(p, gradient) for p, gradient in zip(parameters, found, strict=True) if gradient is not None]
+        for p, _ in pairs:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        if pairs:
+            torch._foreach_add_([p.grad for p, _ in pairs], [gradient for _, gradient in pairs])
+
+    def _zero(self) -> None:
+        if gradients := self._gradients():
+            torch._foreach_zero_(gradients)  # one launch for all
+
+    def _autocast(self) -> torch.autocast:
+        # The recording of one pass must not use what autocast cached in another.
+        return self._learner.settings.autocast(self._learner.device.type, cache=False)
+
+    def _step_and_zero(self) -> Tensors:
+        complete_momentum(self._optimizer)
+        self._optimizer.step()
+        self._zero()
+        return ()
+
+    def _arrange(self) -> None:
+        """Make the optimizer recordable; this is repeated after a state was loaded, which replaces its tensors."""
+        self._graphs.forget()
+        self._settings = self._first = None
+        if not self._records_step:
+            return
+        self._rates = []
+        for group in self._optimizer.param_groups:
+            how = recording_options(self._optimizer, group)
+            group.update(how)
+            self._optimizer.defaults.update(how)
+            device = group["params"][0].device
+            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device).clone()
+            self._rates.append(group["lr"])
+            for p in group["params"]:
+                state = self._optimizer.state.get(p, {})
+                if isinstance(count := state.get("step"), Tensor):
+                    state["step"] = count.to(device)
+
+    def _fill_rates(self) -> None:
+        if len(self._rates) != len(self._optimizer.param_groups):  # groups were added
+            self._arrange()
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            if group["lr"] is not rate:
+                rate.fill_(group["lr"])
+                group["lr"] = rate
+
+
+def _settings(optimizer: Optimizer) -> Hashable:
+    """Return the settings that a recorded step depends on."""
+    return tuple(
+        tuple(
+            (name, value if isinstance(value, Hashable) else repr(value))
+            for name, value in group.items()
+            if name not in ("params", "lr")
+        )
+        for group in optimizer.param_groups
+    )

@@ -1,0 +1,214 @@
+"""The work of a batch: forward, backward and the optimizer's step, here one after the other, as PyTorch does it.
+
+`trainer.loop.recorded` records it as CUDA graphs, and `trainer.loop.ranked` adds what several processes exchange.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from augment.pipeline.batch import Batch
+from trainer.loop.graphs import Tensors
+from trainer.loop.protocols import check_outputs
+from trainer.loop.scaling import Scaler
+from trainer.tasks.losses import LossFunction
+from trainer.tasks.tta import average
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+
+
+class Pass(NamedTuple):
+    """What a batch came to, on the device.
+
+    Attributes:
+        output: the model's output.
+        loss: (), the mean loss.
+        finite: () bool, whether loss and gradients are finite on all ranks; None: not judged.
+        finite_here: whether those of this rank's part are.
+    """
+
+    output: Tensor
+    loss: Tensor
+    finite: Tensor | None = None
+    finite_here: Tensor | None = None
+
+
+class Runner:
+    """Does the work of batches, and keeps what belongs to a step: its gradients, and whether it has to be skipped.
+
+    With `fit.skip_nonfinite`, a batch whose loss or gradients are not finite changes neither weights nor buffers. Its
+    whole step is skipped. The device decides, so the host does not wait.
+
+    Args:
+        learner: whose model, optimizer and losses these are.
+
+    Attributes:
+        pending: whether there are gradients that no step has used yet.
+        scaler: scales the loss in float16, and skips steps that are not finite; None: no step is skipped.
+    """
+
+    def __init__(self, learner: "Learner") -> None:
+        settings, device = learner.settings, learner.device
+        self._learner, self._model, self._optimizer = learner, learner.model, learner.optimizer
+        self._guards, self._scaled = bool(settings.skip_nonfinite), settings.scaled
+        self.scaler = Scaler(device, scaled=self._scaled) if self._guards or self._scaled else None
+        self._bad = torch.zeros((), dtype=torch.bool, device=device)  # whether the step has a batch that is not finite
+        self._shares = settings.accumulate > 1 or learner.ranks.size > 1
+        self._share = torch.ones((), device=device)  # of this rank's batch in the loss of its step
+        self._part: Tensor | float = 1.0  # of this rank in the batch
+        self.pending = False
+
+    # --- for the learner ---
+
+    def enter(self, kind: str) -> None:
+        """Begin a pass: "train" or "validate"."""
+
+    def train(self, batch: Batch, share: float) -> Pass:
+        """Run a training batch forward and backward; its gradients are added to those of its step.
+
+        Args:
+            batch: the batch.
+            share: the share of its mean loss in that of the step.
+        """
+        self.pending = True
+        if self._shares:
+            self._share.fill_(share).mul_(self._part)
+        output, loss, *judged = self._run("train", self._forward_backward, batch.images, batch.targets)
+        if not judged:
+            return Pass(output, loss)
+        return Pass(output, loss, self._agreed(judged[0], judged[1:]), judged[0])
+
+    def validate(self, batch: Batch) -> Pass:
+        """Run a batch forward."""
+
+        def forward(images: Tensor, targets: Tensor) -> Tensors:
+            return self._forward(images, targets, self._learner.val_loss_function, self._learner.settings.tta)
+
+        return Pass(*self._run("validate", forward, batch.images, batch.targets))
+
+    @contextmanager
+    def gradients(self) -> Iterator[None]:
+        """Complete the gradients of a step, which is made inside, or else cancelled: then more are added to them."""
+        if self._guards:  # the loss alone may be bad
+            self._gradients()[0].masked_fill_(self._bad, math.inf)
+        if self.scaler is not None:
+            self.scaler.unscale(self._optimizer)
+        try:
+            yield
+        finally:
+            if self.pending and self.scaler is not None:
+                self.scaler.keep(self._gradients())
+
+    def step(self) -> None:
+        """Make a step with the current gradients, and clear them."""
+        if self.scaler is None:
+            self._optimizer.step()
+        else:
+            self.scaler.step(self._optimizer)
+        self.drop()
+
+    def drop(self) -> None:
+        """Clear the gradients, whether or not a step has used them."""
+        self.pending = False
+        self._bad.zero_()
+        self._zero()
+
+    def forget(self) -> None:
+        """Discard what was recorded, and the gradients of parameters that are not trained any more."""
+        for parameter in self._model.parameters():
+            if not parameter.requires_grad:
+                parameter.grad = None  # otherwise momentum and decay would still move it
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state as it loads on any device, and what else a step depends on.
+
+        That is the scale of the loss, as "scaler", and whether an unfinished step has a bad batch, as "bad".
+        """
+        state = dict(self._optimizer.state_dict())
+        if self.scaler is not None and self._scaled:
+            state["scaler"] = self.scaler.state_dict()
+        return state | ({"bad": self._bad.clone()} if self._guards else {})
+
+    def kept_gradients(self) -> dict[str, Tensor]:
+        """Return copies of the gradients that no step has used yet, of the loss itself, by names of parameters."""
+        factor = 1.0 if self.scaler is None else self.scaler.factor
+        found = self._model.named_parameters() if self.pending else ()
+        return {name: p.grad / factor for name, p in found if p.grad is not None}
+
+    def load_state_dict(self, state: dict[str, Any], gradients: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` and `kept_gradients` returned, from whatever device."""
+        # The saved run may have had another precision, or no guard.
+        if self.scaler is not None and "scaler" in state:
+            self.scaler.load_state_dict(state["scaler"])
+        self._bad.copy_(state.get("bad", self._bad))
+        kept = {name: value for name, value in state.items() if name not in ("scaler", "bad")}
+        self._optimizer.load_state_dict(kept | {"state": _on_host(kept["state"])})
+        factor = 1.0 if self.scaler is None else self.scaler.factor
+        for name, parameter in self._model.named_parameters():
+            gradient = gradients.get(name)
+            parameter.grad = None if gradient is None else gradient.to(parameter.device) * factor
+
+    # --- how the work is done ---
+
+    def _run(self, kind: str, work: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
+        return work(*inputs)
+
+    def _forward(self, images: Tensor, targets: Tensor, loss_function: LossFunction, views: str) -> Tensors:
+        with self._autocast():
+            output = average(self._model, images, views, self._learner.task)
+        check_outputs(output, loss_function, self._learner.train_loader)
+        return output, loss_function(output.float(), targets)
+
+    def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
+        """Return output and loss, and with a guard, whether they are finite, and the buffers before."""
+        before = [buffer.clone() for buffer in self._model.buffers()] if self._guards else []
+        output, loss = self._forward(images, targets, self._learner.loss_function, "none")
+        scaled = loss * self._share if self._shares else loss
+        self._backward(scaled if self.scaler is None else self.scaler.scale(scaled))
+        return (output, loss, self._judge(loss, before), *before) if self._guards else (output, loss)
+
+    @torch.no_grad()
+    def _judge(self, loss: Tensor, before: Sequence[Tensor]) -> Tensor:
+        """Return whether a batch is finite, () bool; in float16, what gradients are is part of finding the scale."""
+        finite = loss.isfinite()
+        if not self._scaled and (gradients := self._gradients()):
+            largest = torch.stack([value.float() for value in torch._foreach_norm(gradients, math.inf)])
+            finite = finite & (largest.isfinite().all() | self._bad)  # those of a bad batch before are still there
+        self._skip(~finite, before)
+        return finite
+
+    def _skip(self, bad: Tensor, before: Sequence[Tensor]) -> None:
+        """Let a bad batch change no buffer, such as running statistics, and no weight."""
+        for buffer, old in zip(self._model.buffers(), before, strict=True):
+            torch.where(bad, old, buffer, out=buffer)
+        self._bad.logical_or_(bad)
+
+    def _agreed(self, finite: Tensor, before: Sequence[Tensor]) -> Tensor:
+        """Return whether a batch is finite on all ranks."""
+        return finite
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+    def _backward(self, loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def _zero(self) -> None:
+        self._optimizer.zero_grad()
+
+    def _autocast(self) -> torch.autocast:
+        return self._learner.settings.autocast(self._learner.device.type)
+
+
+def _on_host(states: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return states of parameters with their counts of steps on the host.
+
+    From there, PyTorch moves them to where the optimizer expects them. An eager step would wait for one on a GPU.
+    """
+    counts = {key: state["step"] for key, state in states.items() if isinstance(state, dict) and "step" in state}
+    return {**states, **{k: {**states[k], "step": n.cpu()} for k, n in counts.items() if isinstance(n, Tensor)}}
