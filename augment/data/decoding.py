@@ -7,16 +7,15 @@ Outside `augment.pipeline`, only this module imports a part of DALI, and only wh
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from io import BytesIO
-from threading import Condition, local
+from threading import Lock, local
 from typing import Any
 
 from augment.data.faults import describe_damage
 
-# Most pixels that all threads decode at the same time, 0.8 GB as RGB; a larger image is decoded alone.
-MAX_PIXELS_AT_ONCE = 2**28
+_LARGE = 2**26  # pixels, 0.2 GB as RGB, that only one thread decodes at a time
 
 
 class Decoder:
@@ -24,17 +23,16 @@ class Decoder:
 
     def __init__(self) -> None:
         self._own = local()
-        self._pixels = 0
-        self._released = Condition()
+        self._large = Lock()
 
     def find_faults(self, images: Sequence[bytes | memoryview], pixels: int) -> list[str | None]:
         """Return for each image why it cannot be decoded, None if it can be.
 
         Args:
             images: encoded images with good headers.
-            pixels: total number of their pixels; the call waits until other threads have decoded enough of theirs.
+            pixels: total number of their pixels; if there are many, the call waits for others that have many.
         """
-        with self._reserved(pixels):
+        with self._large if pixels > _LARGE else nullcontext():
             good = self._decode(images) if images else []
             return [None if can else describe_damage(BytesIO(image)) for image, can in zip(images, good, strict=True)]
 
@@ -57,16 +55,3 @@ class Decoder:
         found = self._own.decoder.decode(list(streams.values()), params=self._own.params)
         decoded = {index for index, pixels in zip(streams, found, strict=True) if pixels is not None}
         return [index in decoded for index in range(len(images))]
-
-    @contextmanager
-    def _reserved(self, pixels: int) -> Iterator[None]:
-        """Wait until these pixels may be decoded in addition to those of other threads."""
-        with self._released:
-            self._released.wait_for(lambda: not self._pixels or self._pixels + pixels <= MAX_PIXELS_AT_ONCE)
-            self._pixels += pixels
-        try:
-            yield
-        finally:
-            with self._released:
-                self._pixels -= pixels
-                self._released.notify_all()

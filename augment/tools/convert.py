@@ -37,7 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         from augment.cli.compose import compose_recipe  # Hydra is slow to import
         from augment.data.convert.foreign import take_foreign
         from augment.data.dataset import DATA_DIR
-        from augment.data.sources.registry import VAL_MISSING, select
+        from augment.data.sources.loading import select
+        from augment.data.sources.notices import log_notices
+        from augment.data.sources.registry import VAL_MISSING
         from augment.support.files import digest
 
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         skip_bad = getattr(source, "skip_bad", False)
         checked, note = take_foreign(listed, quality=options.quality, skip_bad=skip_bad, cache=cache)
         dataset = select(source, checked)
+        log_notices(dataset.notices)
         if note:
             sys.stdout.write(printable(f"{note}\n"))
         form = Options(options.to, options.size, options.quality, options.shard_mb)

@@ -25,9 +25,10 @@ from augment.data.convert.lists import CLASSES_FILE
 from augment.data.convert.manifest import MANIFEST, Done, read_manifest, total_checksum
 from augment.data.convert.schema import Schema, Values
 from augment.data.convert.writers import FORMATS, Sample
-from augment.data.dataset import NOUNS, Dataset, ImageRef
+from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.tfrecord import IMAGE
 from augment.data.images import file_name, name_of, open_image, read_encoded, to_rgb
+from augment.data.targets.kind import known_kinds
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
 from augment.support.files import write_atomically
@@ -154,9 +155,10 @@ def _digest(schema: Schema, splits: Mapping[str, _Pairs]) -> str:
 
 
 def _check_names(schema: Schema, options: Options) -> None:
-    if schema.task not in NOUNS:
-        raise UserError(f"data: its task is {schema.task}, which no format can hold. Allowed: {', '.join(NOUNS)}.")
-    noun = NOUNS[schema.task]
+    if schema.task not in known_kinds():
+        allowed = ", ".join(known_kinds())
+        raise UserError(f"data: its task is {schema.task}, which no format can hold. Allowed: {allowed}.")
+    noun = known_kinds()[schema.task].noun
     if len(set(schema.names)) < len(schema.names):
         twice, _ = Counter(schema.names).most_common(1)[0]
         raise UserError(f"data: '{twice}' is the name of more than one {noun}. Allowed: a name each.")

@@ -16,7 +16,6 @@ from augment.data.copies import group_copies
 from augment.data.dataset import Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
 from augment.data.images import name_of, read_encoded, to_rgb
-from augment.data.sources.notices import check_remaining
 from augment.support.errors import UserError
 from augment.support.text import amount
 
@@ -85,12 +84,11 @@ def take_foreign(dataset: Dataset, *, quality: int, skip_bad: bool, cache: Path)
         digests |= examined.digests
         found = {problem.file: AsJpeg(problem.file, quality) for problem in _openable(examined.problems)}
         bad = [problem for problem in examined.problems if problem.file not in found]
-        kept = leave_out(split, name, bad, skip_bad=skip_bad, cache=cache)
+        kept = leave_out(split, name, bad, skip_bad=skip_bad)
         splits[name] = replace(kept, files=tuple(found.get(file, file) for file in kept.files))
         opened += found
     copies = group_copies([file for split in splits.values() for file in split.files], digests)
     rest = replace(dataset, train=splits["train"], val=splits["val"], copies=copies)
-    check_remaining(dataset, rest)
     return rest, _describe(opened)
 
 

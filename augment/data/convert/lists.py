@@ -9,7 +9,7 @@ from pathlib import Path
 
 from augment.data.convert.schema import Schema, Values
 from augment.data.formats.filelist import LABELS_SEPARATOR, read_list
-from augment.data.targets.interpretation import TargetOptions
+from augment.data.targets.kind import TargetOptions, known_kinds
 from augment.data.targets.lists import make_list_dataset
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
@@ -46,7 +46,7 @@ def write_lists(out: Path, rows: Mapping[str, tuple[Sequence[str], Sequence[Valu
     lists = [
         read_list(f"data.{split}", out / f"{split}.csv", image=image, label=None, targets=columns) for split in rows
     ]
-    options = TargetOptions(schema.task, schema.names if schema.task == "multilabel" else None)
+    options = TargetOptions(known_kinds()[schema.task], schema.names if schema.task == "multilabel" else None)
     found = make_list_dataset(lists, [[Path(line.path) for line in lines.lines] for lines in lists], options)
     for (names, targets), lines, split_found in zip(rows.values(), lists, (found.train, found.val), strict=True):
         same = [line.path for line in lines.lines] == list(names)

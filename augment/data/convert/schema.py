@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.data.dataset import Target, Task
-from augment.data.targets.labels import Label
+from augment.data.dataset import Target
+from augment.data.targets.given import Label
 
 # The target of one image: the rising indices of its class or labels; or its numbers.
 Values = Sequence[Label]
@@ -21,7 +21,7 @@ class Schema:
         names: names of the classes, labels or numbers.
     """
 
-    task: Task
+    task: str
     names: tuple[str, ...]
 
     def names_of(self, values: Values) -> list[str]:

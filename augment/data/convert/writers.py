@@ -11,12 +11,12 @@ from typing import Any
 
 from augment.data.convert.lists import CLASSES_FILE, names_given, typed, use_lists, write_lists
 from augment.data.convert.schema import Schema, Values
-from augment.data.formats.index import Build
-from augment.data.formats.recordio import PADDING, index_records, unpack, write_records
+from augment.data.formats.index import Reader
+from augment.data.formats.recordio import PADDING, read_records, unpack, write_records
 from augment.data.formats.spans import RecordFile, Span
-from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, Feature, index_examples, write_examples
-from augment.data.formats.webdataset import index_shard
-from augment.data.targets.labels import Label
+from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, Feature, read_examples, write_examples
+from augment.data.formats.webdataset import read_shard
+from augment.data.targets.given import Label
 
 # File endings by the first bytes of a file.
 _ENDINGS = {
@@ -122,17 +122,16 @@ def _label(values: Values, schema: Schema) -> str:
 
 def _read_tar(folder: Path, names: Sequence[str], schema: Schema) -> Iterator[tuple[Values, bytes]]:
     wanted = "cls" if schema.task == "classify" else "json.label"
-    build = partial(index_shard, label=wanted, targets=schema.names if schema.task == "regress" else ())
+    read = partial(read_shard, label=wanted, targets=schema.names if schema.task == "regress" else ())
     indices: dict[Label, int] = {name: index for index, name in enumerate(schema.names)}
-    for values, image in _read_records(folder / names[0], build):
+    for values, image in _read_records(folder / names[0], read):
         yield [indices[name] for name in values] if schema.task == "multilabel" else values, image
 
 
-def _read_records(path: Path, build: Build, **more: Any) -> Iterator[tuple[list[Label], bytes]]:
+def _read_records(path: Path, read: Reader, **more: Any) -> Iterator[tuple[list[Label], bytes]]:
     file = RecordFile.of(path)
-    index = build(file, lambda _: None)
-    for (offset, length), values in zip(index.spans.tolist(), index.labels.lists(), strict=True):
-        yield values, bytes(Span(file, "", offset, length, **more).read())
+    for record in read(file):
+        yield list(record.labels), bytes(Span(file, "", record.offset, record.length, **more).read())
 
 
 def _write_tfrecord(folder: Path, shard: str, samples: Sequence[Sample], schema: Schema) -> list[str]:
@@ -150,7 +149,7 @@ def _features(values: Values, schema: Schema) -> dict[str, Feature]:
 
 def _read_tfrecord(folder: Path, names: Sequence[str], schema: Schema) -> Iterator[tuple[Values, bytes]]:
     targets = schema.names if schema.task == "regress" else ()
-    return _read_records(folder / names[0], partial(index_examples, targets=targets))
+    return _read_records(folder / names[0], partial(read_examples, targets=targets))
 
 
 def _write_recordio(folder: Path, shard: str, samples: Sequence[Sample], schema: Schema) -> list[str]:
@@ -169,7 +168,7 @@ def _floats(values: Values, schema: Schema) -> float | Sequence[float]:
 
 
 def _read_recordio(folder: Path, names: Sequence[str], schema: Schema) -> Iterator[tuple[Values, bytes]]:
-    for values, image in _read_records(folder / names[0], index_records, unpack=unpack):
+    for values, image in _read_records(folder / names[0], read_records, unpack=unpack):
         yield [value for value in values if value != PADDING or schema.task != "multilabel"], image
 
 

@@ -1,15 +1,20 @@
-"""The targets that come with images: any number of labels or numbers per image."""
+"""What a source gives: any number of labels or numbers per image, before a kind of target is made of them."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import ImageRef
 from augment.support.errors import UserError
+from augment.support.text import amount
+
+if TYPE_CHECKING:
+    from augment.data.dataset import ImageRef
 
 Label = int | float | str
 
@@ -31,7 +36,7 @@ class Labels:
     rows: bool = False
 
     @classmethod
-    def of_rows(cls, array: NDArray[Any]) -> "Labels":
+    def of_rows(cls, array: NDArray[Any]) -> Labels:
         """Take the rows of an array, (N,) or (N, K).
 
         Raises:
@@ -75,6 +80,30 @@ class LabeledSplit:
         shown = repr(labels.words[labels.values[slot]]) if labels.words else f"{labels.values[slot]:.15g}"
         return f"{self.name(_owner(labels.counts, slot))} has the label {shown}"
 
+    def rows(self) -> NDArray[Any]:
+        """Return the labels as rows of numbers, (N, K).
+
+        Raises:
+            UserError: an image has none, or another number of them; or they are names.
+        """
+        labels = self.labels
+        odd = (labels.counts == 0) | (labels.counts != labels.counts[0])
+        if odd.any():
+            index = int(np.argmax(odd))
+            count, first = int(labels.counts[index]), f", but {labels.counts[0]} for {self.name(0)}" if index else ""
+            raise UserError(
+                f"{self.key}: {self.name(index)} has {amount(count, 'number') if count else 'no number'}{first}. "
+                "Allowed: as many each."
+            )
+        values = labels.values
+        if labels.words:
+            try:
+                values = np.array([float(word) for word in labels.words])[values]
+            except ValueError:
+                what = f"{self.describe(0)}, which is a name"
+                raise UserError(f"{self.key}: {what}. Allowed with data.task=regress: numbers.") from None
+        return values.reshape(len(labels.counts), -1)
+
     def label_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
         """Return an error about the first wrong label, (L,)."""
         return UserError(f"{self.key}: {self.describe(int(np.argmax(wrong)))}{what}")
@@ -103,6 +132,10 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
         return f"{name(_owner(counts, slot))} has the label {flat[slot]!r}"
 
     kinds = set(map(type, flat))
+    if strange := kinds - {int, float, str, bool}:
+        slot = next(slot for slot, label in enumerate(flat) if type(label) in strange)
+        allowed = "the number or the name of a class, a number to predict, or a list of them"
+        raise UserError(f"{describe(slot)}. Allowed: {allowed}.")
     if str not in kinds:
         try:
             return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
@@ -115,6 +148,19 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     words = sorted(set(map(str, flat)))
     indices = {word: index for index, word in enumerate(words)}
     return Labels(np.fromiter((indices[str(label)] for label in flat), np.int64, len(flat)), counts, tuple(words))
+
+
+def all_rows(splits: Sequence[LabeledSplit]) -> list[NDArray[Any]]:
+    """Return the rows of each split, (N, K), as long in val as in train.
+
+    Raises:
+        UserError: they are not, or not as long for each image; see `LabeledSplit.rows`.
+    """
+    rows = [split.rows() for split in splits]
+    width = rows[0].shape[1]
+    if rows[-1].shape[1] != width:
+        raise UserError(f"{splits[-1].key}: {rows[-1].shape[1]} numbers per image, but {width} in train.")
+    return rows
 
 
 def _owner(counts: NDArray[np.int64], slot: int) -> int:

@@ -1,62 +1,46 @@
-"""Turn labels into class names and a target for each image."""
+"""Names of classes and labels, and labels as their indices."""
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import Target, Task
-from augment.data.targets.labels import LabeledSplit, Labels, mixed
+from augment.data.targets.given import LabeledSplit, Labels, all_rows, mixed
+from augment.data.targets.kind import TargetOptions
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded, require_file
-from augment.support.text import amount, list_some, plural
-
-logger = logging.getLogger(__name__)
+from augment.support.text import amount, list_some
 
 _LISTED = 30  # classes that fit into a message
-
-# Without names, classes are made up to the highest number; a number beyond this is an id, not a class. Targets of
-# several labels are as long as there are classes, so fewer of these are allowed.
-_MAX_CLASSES = {"classify": 1_000_000, "multilabel": 10_000}
 
 _AT_ONE = " Do labels begin at 1? Then set data.label_offset=1."
 
 
-def find_classes(
-    splits: Sequence[LabeledSplit], task: Task, classes: tuple[str, ...] | None, offset: int
-) -> tuple[tuple[str, ...], list[tuple[Target, ...]]]:
-    """Return the names of the classes and the targets of each split.
+def find_names(
+    splits: Sequence[LabeledSplit], options: TargetOptions, most: int
+) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    """Return the names of classes or labels, and the labels of each split as indices of them, (L,).
+
+    Names are those of the options, or those that the images come with; else the labels themselves: sorted, if they are
+    text, and up to the highest of train, if they are numbers.
 
     Args:
         splits: the labels of train, and of val if there is one.
-        task: classify for one label per image, multilabel for any number.
-        classes: names of the classes, by number; by default those that the images come with, else the labels
-            themselves: sorted, if they are text, and up to the highest of train, if they are numbers.
-        offset: number of the first class, subtracted from labels that are numbers.
+        options: the settings about targets.
+        most: number of classes that are made up for labels that are numbers.
 
     Raises:
-        UserError: a label of no class, numbers and names mixed, not exactly one label where one is needed, or no class
-            of val is in train.
+        UserError: a label has no name, or numbers and names are mixed.
     """
     train, val = splits[0], splits[-1]
-    if task == "classify":
-        for split in splits:
-            odd = np.flatnonzero(split.labels.counts != 1)
-            if len(odd):
-                count = int(split.labels.counts[odd[0]])
-                more = f" ({len(odd):,} images have none or several)" if len(odd) > 1 else ""
-                raise UserError(
-                    f"{split.key}: {split.name(int(odd[0]))} has {f'{count} labels' if count else 'no label'}{more}. "
-                    "Allowed: one, or any number with data.multilabel=true."
-                )
-    if not classes and train.names and val.names and train.names != val.names:
+    if not options.classes and train.names and val.names and train.names != val.names:
         raise UserError(
             f"data: the files of val come with other names of classes ({list_some(val.names)}) than those of train "
             f"({list_some(train.names)}). Allowed: the same, or data.classes=FILE."
         )
-    names = classes or train.names
+    names = options.classes or train.names
     first = {bool(split.labels.words): split.describe(0) for split in splits if len(split.labels.values)}
     if len(first) > 1:
         raise mixed(first.values(), "data: ")
@@ -64,13 +48,58 @@ def find_classes(
         raise UserError(f"{train.key}: {train.name(0)} has no label, and no other image has one.")
     if any(split.labels.words for split in splits):
         names = names or train.labels.words
-        found = [_by_name(split, names) for split in splits]
-    else:
-        names, found = _by_number(splits, names, offset, task)
-    check_classes(names, *found, offset=offset)
-    if task == "classify":
-        return names, [tuple(indices.tolist()) for indices in found]
-    return names, [_flags(of, split.labels.counts, len(names)) for of, split in zip(found, splits, strict=True)]
+        return names, [_by_name(split, names) for split in splits]
+    return _by_number(splits, names, options.offset, most)
+
+
+def as_lists(
+    splits: Sequence[LabeledSplit], options: TargetOptions, task: str, *, single: bool = False
+) -> tuple[Sequence[LabeledSplit], TargetOptions]:
+    """Return splits whose images have lists of labels, and the options for these: rows of 0 and 1 become lists.
+
+    Args:
+        splits: the labels of train, and of val if there is one.
+        options: the settings about targets.
+        task: value of data.task, for messages.
+        single: whether each row has a single 1.
+
+    Raises:
+        UserError: rows hold other numbers.
+    """
+    if not splits[0].labels.rows:
+        return splits, options
+    rows = all_rows(splits)
+    width = rows[0].shape[1]
+    if width == 1 and not options.names:
+        return [replace(s, labels=Labels(r[:, 0], s.labels.counts)) for s, r in zip(splits, rows, strict=True)], options
+    lists = []
+    for split, values in zip(splits, rows, strict=True):
+        wrong = (values != 0) & (values != 1)
+        if wrong.any():
+            which = f" for {', '.join(options.names)}" if options.names else ""
+            raise split.row_error(wrong, f". Allowed with data.task={task}{which}: 0 and 1.")
+        odd = values.sum(axis=1, keepdims=True) != 1
+        if single and odd.any():
+            raise split.row_error(odd, f". Allowed with data.task={task}: one 1, and 0 otherwise.")
+        lists.append(replace(split, labels=Labels(np.nonzero(values == 1)[1], (values == 1).sum(axis=1)), names=None))
+    given = column_names(splits[0], width, options.names, options.classes)
+    return lists, TargetOptions(classes=given or tuple(str(number + options.offset) for number in range(width)))
+
+
+def column_names(
+    split: LabeledSplit, width: int, names: tuple[str, ...], classes: tuple[str, ...] | None = None
+) -> tuple[str, ...] | None:
+    """Return the names of the columns that were given, if any were.
+
+    Raises:
+        UserError: there are more or fewer than columns.
+    """
+    key, given = ("data.targets", names) if names else ("data.classes", classes or ())
+    if given and len(given) != width:
+        raise UserError(f"{key}: {amount(len(given), 'name')}. Allowed: {width}, one for each number of an image.")
+    if given:
+        return given
+    return split.names if split.names and len(split.names) == width > 1 else None
 
 
 def read_names(file: str) -> tuple[str, ...]:
@@ -79,53 +108,21 @@ def read_names(file: str) -> tuple[str, ...]:
     Raises:
         UserError: the file cannot be read, is empty, or has a name twice.
     """
-    allowed = "Allowed: a class name per line."
     try:
-        text = require_file(expanded(file)).read_text(encoding="utf-8").rstrip()
+        names = [line.strip() for line in require_file(expanded(file)).read_text("utf-8").rstrip().splitlines()]
     except OSError as error:
         raise UserError(f"data.classes={file}: cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise UserError(f"data.classes={file}: is not text. {allowed}") from None
-    if "\0" in text:
-        raise UserError(f"data.classes={file}: has a NUL character in it. {allowed}")
-    names = [line.strip() for line in text.splitlines()]
-    if not all(names):
-        raise UserError(f"data.classes={file}: line {names.index('') + 1} is empty. {allowed}")
-    if not names:
-        raise UserError(f"data.classes={file}: is empty. {allowed}")
+        raise UserError(f"data.classes={file}: is not text. Allowed: a class name per line.") from None
+    odd = next((number for number, name in enumerate(names, 1) if not name or "\0" in name), 0)
+    if odd or not names:
+        what = f"line {odd} is {'empty' if not names[odd - 1] else 'not text'}" if odd else "is empty"
+        raise UserError(f"data.classes={file}: {what}. Allowed: a class name per line.")
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         first, second = [line for line, other in enumerate(names, 1) if other == name][:2]
         raise UserError(f"data.classes={file}: lines {first} and {second} are both '{name}'. Allowed: once.")
     return tuple(names)
-
-
-def check_classes(
-    names: Sequence[str], train: NDArray[np.int64], val: NDArray[np.int64] | None = None, *, offset: int = 0
-) -> None:
-    """Warn of classes without images.
-
-    Args:
-        names: the names of all classes.
-        train: (N,) classes of the training images.
-        val: (M,) classes of the validation images; None: there are none yet.
-        offset: the number by which people know the first class.
-
-    Raises:
-        UserError: both splits have classes, but they share none.
-    """
-    present = [np.unique(split) for split in (train, val) if split is not None]
-    if all(map(len, present)) and not len(np.intersect1d(present[0], present[-1])):
-        of_train, of_val = (list_some([names[index] for index in found.tolist()]) for found in present)
-        raise UserError(f"data: no class of val is in train; train has {of_train}, val {of_val}.")
-    for which, found in zip(("train", "val"), present, strict=False):
-        absent = np.setdiff1d(np.arange(len(names)), found).tolist()
-        if absent:
-            hint = _AT_ONE if which == "train" and offset == 0 and absent == [0] and names[0] == "0" else ""
-            missing = list_some([names[index] for index in absent])
-            have = plural(len(absent), "has", "have")
-            of = amount(len(names), "class")
-            logger.warning("%d of %s %s no image in %s: %s.%s", len(absent), of, have, which, missing, hint)
 
 
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
@@ -142,9 +139,9 @@ def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _by_number(
-    splits: Sequence[LabeledSplit], given: tuple[str, ...] | None, offset: int, task: Task
+    splits: Sequence[LabeledSplit], given: tuple[str, ...] | None, offset: int, most: int
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
-    """Return the names of the classes and the classes of both splits."""
+    """Return the names of the classes, and the classes of each split."""
     found = []
     for split in splits:
         values = split.labels.values
@@ -154,9 +151,8 @@ def _by_number(
                 raise split.label_error(odd, ". Allowed: whole numbers.")
         found.append(values.astype(np.int64) - offset)
     count = len(given) if given else max(int(found[0].max()) + 1, 0)
-    if not given and count > _MAX_CLASSES[task]:
-        limit = _MAX_CLASSES[task] + offset
-        what = f", which is not the number of a class. Allowed without data.classes: below {limit:,}."
+    if not given and count > most:
+        what = f", which is not the number of a class. Allowed without data.classes: below {most + offset:,}."
         raise splits[0].label_error(found[0] == count - 1, what)
     allowed = f"{offset} to {count - 1 + offset}" if count else f"whole numbers from {offset}"
     why = (
@@ -172,10 +168,3 @@ def _by_number(
             reason = f", as {why}" if count else ""
             raise split.label_error(wrong, f", which is out of range. Allowed: {allowed}{reason}{hint}")
     return given or tuple(str(number + offset) for number in range(count)), found
-
-
-def _flags(indices: NDArray[np.int64], counts: NDArray[np.int64], classes: int) -> tuple[Target, ...]:
-    """Return for each image a row of 1 for its labels and 0 otherwise; images with the same labels share their row."""
-    sets = [frozenset(labels) for labels in Labels(indices, counts).lists()]
-    rows = {labels: tuple(float(index in labels) for index in range(classes)) for labels in set(sets)}
-    return tuple(rows[labels] for labels in sets)

@@ -61,7 +61,7 @@ def load_as(source: str, dataset: Dataset, folder: Path, jobs: int, **further: A
     elif source in ("tfrecord", "recordio", "lmdb", "parquet"):
         settings["dir"] = str(folder / "index")
     # Skip validation: the images are valid already.
-    loaded = parse_data({"source": source, **settings, **further}).unchecked()
+    loaded = parse_data({"source": source, **settings, **further}).load()
     assert len(loaded.train) == len(dataset.train)
     return loaded
 

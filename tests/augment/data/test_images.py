@@ -19,9 +19,6 @@ from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.placement import decoded_bytes
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
-from augment.tools.bench import handwritten
-from augment.tools.bench.baselines import HAS_TORCHVISION, PilDataset, PlainRecipe, TorchvisionDataset
-from augment.tools.bench.setup import Setup
 from augment.tools.export.parity import dali_form, draw_parity, parity
 from augment.tools.preview.gallery import render_whole
 from augment.tools.preview.shots import shoot
@@ -85,30 +82,6 @@ def test_an_export_is_compared_on_them(stores: dict[str, Images], tmp_path: Path
         draw_parity(plan, stores[name][1], [form], CPU, tmp_path / "it.png")
         with Image.open(tmp_path / "it.png") as drawn:
             assert drawn.width > 300
-
-
-@pytest.mark.parametrize("dataset", [PilDataset, pytest.param(TorchvisionDataset, marks=pytest.mark.skipif(
-    not HAS_TORCHVISION, reason="needs torchvision"))])  # fmt: skip
-def test_a_baseline_reads_them(dataset: type[PilDataset] | type[TorchvisionDataset], stores: dict[str, Images]) -> None:
-    recipe = PlainRecipe.of(parse_aug({"size": 16, "train": {"center_crop": {}}}))
-    made = {name: dataset(files, recipe) for name, files in stores.items()}
-    for index in range(7):
-        assert torch.equal(made["folder"][index][0], made["tar"][index][0])
-        assert made["array"][index][0].shape == (3, 16, 16)
-
-
-def test_pipelines_by_hand_read_them(stores: dict[str, Images]) -> None:
-    aug = parse_aug({"size": 16, "train": {"flip": {"p": 0.5}}})
-    for name in ("tar", "array"):
-        setup = Setup(aug, tuple(stores[name]), 7, 7)
-        for build in (handwritten.read_pipeline, handwritten.decode_pipeline):
-            pipeline = build(setup)
-            pipeline.build()
-            (output,) = pipeline.run()
-            assert len(output) == 7
-        pipeline = handwritten.handwritten_pipeline(setup)
-        pipeline.build()
-        assert pipeline.run()[0].as_tensor().shape() == [7, 16, 16, 3]
 
 
 def test_their_size_in_memory_is_estimated(stores: dict[str, Images]) -> None:

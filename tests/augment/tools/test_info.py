@@ -75,7 +75,7 @@ def test_a_list_with_missing_files(own_folder: Path):
         Path(f"{split}.txt").write_text("\n".join(lines))
     content = report("data=filelist", "data.train=train.txt", "data.val=val.txt")
     assert [bad["reason"] for bad in content["unreadable"]] == ["cannot be read: No such file or directory"] * 2
-    assert kinds(content) == ["unreadable"]
+    assert kinds(content) == ["structure", "structure", "unreadable"]
 
 
 def test_scanning_shards_does_not_mark_them_as_validated(own_folder: Path, caplog: pytest.LogCaptureFixture):
