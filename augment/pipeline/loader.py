@@ -155,7 +155,6 @@ class Loader:
         if (self._is_inside and not self._resuming) or self._is_spent:
             self._restart(self.next_epoch)
         self._resuming = False
-        self._bad.watch.look()
         batches, epoch = len(self), self.epoch
         for number in range(self.batch, batches):
             if (self.epoch, self.batch) != (epoch, number):
