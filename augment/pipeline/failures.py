@@ -118,11 +118,11 @@ class BadImages:
         good = np.array([file not in bad for file in files])
         if not good.any():
             raise UserError(f"data: no image is left that can be read: {shown}.") from error
-        targets = np.array(self._split.targets)
+        targets = self._split.targets
         for index in np.flatnonzero(~good).tolist():
             if index in self.stand_ins and good[self.stand_ins[index]]:
                 continue
-            same = (targets == targets[index]).reshape(len(files), -1).all(axis=1)
+            same = np.array([target == targets[index] for target in targets])
             candidates = np.flatnonzero(same) if (good & same).any() else np.arange(len(files))
             key = derive_seed("stand-in", portable_name(files[index]), index)
             order = np.random.Generator(np.random.Philox(key=key)).permutation(candidates)

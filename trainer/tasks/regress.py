@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.data.dataset import Target
+from augment.data.targets.kind import Target
+from augment.data.targets.numbers import NUMBERS
 from trainer.tasks.display import (
     POSITIVE,
     TRAIN_LOSS,
@@ -59,7 +60,7 @@ class NumberMeter(OutputMeter):
 class Regress(Task[OutputSamples]):
     """Some numbers for each image."""
 
-    name = "regress"
+    name, kind = "regress", NUMBERS
     unit, units = "number", "numbers"
     monitor, score, score_title, share = "val_loss", "mae", "Mean absolute error", False
     metrics = (
@@ -100,10 +101,6 @@ class Regress(Task[OutputSamples]):
         if standard:
             loss = standard.loss(loss, device)
         return loss, loss
-
-    def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the numbers."""
-        return ", ".join(f"{value:.4g}" for value in target)
 
     def per_class(self, samples: OutputSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return errors and R2 of each number."""

@@ -148,8 +148,8 @@ def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, thresho
     count = task.top if top is None else top
     kept = KeptOutputs(partial(_highest, count=len(names) if count is None else min(count, len(names))))
     # The loader needs targets, but nothing reads them.
-    targets = (task.blank_target(len(names)),) * len(files)
-    trained.run_over(Split(files, targets), kept, description="predicting")
+    targets = (task.kind.blank(len(names)),) * len(files)
+    trained.run_over(Split(files, targets, task.kind), kept, description="predicting")
     predictions: list[Prediction] = []
     for file, values, units in zip(files, *(part.tolist() for part in kept.in_order()), strict=True):
         pairs = tuple((names[unit], value) for unit, value in zip(units, values, strict=True))

@@ -7,6 +7,7 @@ import numpy as np
 
 from augment.data.dataset import Target
 from augment.data.targets.given import Label
+from augment.data.targets.kind import known_kinds
 
 # The target of one image: the rising indices of its class or labels; or its numbers.
 Values = Sequence[Label]
@@ -50,11 +51,8 @@ class Schema:
     def values(self, targets: Sequence[Target]) -> list[Values]:
         """Return the targets of a split."""
         # Images with the same labels share a target, and there can be thousands of labels.
-        known: dict[int, Values] = {}
+        kind, known = known_kinds()[self.task], dict[int, Values]()
         for target in targets:
-            if isinstance(target, int):
-                known[id(target)] = (target,)
-            elif id(target) not in known:
-                regress = self.task == "regress"
-                known[id(target)] = target if regress else tuple(index for index, has in enumerate(target) if has)
+            if id(target) not in known:
+                known[id(target)] = kind.values(target)
         return [known[id(target)] for target in targets]

@@ -74,7 +74,7 @@ class Info:
         counts = np.zeros((len(self.data.classes), 2), np.int64)
         for column, split in enumerate((self.data.train, self.data.val)):
             for target, count in _distinct(split.targets):
-                counts[np.flatnonzero(target) if isinstance(target, tuple) else int(target), column] += count
+                counts[list(self.data.kind.present(target)), column] += count
         return counts
 
     @cached_property
