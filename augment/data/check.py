@@ -40,9 +40,6 @@ _CHUNK = 64  # files that a thread judges in a row
 _PROGRESS_FROM = 1000  # files
 _SHOWN = 50  # bad files in a message
 
-# The most that a thread collects before it decodes, in pixels and bytes. A larger image is decoded by itself.
-_PIXELS = 2**25
-_BYTES = 2**25
 _MAX_BYTES = 2**31 - 2**12  # size of the largest file that is read
 
 # Hexadecimal characters of the digest of an image.
@@ -91,7 +88,7 @@ def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> list
 def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> Examined:
     """Find the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
 
-    Several threads read and decode every file that is not in the cache; each holds some 100 MB at most, or one image.
+    Several threads read and decode every file that is not in the cache, each one at a time.
 
     Args:
         files: the files to check; one that occurs twice is reported twice. Decoded images are only read.
@@ -211,59 +208,33 @@ def _judge_all(files: Sequence[ImageRef]) -> Iterator[_Verdict]:
     """Yield the verdict on each file."""
     if not files:
         return
-    chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
-    decoder, threads = Decoder(), cores()
+    chunks, decoder = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)], Decoder()
     with (
         strict_pillow(),
         progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress,
-        in_threads(lambda chunk: _judge(chunk, decoder), chunks, threads) as judged,
+        in_threads(lambda chunk: [_judge(file, decoder) for file in chunk], chunks, cores()) as judged,
     ):
         task = progress.add_task("Checking files", total=len(files))
-        for chunk, results in zip(chunks, judged, strict=True):
-            yield from results
-            progress.advance(task, len(chunk))
+        for verdicts in judged:
+            yield from verdicts
+            progress.advance(task, len(verdicts))
 
 
-def _judge(files: Sequence[ImageRef], decoder: Decoder) -> list[_Verdict]:
-    """Return the verdict on each file."""
-    verdicts: list[_Verdict] = []
-    waiting: list[tuple[int, bytes | memoryview, int]] = []  # index, content and pixels of images with a good header
-    for index, file in enumerate(files):
-        verdict, content, pixels = _examine(file)
-        verdicts.append(verdict)
-        if content is not None:
-            waiting.append((index, content, pixels))
-        indices, contents, sizes = zip(*waiting, strict=True) if waiting else ((), (), ())
-        if index == len(files) - 1 or sum(sizes) > _PIXELS or sum(map(len, contents)) > _BYTES:
-            faults = decoder.find_faults(contents, sum(sizes))
-            for at, fault in zip(indices, faults, strict=True):
-                verdicts[at] = verdicts[at]._replace(reason=fault)
-            waiting.clear()
-    return verdicts
-
-
-def _examine(file: ImageRef) -> tuple[_Verdict, bytes | memoryview | None, int]:
-    """Judge a file by its header; return its content, too, if it is to be decoded, and its number of pixels."""
-    state = ""
-    content: bytes | memoryview
+def _judge(file: ImageRef, decoder: Decoder) -> _Verdict:
+    """Return the verdict on a file: by its header, then by DALI's decoder."""
     try:
         if is_decoded(file):
-            return _Verdict(state, _digest(np.ascontiguousarray(file.read_pixels()).data), None), None, 0
-        if isinstance(file, Path):
-            state, content = _read(file)
-        else:
-            content = file.read()
+            return _Verdict("", _digest(np.ascontiguousarray(file.read_pixels()).data), None)
+        state, content = _read(file) if isinstance(file, Path) else ("", file.read())
         fault, pixels = find_fault_of_header(content)
-        return _Verdict(state, _digest(content), fault), None if fault else content, pixels
-    except OSError as error:
-        fault = f"cannot be read: {error.strerror or error}"
-    except ValueError as error:  # the path has a NUL
-        fault = f"cannot be read: {error}"
+        return _Verdict(state, _digest(content), fault or decoder.find_fault(content, pixels))
+    except (OSError, ValueError) as error:  # a ValueError: the path has a NUL
+        fault = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     except UserError as error:  # from a user's own code
         fault = f"fails: {error}"
     except MemoryError:
         fault = "needs more memory to decode than there is"
-    return _Verdict("", "", fault), None, 0
+    return _Verdict("", "", fault)
 
 
 def _digest(content: bytes | memoryview) -> str:

@@ -198,8 +198,8 @@ def _check_split(split: Split, classes: int, what: str) -> None:
     for file in {type(file): file for file in split.files}.values():
         if not isinstance(file, Path) and not (hasattr(file, "name") and hasattr(file, "read")):
             raise UserError(f"{what} has the file {file!r}. Allowed: a Path, or an object with a name and a read().")
-    if wrong := split.kind.wrong(split.targets, classes):
-        raise UserError(f"{what} has the target {wrong[0]!r}. Allowed: {split.kind.allowed(classes)}.")
+    if fault := split.kind.fault(split.targets, classes):
+        raise UserError(f"{what} has the target {fault}")
 
 
 def same_outputs(names: Sequence[str], others: Sequence[str]) -> bool:

@@ -23,7 +23,6 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _MAX_LENGTH = 2**29 - 1
-_BEGINNING = 4096  # bytes of a record that contain its labels, unless it has a thousand or more
 PADDING = -1  # fills up label arrays, which must have one length for the library's readers
 
 
@@ -40,7 +39,7 @@ def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
     with mapped(file) as buffer:
         for number, (start, stop) in enumerate(_records(buffer)):
             try:
-                labels = _labels(_with_labels(buffer, start, stop))
+                labels = _labels(_join(bytes(buffer[start:stop])))
             except struct.error:
                 raise UserError(f"record {number}, at byte {start:,}, is too short for a label.") from None
             yield Record(start, stop - start, [label for label in labels if not (padded and label == PADDING)])
@@ -80,7 +79,7 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _join(extent: bytes) -> bytes:
-    """Return the content of a record, or of its beginning."""
+    """Return the content of a record."""
     parts: list[bytes] = []
     offset = 0
     while offset + _PART.size <= len(extent):
@@ -88,14 +87,6 @@ def _join(extent: bytes) -> bytes:
         parts.append(extent[offset + _PART.size : offset + _PART.size + length])
         offset += _PART.size + length + -length % 4
     return _MAGIC_BYTES.join(parts)
-
-
-def _with_labels(buffer: memoryview, start: int, stop: int) -> bytes:
-    """Return the part of a record's content that contains its labels, so that few pages of the image are read."""
-    beginning = _join(bytes(buffer[start : min(stop, start + _BEGINNING)]))
-    if _HEADER.size + 4 * _HEADER.unpack_from(beginning)[0] <= len(beginning):
-        return beginning
-    return _join(bytes(buffer[start:stop]))
 
 
 def _labels(record: bytes) -> tuple[int | float, ...]:

@@ -17,7 +17,6 @@ from augment.data.sources.notices import (
     describe_foreign,
     describe_left_out,
     describe_missing,
-    describe_unused_names,
     log_notices,
 )
 from augment.data.sources.registry import SOURCES, VAL_MISSING, LabeledSource, Source, whole
@@ -113,7 +112,7 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
     dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
     if dataset.problems or (listed and not len(dataset.val)):
         raise UserError(dataset.problems[0] if dataset.problems else VAL_MISSING)
-    return _checked(source, dataset).noting(describe_unused_names(source, dataset), describe_foreign(dataset))
+    return _checked(source, dataset).noting(describe_foreign(dataset))
 
 
 def _checked(source: Source, dataset: Dataset) -> Dataset:

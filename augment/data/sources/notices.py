@@ -1,13 +1,11 @@
-"""What is strange about a data set, in sentences: images left out, missing classes, class names that are not used."""
+"""What is strange about a data set, in sentences: images left out, missing classes, foreign formats."""
 
 import logging
 from collections import Counter
 from collections.abc import Iterable
 
-from augment.data.convert.lists import CLASSES_FILE
 from augment.data.dataset import Dataset, Split
 from augment.data.faults import CONVERT
-from augment.data.formats.shards import find_shards
 from augment.data.images import name_of
 from augment.support.errors import UserError
 from augment.support.text import amount, list_some, plural
@@ -74,23 +72,3 @@ def describe_foreign(dataset: Dataset) -> str:
     part = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
     are, formats = plural(len(files), "is", "are"), plural(len(files), "its format", "their formats")
     return f"{part} {are} left out, because DALI does not decode {formats}: {kinds}, such as {files[0]}; {CONVERT}"
-
-
-def describe_unused_names(source: object, dataset: Dataset) -> str:
-    """Name the file next to the data that may hold the names of classes which are numbered; empty if there is none.
-
-    Args:
-        source: only sources with the settings `classes` and `train`, a pattern of files, are examined.
-        dataset: the data set of the source.
-    """
-    pattern = getattr(source, "train", None)
-    numbered = any(dataset.classes == tuple(map(str, range(i, len(dataset.classes) + i))) for i in (0, 1))
-    if getattr(source, "classes", "") is not None or not isinstance(pattern, str) or not numbered:
-        return ""
-    try:
-        file = find_shards(pattern, "data.train")[0].parent / CLASSES_FILE
-    except UserError:  # a folder, or code
-        return ""
-    if not file.is_file() or tuple(file.read_text("utf-8", "replace").splitlines()) == dataset.classes:
-        return ""
-    return f"{file} may hold the names of the classes; data.classes={file} reads them"

@@ -53,7 +53,7 @@ class Arrays(LabeledSource):
         if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
             raise UserError(
                 f"{key}={file}: is {array.shape} {array.dtype}. "
-                f"Allowed: images of one size, (N, height, width, 3) uint8, RGB.{_advice(array)}"
+                f"Allowed: images of one size, (N, height, width, 3) uint8, RGB."
             )
         rows = _open(expanded(targets), f"{key}_targets={targets}")
         if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
@@ -118,17 +118,6 @@ class ArrayImage:
 def _mapped(file: RecordFile) -> NDArray[Any]:
     """Return an array, mapped."""
     return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap costs ten times as much
-
-
-def _advice(array: NDArray[Any]) -> str:
-    """Return how to convert an array to an allowed one, if that is obvious."""
-    if array.ndim == 4 and array.shape[1] == 3 and array.dtype == np.uint8:
-        return " The channels come second: array.transpose(0, 2, 3, 1)."
-    if array.ndim == 3 and array.dtype == np.uint8:
-        return " Gray images: array[..., None].repeat(3, -1)."
-    if array.ndim == 4 and array.shape[3] == 3 and array.dtype.kind == "f":
-        return " Of floats in 0..1: (255 * array).round().astype('uint8')."
-    return ""
 
 
 def _open(file: Path, what: str) -> NDArray[Any]:

@@ -18,6 +18,8 @@ from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.data.targets.given import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
+from augment.data.targets.labels import LABELS
+from augment.data.targets.numbers import NUMBERS
 from augment.params import WRITES, Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded, near_file
@@ -49,9 +51,10 @@ class Records(LabeledSource):
             return images[index].name
 
         try:
-            given = [getattr(self, name, None) for name in ("image", "label", "targets", "task", "multilabel")]
-            kind = f"{type(self).__name__} {given}"
-            for file, index in load_indexes(paths, kind, Path(self.dir), self._reader(), self._companion):
+            given = [getattr(self, name, None) for name in ("image", "label", "targets", "kind")]
+            for file, index in load_indexes(
+                paths, f"{type(self).__name__} {given}", Path(self.dir), self._reader(), self._companion
+            ):
                 images += self._images(file, index)
                 labels += index.labels.lists()
             return LabeledSplit(key, images, pack(labels, name), name, self._names(paths[0]))
@@ -97,7 +100,7 @@ class WebDataset(Records):
     )
 
     def _reader(self) -> Reader:
-        return partial(read_shard, label=self.label, targets=self.targets, numbers=self.task == "regress")
+        return partial(read_shard, label=self.label, targets=self.targets, numbers=self.kind == NUMBERS)
 
 
 @source("tfrecord")
@@ -125,7 +128,7 @@ class RecordIO(Records):
     typed: ClassVar[bool] = False  # all are floats
 
     def _reader(self) -> Reader:
-        return partial(read_records, padded=not self.targets and (self.multilabel or self.task == "multilabel"))
+        return partial(read_records, padded=not self.targets and self.kind == LABELS)
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
         return _spans(file, index, unpack=unpack)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from augment.data.dataset import Dataset
 from augment.data.formats.folder import CUT
-from augment.data.targets.kind import TargetOptions, known_kinds
+from augment.data.targets.kind import Kind, TargetOptions, known_kinds
 from augment.data.targets.names import read_names
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
@@ -155,6 +155,11 @@ class LabeledSource(Source):
         """What data.val names."""
         return None if self.val is None else (f"data.val={self.val}", "data.val=null")
 
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of targets that the settings ask for; None: it is inferred."""
+        return known_kinds().get("multilabel" if self.multilabel else self.task or "")
+
     def given(self) -> dict[str, str]:
         """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
         if self.only_val:
@@ -170,8 +175,9 @@ class LabeledSource(Source):
         """
         if self.multilabel and self.task not in (None, "multilabel"):
             raise UserError(f"data.task={self.task}: but data.multilabel=true. Allowed: one of the two.")
-        kind = known_kinds().get("multilabel" if self.multilabel else self.task or "")
-        return TargetOptions(kind, read_names(self.classes) if self.classes else None, self.label_offset, self.targets)
+        return TargetOptions(
+            self.kind, read_names(self.classes) if self.classes else None, self.label_offset, self.targets
+        )
 
 
 S = TypeVar("S", bound=type[Source])

@@ -46,15 +46,11 @@ class Classes(Kind):
         names, found = find_names(splits, options, _MOST)
         return names, [tuple(indices.tolist()) for indices in found]
 
-    def wrong(self, targets: Sequence[object], names: int) -> list[object]:
-        """Return those that are no index of a name."""
-        if odd := {kind for kind in set(map(type, targets)) if not issubclass(kind, Integral)}:
-            return [target for target in targets if type(target) in odd]
-        return [target for target in set(targets) if not 0 <= target < names]  # type: ignore[operator]
-
-    def allowed(self, names: int) -> str:
-        """Describe a class."""
-        return f"an index below {names}, the number of classes"
+    def fault(self, targets: Sequence[object], names: int) -> str:
+        """Name one that is no index of a name."""
+        strange = {kind for kind in set(map(type, targets)) if not issubclass(kind, Integral)}
+        odd = [t for t in targets if type(t) in strange] or [t for t in targets if not 0 <= t < names]  # type: ignore[operator]
+        return f"{odd[0]!r}. Allowed: an index below {names}, the number of classes." if odd else ""
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
         """Return (N,) int64."""

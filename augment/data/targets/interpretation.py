@@ -102,30 +102,16 @@ def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions
     width = rows[0].shape[1]
     floats = any(values.dtype.kind == "f" for values in rows)
     flags = all(bool(np.isin(values, (0, 1)).all()) for values in rows)
-    if options.names and flags:
-        raise UserError(
-            f"data.targets: {list_some(options.names)} {plural(width, 'is', 'are')} 0 and 1, which may mean labels or "
-            "numbers. Allowed: data.multilabel=true or data.task=regress."
-        )
-    if options.names:
-        return NUMBERS
-    if width == 1:
+    hot = flags and all(bool((values.sum(axis=1) == 1).all()) for values in rows)
+    if width == 1 and not options.names:
         return NUMBERS if floats and not options.classes else CLASSES
-    if not flags and floats:
+    if not flags and (floats or options.names):
         return NUMBERS
-    if not flags:
-        raise UserError(
-            f"{key}: {width} whole numbers per image. "
-            "Allowed: 0 and 1 for labels; data.task=regress to predict them as numbers."
-        )
-    if all(bool((values.sum(axis=1) == 1).all()) for values in rows):
-        raise UserError(
-            f"{key}: each image has one 1 among {width} numbers, which may mean a class or labels. "
-            "Allowed: data.task=classify, multilabel or regress."
-        )
-    if floats and not options.classes:
-        raise UserError(
-            f"{key}: the targets are 0 and 1 as fractions, which may mean labels or numbers. "
-            "Allowed: data.multilabel=true or data.task=regress."
-        )
-    return LABELS
+    if flags and not (hot or options.names or (floats and not options.classes)):
+        return LABELS
+    what = ("0 and 1, a single 1 each" if hot else "0 and 1") if flags else "whole numbers"
+    named = list_some(options.names) or f"the {width} numbers of each image"
+    raise UserError(
+        f"{key}: {named} {plural(len(options.names) or width, 'is', 'are')} {what}, which may mean a class, labels or "
+        "numbers to predict. Allowed: data.task=classify, multilabel or regress."
+    )

@@ -74,12 +74,8 @@ class Kind(ABC):
         """
 
     @abstractmethod
-    def wrong(self, targets: Sequence[object], names: int) -> list[object]:
-        """Return the targets that are none of this kind, given the number of names."""
-
-    @abstractmethod
-    def allowed(self, names: int) -> str:
-        """Describe a target of this kind."""
+    def fault(self, targets: Sequence[object], names: int) -> str:
+        """Return what is wrong if one of the targets is not of this kind, given the number of names; else nothing."""
 
     @abstractmethod
     def collate(self, targets: Sequence[Target]) -> Tensor:

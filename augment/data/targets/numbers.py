@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 class Rows(Kind):
     """Base of the kinds whose targets are rows with a number for each name."""
 
-    def wrong(self, targets: Sequence[object], names: int) -> list[object]:
-        """Return those that are no tuples, or of another length."""
-        return [target for target in targets if not isinstance(target, tuple) or len(target) != names]
-
-    def allowed(self, names: int) -> str:
-        """Describe a row."""
-        return f"a tuple of {names} numbers"
+    def fault(self, targets: Sequence[object], names: int) -> str:
+        """Name one that is no tuple, or of another length."""
+        odd = [target for target in targets if not isinstance(target, tuple) or len(target) != names]
+        return f"{odd[0]!r}. Allowed: a tuple of {names} numbers." if odd else ""
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
         """Return (N, K) float32."""

@@ -10,6 +10,7 @@ from image_bytes import encoded, half, write
 
 from augment.data import check
 from augment.data.check import Problem, check_files
+from augment.data.decoding import Decoder
 
 
 def stamp(file: Path, seconds: int) -> None:
@@ -19,14 +20,14 @@ def stamp(file: Path, seconds: int) -> None:
 def test_an_interrupted_check_keeps_its_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [write(tmp_path, f"{number}.jpg", b"") for number in range(70)]
     cache = tmp_path / "check.json"
-    examine = check._examine
+    judge = check._judge
 
-    def interrupt(file: Path) -> object:
+    def interrupt(file: Path, decoder: Decoder) -> object:
         if file.name == "69.jpg":
             raise KeyboardInterrupt
-        return examine(file)
+        return judge(file, decoder)
 
-    monkeypatch.setattr(check, "_examine", interrupt)
+    monkeypatch.setattr(check, "_judge", interrupt)
     with pytest.raises(KeyboardInterrupt):
         check_files(files, cache=cache)
     assert len(json.loads(cache.read_text())["files"]) == 64  # the first chunk

@@ -56,15 +56,6 @@ def test_only_whole_numbers_become_integers(tmp_path: Path) -> None:
     assert index(path).labels.values.tolist() == [1.5, 2.0]
 
 
-def test_more_than_a_thousand_labels_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "long.rec"
-    numbers = [place + 0.5 for place in range(3000)]
-    write_records(path, [(b"first", numbers), (b"second", numbers[:2])])
-    found = index(path)
-    assert found.labels.values.tolist() == [*numbers, *numbers[:2]]
-    assert read(path, found) == [b"first", b"second"]
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

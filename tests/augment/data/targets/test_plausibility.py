@@ -110,7 +110,7 @@ def test_numbers_of_the_first_of_several_unnamed_columns_are_not_predicted(tmp_p
 def test_flags_with_names_are_labels_or_numbers(tmp_path: Path) -> None:
     lines = write(tmp_path, "a.csv", HOT, targets=("cat", "dog"))
     with pytest.raises(
-        UserError, match=r"^data.targets: cat, dog are 0 and 1, .*data.multilabel=true or data.task=reg"
+        UserError, match=r"^data.train: cat, dog are 0 and 1, which may mean a class, labels or numbers"
     ):
         understand(lines, lines, task=None, classes=None)
     assert understand(lines, lines, task="regress", classes=None).task == "regress"
