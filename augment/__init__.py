@@ -170,7 +170,7 @@ def make_loader(
         UserError: an unknown source or setting, a value that is not allowed, or data that cannot be used.
     """
     from augment.cli.compose import with_data
-    from augment.data.sources import forget_changed, load_dataset
+    from augment.data.sources import LOADED, load_dataset
     from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device, warn_of_ranks
     from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
@@ -194,7 +194,7 @@ def make_loader(
     except UserError:
         refuse_misspelled(settings, make_loader.__annotations__.keys() - {"settings", "return"})
         raise
-    forget_changed(source)
+    LOADED.forget(but=source)
     dataset = load_dataset(source, needs_val=False)
     if split == "val" and not (source.only_val or len(dataset.val)):
         dataset = load_dataset(source)  # says what is missing

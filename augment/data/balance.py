@@ -7,31 +7,9 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import Dataset
 from augment.data.selection import rank_within
-from augment.support.errors import UserError
 from augment.support.text import amount
 
-# Weights of labels are limited to this and its reciprocal: a very rare label would dominate the loss.
-MAX_LABEL_WEIGHT = 100.0
-
 _BALANCED = "balance: all classes have equally many images, so data.balance changes nothing"
-
-
-def check_balance(dataset: Dataset, how: str) -> None:
-    """Check that the classes of a dataset can be balanced.
-
-    Args:
-        dataset: the dataset.
-        how: none, oversample or weights.
-
-    Raises:
-        UserError: they cannot.
-    """
-    if how != "none" and dataset.task == "regress":
-        raise UserError(f"data.balance={how}: images have numbers, not classes. Allowed: none.")
-    if how == "oversample" and dataset.task == "multilabel":
-        raise UserError(
-            "data.balance=oversample: images have several labels, which are repeated together. Allowed: none, weights."
-        )
 
 
 def balanced(dataset: Dataset, how: str, seed: int) -> Dataset:
@@ -69,22 +47,8 @@ def oversample(dataset: Dataset, seed: int) -> Dataset:
 
 
 def loss_weights(dataset: Dataset) -> NDArray[np.float64]:
-    """Return the weights of classes or labels in the loss, (K,), from the train split.
-
-    With n images, n_c of class c, and k classes that have images, the weight of c is n / (k n_c): all classes have the
-    same total weight, and the mean weight of an image is 1. The weight of a label is (n - n_c) / n_c, limited by
-    `MAX_LABEL_WEIGHT`: images with and without it have the same total weight. Without images, the weight of a class is
-    0 and that of a label 1.
-    """
-    if dataset.task == "multilabel":
-        having = np.zeros(len(dataset.classes))
-        for row in dataset.train.targets:
-            having += row
-        weights = (len(dataset.train) - having) / np.maximum(having, 1)
-        return np.where(having > 0, np.clip(weights, 1 / MAX_LABEL_WEIGHT, MAX_LABEL_WEIGHT), 1.0)
-    counts = np.bincount(np.array(dataset.train.targets, np.int64), minlength=len(dataset.classes))
-    weights = len(dataset.train) / (np.count_nonzero(counts) * np.maximum(counts, 1))
-    return np.where(counts > 0, weights, 0.0)
+    """Return the weights of classes or labels in the loss, (K,), from the train split; see their kind."""
+    return dataset.kind.loss_weights(dataset.train.targets, len(dataset.classes))
 
 
 def describe_balance(dataset: Dataset, how: str) -> str:

@@ -9,11 +9,11 @@ decoder, on every machine. The verdicts are cached.
 import json
 import logging
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha1
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -40,9 +40,6 @@ _CHUNK = 64  # files that a thread judges in a row
 _PROGRESS_FROM = 1000  # files
 _SHOWN = 50  # bad files in a message
 
-# The most that a thread collects before it decodes, in pixels and bytes. A larger image is decoded by itself.
-_PIXELS = 2**25
-_BYTES = 2**25
 _MAX_BYTES = 2**31 - 2**12  # size of the largest file that is read
 
 # Hexadecimal characters of the digest of an image.
@@ -91,8 +88,7 @@ def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> list
 def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> Examined:
     """Find the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
 
-    Several threads read and decode every file that is not in the cache; memory is bounded, see
-    `augment.data.decoding.MAX_PIXELS_AT_ONCE`.
+    Several threads read and decode every file that is not in the cache, each one at a time.
 
     Args:
         files: the files to check; one that occurs twice is reported twice. Decoded images are only read.
@@ -104,79 +100,94 @@ def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> Ex
     known = _read_cache(cache) if cache else {}
     reasons: dict[ImageRef, str] = {}
     digests: dict[ImageRef, str] = {}
-    unknown: list[ImageRef] = []
-    blocks: deque[tuple[int, str, str, Sequence[ImageRef]]] = deque()
-    # Images whose bytes are identified by a `RecordFile` and a slot are cached together.
-    for container, group in groupby(files, lambda image: hasattr(image, "slot") and getattr(image, "file", None)):
-        if container:
-            stored: list[Any] = list(group)
-            for block in (stored[start : start + _BLOCK] for start in range(0, len(stored), _BLOCK)):
-                slots = "\n".join(image.slot for image in block)
-                key = f"{os.path.abspath(container.path)} {digest(slots)}"
-                state = f"{container.size} {container.mtime_ns} "
-                cached = known.get(key, "").removeprefix(state)
-                if key not in known or len(cached) != _DIGEST * len(block):
-                    unknown += block
-                    blocks.append((len(unknown), key, state, block))
-                else:
-                    digests |= zip(block, map("".join, zip(*[iter(cached)] * _DIGEST, strict=True)), strict=True)
-            continue
-        for file in dict.fromkeys(group):
-            line = known.get(os.path.abspath(file), "") if isinstance(file, Path) else ""
-            state = _state_of(file) if line and isinstance(file, Path) else ""
-            if not state or not line.startswith(state):
-                unknown.append(file)
-                continue
-            digest_of, _, reason = line.removeprefix(state).partition(" ")
-            if reason:
-                reasons[file] = reason
-            else:
-                digests[file] = digest_of
+    unknown: list[_Entry] = []
+    for entry in _entries(files):
+        found = _parse(known.get(entry.key, ""), entry)
+        if found is None:
+            unknown.append(entry)
+        elif found[1]:
+            reasons[entry.images[0]] = found[1]
+        else:
+            digests |= zip(entry.images, found[0], strict=True)
     fresh: dict[str, str] = {}
     written = monotonic()
     try:
-        for number, (file, verdict) in enumerate(_judge_all(unknown), 1):
-            if verdict.reason:
-                reasons[file] = verdict.reason
-            elif verdict.digest:
-                digests[file] = verdict.digest
-            if verdict.state and isinstance(file, Path):
-                fresh[os.path.abspath(file)] = f"{verdict.state}{verdict.digest} {verdict.reason or ''}"
-            while blocks and blocks[0][0] <= number:
-                _, key, state, images = blocks.popleft()
-                if not any(image in reasons for image in images):
-                    fresh[key] = state + "".join(digests.get(image, "") for image in images)
+        verdicts = _judge_all([image for entry in unknown for image in entry.images])
+        for entry in unknown:
+            judged = list(islice(verdicts, len(entry.images)))
+            for image, verdict in zip(entry.images, judged, strict=True):
+                if verdict.reason:
+                    reasons[image] = verdict.reason
+                elif verdict.digest:
+                    digests[image] = verdict.digest
+            state, reason = entry.state or judged[0].state, next(filter(None, (v.reason for v in judged)), "")
+            if entry.key and state and (len(judged) == 1 or not reason):
+                fresh[entry.key] = f"{state}{''.join(verdict.digest for verdict in judged)} {reason}"
             if cache and monotonic() > written + _CACHE_SECONDS:
                 _write_cache(cache, known | fresh)
                 written = monotonic()
     finally:  # also after Ctrl-C
         if cache and fresh:
             _write_cache(cache, known | fresh)
-    problems = [Problem(file, reasons[file]) for file in files if file in reasons] if reasons else []
-    return Examined(problems, digests)
+    return Examined([Problem(file, reasons[file]) for file in files if file in reasons] if reasons else [], digests)
 
 
-def leave_out(
-    split: Split, name: str, problems: Sequence[Problem], *, skip_bad: bool, cache: Path | None = None
-) -> Split:
-    """Return the part of a split that can be decoded.
+class _Entry(NamedTuple):
+    """Images whose verdicts are cached together: a file, or some images of a larger one.
+
+    Attributes:
+        key: their key in the cache; empty if they are not cached.
+        images: the images.
+        state: the state of the larger file.
+    """
+
+    key: str
+    images: Sequence[ImageRef]
+    state: str = ""
+
+
+def _entries(files: Sequence[ImageRef]) -> Iterator[_Entry]:
+    # Images whose bytes are identified by a `RecordFile` and a slot are cached together.
+    for container, group in groupby(files, lambda image: hasattr(image, "slot") and getattr(image, "file", None)):
+        if not container:
+            yield from (
+                _Entry(os.path.abspath(file) if isinstance(file, Path) else "", [file]) for file in dict.fromkeys(group)
+            )
+            continue
+        stored: list[Any] = list(group)
+        for block in (stored[start : start + _BLOCK] for start in range(0, len(stored), _BLOCK)):
+            slots = "\n".join(image.slot for image in block)
+            key = f"{os.path.abspath(container.path)} {digest(slots)}"
+            yield _Entry(key, block, f"{container.size} {container.mtime_ns} ")
+
+
+def _parse(line: str, entry: _Entry) -> tuple[list[str], str] | None:
+    """Return digests and the reason of a line in the cache; None if it says nothing about the entry as it is now."""
+    state = entry.state or (_state_of(entry.key) if line else "")
+    if not state or not line.startswith(state):
+        return None
+    together, _, reason = line.removeprefix(state).partition(" ")
+    found = [together[start : start + _DIGEST] for start in range(0, len(together), _DIGEST)]
+    return (found, reason) if reason or len(found) == len(entry.images) else None
+
+
+def leave_out(split: Split, name: str, problems: Sequence[Problem], *, skip_bad: bool) -> Split:
+    """Return the part of a split that can be decoded; the rest becomes `Split.left_out`.
 
     Args:
         split: the images.
         name: the split's name in messages, "train" or "val".
         problems: those of its images that cannot be decoded.
-        skip_bad: the value of the key data.skip_bad: drop bad files with a notice in the log, instead of raising.
-        cache: see `examine_files`.
+        skip_bad: the value of the key data.skip_bad: leave out bad images instead of raising.
 
     Raises:
-        UserError: a file is bad and skip_bad is false, or no file is good.
+        UserError: an image is bad and skip_bad is false, or no image is good.
     """
     if not problems:
         return split
-    lines = [f"{name_of(problem.file)} {problem.reason}" for problem in problems]
-    shown = [f"  {line}" for line in lines[:_SHOWN]]
-    if len(lines) > _SHOWN:
-        shown.append(f"  and {len(lines) - _SHOWN:,} more{_list_all(lines, name, cache)}")
+    shown = [f"  {name_of(problem.file)} {problem.reason}" for problem in problems[:_SHOWN]]
+    if len(problems) > _SHOWN:
+        shown.append(f"  and {len(problems) - _SHOWN:,} more")
     count = f"{len(problems):,} of {amount(len(split), f'{name} image')}"
     if len(problems) == len(split):
         raise UserError("\n".join([f"data: {count} cannot be used, so none is left:", *shown]))
@@ -186,91 +197,44 @@ def leave_out(
         if any(NOT_DECODED in problem.reason for problem in problems):
             advice += f" Of other formats, {CONVERT}."
         raise UserError("\n".join([f"data: {count} cannot be used:", *shown, advice]))
-    for line in (f"data.skip_bad=true: left out {count}:", *shown):
-        logger.warning("%s", line)
     reasons = {problem.file: problem.reason for problem in problems}
     pairs = list(zip(split.files, split.targets, strict=True))
-    kept = [(file, target) for file, target in pairs if file not in reasons]
-    left_out = tuple(
-        BadImage(index, file, target, reasons[file]) for index, (file, target) in enumerate(pairs) if file in reasons
-    )
-    return replace(
-        split,
-        files=tuple(file for file, _ in kept),
-        targets=tuple(target for _, target in kept),
-        left_out=left_out,
-    )
+    files, targets = zip(*(pair for pair in pairs if pair[0] not in reasons), strict=True)
+    left_out = (BadImage(n, *pair, reasons[pair[0]]) for n, pair in enumerate(pairs) if pair[0] in reasons)
+    return replace(split, files=files, targets=targets, left_out=tuple(left_out))
 
 
-def _list_all(lines: Sequence[str], name: str, cache: Path | None) -> str:
-    """Write all lines into a file next to the cache; return the end of a sentence that names it, if it is there."""
-    if cache is None:
-        return ""
-    file = cache.with_name(f"{cache.stem}-bad-{name}.txt")
-    try:
-        write_atomically(file, "".join(f"{line}\n" for line in lines))
-    except OSError:
-        return ""
-    return f"; all are listed in {file}"
-
-
-def _judge_all(files: Sequence[ImageRef]) -> Iterator[tuple[ImageRef, _Verdict]]:
-    """Yield each file with its verdict."""
+def _judge_all(files: Sequence[ImageRef]) -> Iterator[_Verdict]:
+    """Yield the verdict on each file."""
     if not files:
         return
-    chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
-    decoder, threads = Decoder(), cores()
+    chunks, decoder = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)], Decoder()
     with (
         strict_pillow(),
         progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress,
-        in_threads(lambda chunk: _judge(chunk, decoder), chunks, threads) as judged,
+        in_threads(lambda chunk: [_judge(file, decoder) for file in chunk], chunks, cores()) as judged,
     ):
         task = progress.add_task("Checking files", total=len(files))
-        for chunk, results in zip(chunks, judged, strict=True):
-            yield from zip(chunk, results, strict=True)
-            progress.advance(task, len(chunk))
+        for verdicts in judged:
+            yield from verdicts
+            progress.advance(task, len(verdicts))
 
 
-def _judge(files: Sequence[ImageRef], decoder: Decoder) -> list[_Verdict]:
-    """Return the verdict on each file."""
-    verdicts: list[_Verdict] = []
-    waiting: list[tuple[int, bytes | memoryview, int]] = []  # index, content and pixels of images with a good header
-    for index, file in enumerate(files):
-        verdict, content, pixels = _examine(file)
-        verdicts.append(verdict)
-        if content is not None:
-            waiting.append((index, content, pixels))
-        indices, contents, sizes = zip(*waiting, strict=True) if waiting else ((), (), ())
-        if index == len(files) - 1 or sum(sizes) > _PIXELS or sum(map(len, contents)) > _BYTES:
-            faults = decoder.find_faults(contents, sum(sizes))
-            for at, fault in zip(indices, faults, strict=True):
-                verdicts[at] = verdicts[at]._replace(reason=fault)
-            waiting.clear()
-    return verdicts
-
-
-def _examine(file: ImageRef) -> tuple[_Verdict, bytes | memoryview | None, int]:
-    """Judge a file by its header; return its content, too, if it is to be decoded, and its number of pixels."""
-    state = ""
-    content: bytes | memoryview
+def _judge(file: ImageRef, decoder: Decoder) -> _Verdict:
+    """Return the verdict on a file: by its header, then by DALI's decoder."""
     try:
         if is_decoded(file):
-            return _Verdict(state, _digest(np.ascontiguousarray(file.read_pixels()).data), None), None, 0
-        if isinstance(file, Path):
-            state, content = _read(file)
-        else:
-            content = file.read()
+            return _Verdict("", _digest(np.ascontiguousarray(file.read_pixels()).data), None)
+        state, content = _read(file) if isinstance(file, Path) else ("", file.read())
         fault, pixels = find_fault_of_header(content)
-        return _Verdict(state, _digest(content), fault), None if fault else content, pixels
-    except OSError as error:
-        fault = f"cannot be read: {error.strerror or error}"
-    except ValueError as error:  # the path has a NUL
-        fault = f"cannot be read: {error}"
+        return _Verdict(state, _digest(content), fault or decoder.find_fault(content, pixels))
+    except (OSError, ValueError) as error:  # a ValueError: the path has a NUL
+        fault = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     except UserError as error:  # from a user's own code
         fault = f"fails: {error}"
     except MemoryError:
         fault = "needs more memory to decode than there is"
-    return _Verdict("", "", fault), None, 0
+    return _Verdict("", "", fault)
 
 
 def _digest(content: bytes | memoryview) -> str:
@@ -296,9 +260,9 @@ def _read(file: Path) -> tuple[str, bytes]:
         os.close(descriptor)
 
 
-def _state_of(file: Path) -> str:
+def _state_of(path: str) -> str:
     try:
-        return _state(os.stat(file))
+        return _state(os.stat(path))
     except OSError:
         return ""
 
@@ -312,13 +276,10 @@ def _read_cache(cache: Path) -> dict[str, str]:
 
     A missing or damaged cache, or one of another version, counts as empty.
     """
-    try:
-        content: object = json.loads(cache.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    match content:
-        case {"version": int(version), "files": dict(files)} if version == _CACHE_VERSION:
-            return {path: verdict for path, verdict in files.items() if isinstance(verdict, str)}
+    with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+        content = json.loads(cache.read_bytes())
+        if content["version"] == _CACHE_VERSION:
+            return dict(content["files"])
     return {}
 
 

@@ -1,14 +1,12 @@
-"""Images with the same bytes: group them, and report those that mislead a model or its scores."""
+"""Images with the same bytes: group them, and describe those that mislead a model or its scores."""
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from augment.data.dataset import Dataset, ImageRef, Split
 from augment.data.images import name_of
+from augment.data.targets.kind import Target
 from augment.support.text import amount, plural
-
-logger = logging.getLogger(__name__)
 
 
 def group_copies(images: Sequence[ImageRef], digests: Mapping[ImageRef, str]) -> dict[ImageRef, int]:
@@ -21,12 +19,12 @@ def group_copies(images: Sequence[ImageRef], digests: Mapping[ImageRef, str]) ->
     return {image: numbers[digest] for image, digest in digests.items() if digest in numbers}
 
 
-def warn_of_copies(dataset: Dataset) -> None:
-    """Warn, in one line, of copies across the splits and of copies with different targets."""
+def describe_copies(dataset: Dataset) -> str:
+    """Describe copies across the splits and copies with different targets in one line; empty if there are none."""
     if not dataset.copies:
-        return
+        return ""
     train, val = (_copied(dataset, split) for split in (dataset.train, dataset.val))
-    targets: dict[int, dict[object, ImageRef]] = defaultdict(dict)
+    targets: dict[int, dict[Target, ImageRef]] = defaultdict(dict)
     for group, image, target in train + val:
         targets[group].setdefault(target, image)
     learned = {group for group, _, _ in train}
@@ -37,17 +35,15 @@ def warn_of_copies(dataset: Dataset) -> None:
         found.append(f"{len(scored):,} of {amount(len(dataset.val), 'val image')} {are}, such as {name_of(scored[0])}")
     if clashing := [images for images in targets.values() if len(images) > 1]:
         (one, first), (other, second), *_ = clashing[0].items()
-        shown = [
-            f"{name_of(image)} ({dataset.classes[target]})" if isinstance(target, int) else name_of(image)
-            for target, image in ((one, first), (other, second))
-        ]
-        what = "numbers" if dataset.task == "regress" else "labels"
-        found.append(f"{amount(len(clashing), 'image')} with copies of other {what}, such as {' and '.join(shown)}")
-    if found:
-        logger.warning("data: %s; python -m augment info lists them", "; ".join(found))
+        pairs = ((one, first), (other, second))
+        shown = [f"{name_of(image)} ({dataset.kind.caption(target, dataset.classes)})" for target, image in pairs]
+        found.append(
+            f"{amount(len(clashing), 'image')} with copies of other {dataset.kind.units}, such as {' and '.join(shown)}"
+        )
+    return f"data: {'; '.join(found)}; python -m augment info lists them" if found else ""
 
 
-def _copied(dataset: Dataset, split: Split) -> list[tuple[int, ImageRef, object]]:
+def _copied(dataset: Dataset, split: Split) -> list[tuple[int, ImageRef, Target]]:
     """Return group, image and target of each image that has copies."""
     return [
         (dataset.copies[image], image, target)

@@ -1,14 +1,19 @@
 """The data set that a source returns: the images of each split and their targets."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from numbers import Integral
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.targets.classes import CLASSES
+from augment.data.targets.kind import Kind, known_kinds
+from augment.data.targets.kind import Target as Target
+from augment.data.targets.labels import LABELS
 from augment.support.errors import UserError
 
 
@@ -63,15 +68,8 @@ DATA_DIR = "outputs/data"
 # The file next to converted data that names the classes, one per line.
 CLASSES_FILE = "classes.txt"
 
-# The name of a task. Built-in sources know three: one class, any number of labels, or numbers. A source of a plugin may
-# name another one.
+# The name of a task. Each kind of target has one; a source of a plugin may name another one.
 Task = str
-NOUNS: Mapping[Task, str] = {"classify": "class", "multilabel": "label", "regress": "number"}
-TASKS = tuple(NOUNS)
-
-# A class, as an index into `Dataset.classes`; or a number for each of these: 1 for a label that the image has and 0
-# otherwise, or the number to predict.
-Target = int | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,8 @@ class Split:
 
     Attributes:
         files: paths of encoded images, or images in larger files.
-        targets: the target of each image, all of one kind and length.
+        targets: the target of each image.
+        kind: their kind, see `augment.data.targets`; rows without a kind count as labels.
         repeated: number of repeated images at the end, which balance classes.
         max_bad: number of images that may turn out bad while they are read: others stand in for them. 0: the first one
             is an error.
@@ -109,12 +108,17 @@ class Split:
 
     files: tuple[ImageRef, ...]
     targets: tuple[Target, ...]
+    kind: Kind = field(default=CLASSES, compare=False)
     repeated: int = 0
     max_bad: int = 0
     left_out: tuple[BadImage, ...] = ()
     bad: tuple[BadImage, ...] = ()
     foreign: tuple[tuple[Path, Target], ...] = ()
     weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind == CLASSES and self.targets and isinstance(self.targets[0], tuple):
+            object.__setattr__(self, "kind", LABELS)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -137,22 +141,41 @@ class Dataset:
         classes: names of the classes or labels, or of the numbers to predict.
         train: the training images.
         val: the validation images.
-        task: the name of the task.
+        task: the name of the task, which also says of which kind the targets are unless that is known; empty: the one
+            that trains on the kind. A source of a plugin may name a task of its own.
         copies: the number of its group for each image that has the same bytes as others, as far as they were compared.
-        problems: why training would refuse the data set, as found by `Source.unchecked`.
+        problems: why training would refuse the data set.
+        notices: what is strange about it, a sentence each.
     """
 
     classes: tuple[str, ...]
     train: Split
     val: Split
-    task: Task = "classify"
+    task: Task = ""
     copies: Mapping[ImageRef, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        kind = known_kinds().get(self.task, self.train.kind)
+        object.__setattr__(self, "task", self.task or kind.task)
+        for name in ("train", "val"):
+            if getattr(self, name).kind != kind:
+                object.__setattr__(self, name, replace(getattr(self, name), kind=kind))
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of targets."""
+        return self.train.kind
+
+    def noting(self, *notices: str) -> Dataset:
+        """Return the data set with further notices, except for empty ones."""
+        return replace(self, notices=(*self.notices, *filter(None, notices)))
 
     @property
     def noun(self) -> str:
         """What one of `classes` is called."""
-        return NOUNS.get(self.task, "class")
+        return self.kind.noun
 
 
 def check_dataset(dataset: object, what: str) -> Dataset:
@@ -178,17 +201,8 @@ def _check_split(split: Split, classes: int, what: str) -> None:
     for file in {type(file): file for file in split.files}.values():
         if not isinstance(file, Path) and not (hasattr(file, "name") and hasattr(file, "read")):
             raise UserError(f"{what} has the file {file!r}. Allowed: a Path, or an object with a name and a read().")
-    kinds = set(map(type, split.targets))
-    wrong: list[object]
-    if all(issubclass(kind, Integral) for kind in kinds):
-        wrong = [target for target in set(split.targets) if not 0 <= target < classes]  # type: ignore[operator]
-    elif kinds == {tuple}:
-        wrong = [target for target in split.targets if isinstance(target, tuple) and len(target) != classes]
-    else:
-        wrong = [target for target in split.targets if not isinstance(target, int)]
-    if wrong:
-        allowed = f"an index below {classes}, the number of classes, or a tuple of as many numbers; all of one kind"
-        raise UserError(f"{what} has the target {wrong[0]!r}. Allowed: {allowed}.")
+    if fault := split.kind.fault(split.targets, classes):
+        raise UserError(f"{what} has the target {fault}")
 
 
 def same_outputs(names: Sequence[str], others: Sequence[str]) -> bool:

@@ -1,22 +1,19 @@
 """Judge encoded images with DALI's CPU decoder: what it decodes here, it decodes in training, too.
 
 It is the strictest one: DALI's decoder on the GPU turns many damaged JPEGs into pixels without an error. So the verdict
-does not depend on the machine. Images are decoded by nvImageCodec, the library behind `fn.decoders.image`: it judges
-each image of a batch, whereas a pipeline raises for all of them, and can crash if several JPEGs of a batch are damaged.
+does not depend on the machine. Images are decoded by nvImageCodec, the library behind `fn.decoders.image`, one by one:
+a pipeline can crash if several JPEGs of a batch are damaged.
 Outside `augment.pipeline`, only this module imports a part of DALI, and only when an image has to be judged.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext, suppress
 from io import BytesIO
-from threading import Condition, local
-from typing import Any
+from threading import Lock, local
 
 from augment.data.faults import describe_damage
 
-# Most pixels that all threads decode at the same time, 0.8 GB as RGB; a larger image is decoded alone.
-MAX_PIXELS_AT_ONCE = 2**28
+_LARGE = 2**25  # pixels, 0.1 GB as RGB, of which only one thread decodes more at a time
 
 
 class Decoder:
@@ -24,22 +21,19 @@ class Decoder:
 
     def __init__(self) -> None:
         self._own = local()
-        self._pixels = 0
-        self._released = Condition()
+        self._large = Lock()
 
-    def find_faults(self, images: Sequence[bytes | memoryview], pixels: int) -> list[str | None]:
-        """Return for each image why it cannot be decoded, None if it can be.
+    def find_fault(self, image: bytes | memoryview, pixels: int) -> str | None:
+        """Return why an image cannot be decoded, None if it can be.
 
         Args:
-            images: encoded images with good headers.
-            pixels: total number of their pixels; the call waits until other threads have decoded enough of theirs.
+            image: an encoded image with a good header.
+            pixels: number of its pixels; if there are many, the call waits for another one that has many.
         """
-        with self._reserved(pixels):
-            good = self._decode(images) if images else []
-            return [None if can else describe_damage(BytesIO(image)) for image, can in zip(images, good, strict=True)]
+        with self._large if pixels > _LARGE else nullcontext():
+            return None if self._decodes(image) else describe_damage(BytesIO(image))
 
-    def _decode(self, images: Sequence[bytes | memoryview]) -> list[bool]:
-        """Return for each image whether it can be decoded."""
+    def _decodes(self, image: bytes | memoryview) -> bool:
         os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "1")  # no warning for each bad image
         from nvidia import nvimgcodec as codec
 
@@ -48,25 +42,7 @@ class Decoder:
             self._own.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, backends)
             # The parameters that `fn.decoders.image` uses.
             self._own.params = codec.DecodeParams(color_spec=codec.ColorSpec.SRGB, apply_exif_orientation=True)
-        streams: dict[int, Any] = {}
-        for index, image in enumerate(images):
-            try:
-                streams[index] = codec.CodeStream(image)
-            except RuntimeError:  # its header cannot be read
-                continue
-        found = self._own.decoder.decode(list(streams.values()), params=self._own.params)
-        decoded = {index for index, pixels in zip(streams, found, strict=True) if pixels is not None}
-        return [index in decoded for index in range(len(images))]
-
-    @contextmanager
-    def _reserved(self, pixels: int) -> Iterator[None]:
-        """Wait until these pixels may be decoded in addition to those of other threads."""
-        with self._released:
-            self._released.wait_for(lambda: not self._pixels or self._pixels + pixels <= MAX_PIXELS_AT_ONCE)
-            self._pixels += pixels
-        try:
-            yield
-        finally:
-            with self._released:
-                self._pixels -= pixels
-                self._released.notify_all()
+        with suppress(RuntimeError):  # its header cannot be read
+            (pixels,) = self._own.decoder.decode([codec.CodeStream(image)], params=self._own.params)
+            return pixels is not None
+        return False

@@ -10,17 +10,12 @@ from io import BytesIO
 from typing import BinaryIO
 
 from PIL import Image, ImageFile, UnidentifiedImageError
-from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
 # Width times height. The size at which Pillow, too, refuses an image as a decompression bomb: 537 MB as RGB.
 MAX_PIXELS = 178_956_970
 
 # The formats that DALI decodes, as Pillow names them; a file's content decides, not its name.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
-
-# Variants of these formats that Pillow reads and DALI 2.4 does not: (format, mode).
-_UNDECODABLE = {("JPEG2000", "LA"): "gray with alpha", ("PPM", "F"): "float", ("TIFF", "I"): "32 bit a channel"}
-_UNDECODABLE_TIFF = {"lzma", "webp"}
 
 # The formats whose damage DALI's CPU decoder finds by itself: it refused everything that Pillow refused, and more.
 _DECODED_BY_DALI_ALONE = ("JPEG", "MPO", "PNG", "WEBP")
@@ -88,7 +83,7 @@ def _examine(
         return "is empty (0 bytes)", 0
     try:
         image = Image.open(stream, formats=FORMATS)
-        return _refuse(image, stream) or find_damage(image, stream), image.width * image.height
+        return _refuse(image) or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
         return _describe(head), 0
     except Image.DecompressionBombError:  # Pillow's own limit, unless it was lifted
@@ -105,33 +100,25 @@ def describe_damage(stream: BinaryIO) -> str:
         return fault
     stream.seek(0)
     try:
-        Image.open(stream, formats=FORMATS).load()
+        image = Image.open(stream, formats=FORMATS)
+        image.load()
     except DECODER_ERRORS as error:
         return f"is broken: {error or type(error).__name__}"
-    return "is broken: DALI cannot decode it"
+    return f"is broken, or a {image.format} of a kind that DALI does not decode"
 
 
-def _refuse(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
+def _refuse(image: ImageFile.ImageFile) -> str | None:
     """Return the fault of an image that its header alone reveals."""
     width, height = image.size
     if width * height > MAX_PIXELS:
         return f"claims {width} x {height} pixels; allowed are {MAX_PIXELS:,}"
-    kind = _UNDECODABLE.get((image.format or "", image.mode))
-    if isinstance(image, TiffImageFile):
-        compression = image.info.get("compression")
-        if compression in _UNDECODABLE_TIFF:
-            kind = f"{compression} compressed"
-        elif BITSPERSAMPLE not in image.tag_v2:
-            kind = "without bits per sample"
     if image.format == "PPM" and image.tile:
         args = image.tile[0][3]
         levels = args[-1] if isinstance(args, tuple) and isinstance(args[-1], int) else 255
         # DALI knows only two numbers of levels: it takes 1,023 levels for the first of 65,535, which are almost black.
         if 0 < levels < (128 if levels < 256 else 2**15):
-            kind = f"levels from 0 to {levels}"
-    if image.format == "WEBP" and not _leads_to_exif(stream):
-        kind = "its EXIF block is missing or lies behind a part of odd length"
-    return f"is a {image.format} of a kind that DALI does not decode ({kind})" if kind else None
+            return f"is a PPM of a kind that DALI does not decode (levels from 0 to {levels})"
+    return None
 
 
 def _find_damage(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
@@ -154,23 +141,6 @@ def _load_rare(image: ImageFile.ImageFile, _: BinaryIO) -> None:
     """Decode an image of a rare format, or raise Pillow's error."""
     if image.format not in _DECODED_BY_DALI_ALONE:
         image.load()
-
-
-def _leads_to_exif(stream: BinaryIO) -> bool:
-    """Return whether DALI finds the EXIF block that a WebP announces, if any: DALI skips chunks without their padding.
-
-    Source of the format: developers.google.com/speed/webp/docs/riff_container.
-    """
-    stream.seek(12)
-    part, flags = stream.read(4), stream.read(5)[4:]
-    if part != b"VP8X" or not flags[0] & 8:
-        return True
-    stream.seek(30)
-    while len(head := stream.read(8)) == 8:
-        if head[:4] == b"EXIF":
-            return True
-        stream.seek(int.from_bytes(head[4:], "little"), os.SEEK_CUR)
-    return False
 
 
 def _describe(head: bytes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import BadImage, Dataset, ImageRef, Split, Target, Task
+from augment.data.dataset import BadImage, Dataset, ImageRef, Split
 from augment.data.images import portable_name
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
@@ -38,19 +37,16 @@ def take_fold(dataset: Dataset, *, folds: int, fold: int, seed: int) -> Dataset:
     Raises:
         UserError: a class has fewer images than there are folds.
     """
-    train = dataset.train
-    first, group = _groups(dataset)
-    strata = _strata([train.targets[index] for index in first.tolist()], dataset.task)
+    group, strata = _groups(dataset)
     least, of_class = len(strata), ""
-    if dataset.task == "classify":
+    if dataset.kind.cuts_each:
         numbers, counts = np.unique(strata, return_counts=True)
         least, of_class = int(counts.min()), f" of {dataset.classes[int(numbers[counts.argmin()])]}"
     if least < folds:
-        images = f"{amount(least, 'image')}{of_class}"
-        allowed = f"2 to {least}" if least > 2 else "2" if least == 2 else "null, for each fold needs one of each class"
-        raise UserError(f"data.folds={folds}: train has {images}. Allowed: {allowed}.")
-    part = np.empty(len(first), np.int64)
-    part[_order(strata, seed, "folds")] = np.arange(len(first)) % folds
+        allowed = f"2 to {least}" if least > 1 else "null, for each fold needs one of each class"
+        raise UserError(f"data.folds={folds}: train has {amount(least, 'image')}{of_class}. Allowed: {allowed}.")
+    part = np.empty(len(strata), np.int64)
+    part[_order(strata, seed, "folds")] = np.arange(len(strata)) % folds
     return _cut(dataset, (part == fold)[group])
 
 
@@ -69,22 +65,21 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
     Raises:
         UserError: there are too few images.
     """
-    first, group = _groups(dataset)
-    strata = _strata([dataset.train.targets[index] for index in first.tolist()], dataset.task)
-    if dataset.task == "classify":
+    group, strata = _groups(dataset)
+    if dataset.kind.cuts_each:
         counts = np.bincount(strata)
         share = np.clip(np.rint(fraction * counts), 1, np.maximum(counts - 1, 0)) * (counts > 1)
         scored = rank_within(strata, seed, "val") < share[strata]
     else:
         # Spread evenly over the strata, many of which have a single image.
-        numbers = np.arange(len(first) + 1)
-        scored = np.zeros(len(first), np.bool_)
+        numbers = np.arange(len(strata) + 1)
+        scored = np.zeros(len(strata), np.bool_)
         scored[_order(strata, seed, "val")] = np.diff(np.floor(numbers * fraction + 0.5)) > 0
     if not scored.any() or scored.all():
-        least = "two images of a class" if dataset.task == "classify" else "more images"
+        least = "two images of a class" if dataset.kind.cuts_each else "more images"
         raise UserError(
-            f"data.val_fraction={fraction:g}: train has {amount(len(first), 'image')}, of which val would have "
-            f"{'all' if len(first) and scored.all() else 'none'}. Allowed: {least}, or another fraction."
+            f"data.val_fraction={fraction:g}: train has {amount(len(strata), 'image')}, of which val would have "
+            f"{'all' if len(strata) and scored.all() else 'none'}. Allowed: {least}, or another fraction."
         )
     return _cut(dataset, scored[group])
 
@@ -106,13 +101,14 @@ def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Group the train images that must be on the same side of a cut.
 
     Returns:
-        The index of each group's first image, (G,), and the group of each image, (N,).
+        The group of each image, (N,), and the stratum of each group, (G,): that of its first image.
     """
     # A list may name an image several times, and images may have the same bytes.
     keys = [dataset.copies.get(image, image) for image in dataset.train.files]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     group = np.fromiter((numbers[key] for key in keys), np.int64, len(keys))
-    return np.unique(group, return_index=True)[1], group
+    first = np.unique(group, return_index=True)[1].tolist()
+    return group, dataset.kind.strata([dataset.train.targets[index] for index in first])
 
 
 def _cut(dataset: Dataset, scored: NDArray[np.bool_]) -> Dataset:
@@ -132,10 +128,10 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
         fraction: the share, in (0, 1].
         seed: seed of the choice.
     """
-    strata = _strata(dataset.train.targets, dataset.task)
-    if dataset.task == "multilabel":
-        # Multiples of the golden ratio are spread evenly over any part of the order, however many are taken: most sets
-        # of labels are rare, and one image of each would be too many.
+    strata = dataset.kind.strata(dataset.train.targets)
+    if dataset.kind.many_groups:
+        # Multiples of the golden ratio are spread evenly over any part of the order, however many are taken: one image
+        # of each set of labels would be too many.
         spread = np.argsort(np.arange(len(strata)) * _GOLDEN % 1, kind="stable")
         keep = np.sort(_order(strata, seed, "fraction")[spread[: max(1, round(fraction * len(strata)))]])
     else:
@@ -203,21 +199,6 @@ def _draw(count: int, seed: int, what: str) -> NDArray[np.float64]:
 def _order(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.int64]:
     """Return the indices of images, stratum by stratum, in a random order in each."""
     return np.lexsort((_draw(len(strata), seed, what), strata))
-
-
-def _strata(targets: Sequence[Target], task: Task) -> NDArray[np.int64]:
-    """Return the stratum of each image: its class, or the number of its set of labels."""
-    if task == "classify":
-        return np.array(targets, np.int64)
-    if task == "regress":
-        return np.zeros(len(targets), np.int64)
-    sets = Counter(targets)
-    having = np.array(list(sets)) > 0.5
-    rarity = np.argsort(np.argsort(np.array(list(sets.values())) @ having, kind="stable"))
-    # Sort by the rarest label, which might end up in too few folds (Sechidis et al. 2011).
-    keys = [tuple(sorted(rarity[row].tolist())) for row in having]
-    number = {labels: index for index, (_, labels) in enumerate(sorted(zip(keys, sets, strict=True)))}
-    return np.array([number[labels] for labels in targets], np.int64)
 
 
 def whole_batches(files: Sequence[ImageRef], batch_size: int) -> tuple[ImageRef, ...]:

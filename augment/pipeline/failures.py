@@ -1,8 +1,10 @@
 """Images that could be read when a run began, but no longer can: find them, and let others stand in for them."""
 
 import logging
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,6 @@ import numpy as np
 from augment.data.check import Problem, check_files
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_paths, name_of, portable_name
-from augment.data.watch import Watch
 from augment.support.errors import UserError
 from augment.support.own_code import OwnCodeError, describe_in_op
 from augment.support.seeds import derive_seed
@@ -21,7 +22,8 @@ logger = logging.getLogger(__name__)
 # DALI names the operator that failed and, where a file could not be opened at all, the file.
 _OF_FILES = re.compile(r"fn\.(readers\.file|decoders\.)")
 _NOT_OF_FILES = re.compile(r"out of memory|bad_alloc|\bCUDA\b")
-_OPENED = re.compile(r"^(?:File mapping failed|Failed to open file|Could not open file)\W+(.+)$", re.MULTILINE)
+_RECENT = 256  # files that changed last, among which one that turned bad is most likely
+_OPENED = re.compile(r"^(?:File mapping failed|Failed to open file|Could not open file)[^\w/.]+(.+)$", re.MULTILINE)
 
 
 class UnreadableError(UserError):
@@ -48,13 +50,11 @@ class BadImages:
 
     Attributes:
         stand_ins: maps the index of a bad image to that of the good one with the same target that replaces it.
-        watch: logs files that are replaced by good ones.
     """
 
     def __init__(self, split: Split) -> None:
         self._split = split
         self.stand_ins: dict[int, int] = {}
-        self.watch = Watch(split.files)
         self.restore({})
 
     def restore(self, stand_ins: Mapping[int, int]) -> None:
@@ -115,16 +115,14 @@ class BadImages:
                 f"data.max_bad={most}: {amount(len(bad), 'image')} turned out bad during training, last {shown}. "
                 "Repair them, or allow more."
             ) from error
-        for problem in problems:
-            self.watch.ignore(problem.file)
         good = np.array([file not in bad for file in files])
         if not good.any():
             raise UserError(f"data: no image is left that can be read: {shown}.") from error
-        targets = np.array(self._split.targets)
+        targets = self._split.targets
         for index in np.flatnonzero(~good).tolist():
             if index in self.stand_ins and good[self.stand_ins[index]]:
                 continue
-            same = (targets == targets[index]).reshape(len(files), -1).all(axis=1)
+            same = np.array([target == targets[index] for target in targets])
             candidates = np.flatnonzero(same) if (good & same).any() else np.arange(len(files))
             key = derive_seed("stand-in", portable_name(files[index]), index)
             order = np.random.Generator(np.random.Philox(key=key)).permutation(candidates)
@@ -136,22 +134,16 @@ class BadImages:
         if isinstance(error, UnreadableError):
             return [error.problem]
         known = {self._split.files[index] for index in self.stand_ins}
-        return find_bad(error, [file for file in self._split.files if file not in known], coming, self.watch.changed)
+        return find_bad(error, [file for file in self._split.files if file not in known], coming)
 
 
-def find_bad(
-    error: RuntimeError,
-    images: Sequence[ImageRef],
-    coming: Sequence[ImageRef] = (),
-    changed: Callable[[], Sequence[ImageRef]] = tuple,
-) -> list[Problem]:
+def find_bad(error: RuntimeError, images: Sequence[ImageRef], coming: Sequence[ImageRef] = ()) -> list[Problem]:
     """Find the images that a DALI error is about, checking likely ones first; return none if all are good.
 
     Args:
         error: the error of a pipeline that reads or decodes.
         images: the images that it reads. All are checked, unless the error names one or another guess is right.
         coming: the images that are read next, if known.
-        changed: returns the images whose files have changed.
     """
     text = str(error)
     if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):
@@ -161,5 +153,13 @@ def find_bad(
         named = [file for name in _OPENED.findall(text) if (file := Path(name.strip().strip('"'))) in allowed]
         if named:
             return check_files(named)
-        coming = [file for file in changed() if file in allowed]
+        coming = sorted(images, key=_changed, reverse=True)[:_RECENT]
     return (check_files(list(dict.fromkeys(coming))) if coming else []) or check_files(list(dict.fromkeys(images)))
+
+
+def _changed(image: ImageRef) -> float:
+    """Return when the file of an image changed, or was put in its place, in seconds since 1970."""
+    try:
+        return os.stat(str(image)).st_ctime
+    except OSError:
+        return inf

@@ -131,8 +131,9 @@ def check_encoded(images: Images) -> None:
         UserError: names the first one.
     """
     if images.kind == "encoded":
-        for number, fault in enumerate(Decoder().find_faults([data.tobytes() for data in images.data], pixels=0)):
-            if fault:
+        decoder = Decoder()
+        for number, data in enumerate(images.data):
+            if fault := decoder.find_fault(data.tobytes(), pixels=0):
                 raise UserError(f"images[{number}] {fault}.")
 
 

@@ -87,8 +87,7 @@ class Loader:
                 f"data: {amount(len(split), 'image')} in {plan.split} for {amount(self._shard.world_size, 'rank')}. "
                 "Allowed: at least one image a rank."
             )
-        kind = torch.float32 if isinstance(split.targets[0], tuple) else torch.int64
-        self._targets = torch.tensor(split.targets, dtype=kind, device=device)
+        self._targets = split.kind.collate(split.targets).to(device)
         self._files = digest_of(split)
         self._bad = BadImages(split)
         # Some loaders need a new pipeline for each pass. DALI keeps drawing new random windows, but validation must see
@@ -98,7 +97,7 @@ class Loader:
         self._mixer: Mixer | None = None
         if plan.batch_stages and not raw:
             assert classes, "to mix targets, the number of classes is needed"
-            self._mixer = Mixer(plan, seed=seed, rank=self._shard.rank, classes=len(classes))
+            self._mixer = Mixer(plan, split.kind, seed=seed, rank=self._shard.rank, classes=len(classes))
         self._pipeline: Pipeline | None = None
         self._primed = False  # whether the next batch has been asked for already
         self._prepared: Background[Pipeline] | None = None
@@ -155,7 +154,6 @@ class Loader:
         if (self._is_inside and not self._resuming) or self._is_spent:
             self._restart(self.next_epoch)
         self._resuming = False
-        self._bad.watch.look()
         batches, epoch = len(self), self.epoch
         for number in range(self.batch, batches):
             if (self.epoch, self.batch) != (epoch, number):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from augment.data.targets.kind import Kind
 from augment.pipeline.feed import BLOCK, Values, compact, stage_values
 from augment.pipeline.program import runs
 from augment.recipe.op import Array
@@ -28,17 +29,18 @@ class Mixer:
 
     Args:
         plan: the plan, whose batch stages and their steps are used.
+        kind: the kind of targets.
         seed: the run's seed.
         rank: the rank of this process.
         classes: number of classes.
         together: samples whose values are drawn at once.
     """
 
-    def __init__(self, plan: Plan, *, seed: int, rank: int, classes: int, together: int = BLOCK) -> None:
+    def __init__(self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, together: int = BLOCK) -> None:
         keys = {step.key.split(".")[0] for stage in plan.batch_stages for step in stage.steps}
         mixing = replace(plan, tree=tuple(step for step in plan.tree if step.key in keys))
         self._sampler = Sampler(mixing, seed, rank)
-        self._classes = classes
+        self._kind, self._classes = kind, classes
         self._together = together
         self._known = all(stage.steps[0].op.name in _KERNEL_OPS for stage in plan.batch_stages)
         # For each size of images, by the kernel or not: epoch, first and last sample, and the values of batch stages.
@@ -49,7 +51,7 @@ class Mixer:
 
         Args:
             images: (N, 3, size, size).
-            targets: (N,) class indices, or (N, K) float32 labels or numbers.
+            targets: those of its samples, as the kind collates them.
             epoch: the epoch it belongs to.
             start: position of its first sample in the epoch.
 
@@ -64,7 +66,7 @@ class Mixer:
             from augment.pipeline.kernel_mix import mix
 
             return mix(images, targets, given[0]["records"], self._classes)
-        own = targets if targets.is_floating_point() else _one_hot(targets, self._classes)
+        own = self._kind.shares(targets, self._classes)
         # Rolled in the order of memory: CUDA returns rolled images plane by plane.
         partners = images.permute(0, 2, 3, 1).roll(-1, 0).permute(0, 3, 1, 2)
         others = own.roll(-1, 0)
@@ -131,11 +133,6 @@ def kernel_runs(device: torch.device) -> bool:
         mix(images, torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 1, 6, device=device), 2)
 
     return device.type == "cuda" and runs(trial, "samples are mixed by PyTorch's operators")
-
-
-def _one_hot(targets: Tensor, classes: int) -> Tensor:
-    zeros = torch.zeros(len(targets), classes, dtype=torch.float32, device=targets.device)
-    return zeros.scatter_(1, targets[:, None], 1.0)
 
 
 def to_device(values: Array, device: torch.device) -> Tensor:

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch.utils.dlpack import from_dlpack
 
+from augment.data.targets.classes import CLASSES
+from augment.data.targets.labels import LABELS
 from augment.params import Interval
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.batch import Batch
@@ -127,7 +129,8 @@ class Transform:
         if checked is None:
             return views[0] if len(views) == 1 else tuple(views)
         if self.plan.batch_stages:
-            mixer = Mixer(self.plan, seed=self._seed, rank=self._stream(), classes=self._classes or 0, together=1)
+            kind, classes = LABELS if checked.is_floating_point() else CLASSES, self._classes or 0
+            mixer = Mixer(self.plan, kind, seed=self._seed, rank=self._stream(), classes=classes, together=1)
             mixed = [mixer.mix(view, checked, epoch=call, start=0) for view in views]
             views, checked = [view for view, _ in mixed], mixed[0][1]
         return Batch(views[0], checked, torch.arange(len(read), device=self._device), tuple(views))

@@ -37,7 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         from augment.cli.compose import compose_recipe
         from augment.data.convert.conversion import Options, convert
         from augment.data.convert.foreign import take_foreign
-        from augment.data.sources.registry import VAL_MISSING, select
+        from augment.data.sources.loading import select
+        from augment.data.sources.notices import log_notices
+        from augment.data.sources.registry import VAL_MISSING
 
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
             raise UserError("data: missing. Allowed: data=folder data.root=DIR, or another source.")
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         if note:
             sys.stdout.write(printable(f"{note}\n"))
         dataset = select(source, checked)
+        log_notices(dataset.notices)
         form = Options(options.to, options.size, options.quality, options.shard_mb)
         with writing(f"--out {options.out}"):
             checksum = convert(dataset, options.out, form, jobs=options.jobs)

@@ -15,7 +15,7 @@ from stores import write_tar
 from augment.data.dataset import Dataset, Split
 from augment.data.formats.recordio import write_records
 from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, write_examples
-from augment.data.sources import load_dataset, parse_data
+from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError
 
 lmdb = pytest.importorskip("lmdb")
@@ -119,8 +119,7 @@ def said(source: str, settings: Settings) -> str:
 
 
 def forget_loaded() -> None:
-    for cached in ("_load", "_select"):
-        load_dataset.__globals__[cached].cache_clear()
+    LOADED.forget()
 
 
 def name_of(source: str, number: int) -> str:

@@ -14,7 +14,7 @@ from stores import FIXED
 
 from augment.data.dataset import Dataset, Split
 from augment.data.images import open_image
-from augment.data.sources import parse_data
+from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.pipeline.loader import Loader
 
 CPU = torch.device("cpu")
@@ -107,7 +107,8 @@ def my_data() -> ModuleType:
 
 
 def load(train: str = "my_data.Photos", val: str | None = None, **settings: Any) -> Dataset:
-    return parse_data({"source": "own", "train": train, "val": val or train, **settings}).load()
+    LOADED.forget()
+    return load_dataset(parse_data({"source": "own", "train": train, "val": val or train, **settings}))
 
 
 def written(code: str, **settings: Any) -> Dataset:

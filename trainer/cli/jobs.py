@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from augment.cli.explanation import explain
 from augment.cli.overrides import normalize, refuse_keywords, refuse_sweeps, refuse_words
 from augment.cli.trust import TRUST_FLAG
-from augment.data.sources import forget_changed
+from augment.data.sources import LOADED
 from augment.support.errors import UserError
 from trainer.cli import ranks
 from trainer.cli.auto import is_auto, resume_auto
@@ -40,7 +40,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         UserError: a mistake in the overrides, found before anything is written, or one that ends the run.
     """
     refuse_keywords(misspelled, inner_keys())
-    forget_changed()
+    LOADED.forget()
     given = partial(_normalized, overrides, trust=trust)
     if ranks.follows():
         ranks.follow(lambda: (given(), "config"), leaves=False)

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from augment.cli.trust import UntrustedError, with_overrides
 from augment.data.dataset import Dataset
-from augment.data.sources import load_dataset, notices_of
+from augment.data.sources import load_dataset
 from augment.support.errors import UserError, first_line
 from augment.support.reading import read_object, read_text
 from augment.support.yaml_files import read_list
@@ -170,8 +170,7 @@ def read_record(folder: Path, overrides: Sequence[str] = (), *, trust: bool = Fa
     if record.config is not None:
         record.dataset = attempt("data", dataset, None)
         if record.dataset is not None:
-            notices = notices_of(record.config.data, left_out_of(folder))
-            record.warnings = tuple(n.getMessage() for n in notices if n.levelno >= logging.WARNING)
+            record.warnings = record.dataset.notices
     if model and (folder / BEST).is_file():
         record.add_best(lambda: load(folder / BEST, BestModel))
     elif record.dataset is not None:

@@ -6,7 +6,6 @@ Nothing here imports PyTorch or DALI; `trainer.run.check` checks what has to be 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from logging import LogRecord
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +17,7 @@ from augment.cli.trust import KINDS
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
 from augment.data.selection import take_some
-from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, notices_of, parse_data
+from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
 from augment.params import parse_params, parse_settings, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
@@ -83,11 +82,6 @@ class Config:
             return dataset
         most = self.fit.limit_batches * self.fit.batch_size
         return replace(dataset, val=take_some(dataset.val, most, self.data.split_seed))
-
-    @property
-    def notices(self) -> tuple[LogRecord, ...]:
-        """The log entries of loading the images."""
-        return notices_of(self.data, self._left_out)
 
     @property
     def _left_out(self) -> LeftOut | None:

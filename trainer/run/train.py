@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 
 import torch
 from rich.console import Console
 
 from augment.cli.parser import INTERRUPTED
 from augment.data.balance import describe_balance
-from augment.data.sources.notices import replay_notices
+from augment.data.sources.notices import log_notices
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import doubts
 from augment.support.background import prompt_turns
@@ -80,7 +80,7 @@ def train(
         again. So is the KeyboardInterrupt of a signal that comes before the fit or for the second time, with a message
         that says how to resume.
     """
-    begun, now = began or monotonic(), time()
+    begun = began or monotonic()
     name, console = run_name(config.run, folder, varied), console or PlainConsole()
     with StopSignals() as signals:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def train(
             algorithms.enter_context(deterministic(config.fit.deterministic))
             reserve_summary(folder, name, config.run.written_tags)
             # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
-            replay_notices(config.notices, before=now)
+            log_notices(config.dataset.notices)
             notes = []
             if config.fit.auto_batch_size and config.fit.resume is None:
                 config, note = find_batch_size(config)

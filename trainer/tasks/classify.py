@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import Target
 from augment.support.text import amount
 from trainer.tasks.display import (
     Bar,
@@ -99,17 +98,6 @@ class Classify(Task[ClassSamples]):
     def activate(self, outputs: Tensor) -> Tensor:
         """Return probabilities."""
         return outputs.softmax(dim=1)
-
-    def blank_target(self, count: int) -> Target:
-        """Return the first class."""
-        return 0
-
-    def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the class, or the classes that are mixed with their shares: "cat 70%, dog 30%"."""
-        if isinstance(target, int):
-            return names[target] if names else str(target)
-        shares = sorted(((share, i) for i, share in enumerate(target) if share >= 0.005), reverse=True)
-        return ", ".join(f"{names[i] if names else i} {share:.0%}" for share, i in shares)
 
     def unmixed(self, targets: Tensor) -> Tensor:
         """Return the class with the largest share of each image, (N,)."""

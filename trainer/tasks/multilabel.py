@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from augment.data.targets.labels import LABELS
 from augment.support.text import amount, plural
 from trainer.tasks.display import Bar, BarChart, Bars, Finding, Section, WrongSample, percent
 from trainer.tasks.losses import BinaryCrossEntropy, LossFunction
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Multilabel(Task[OutputSamples]):
     """Any number of labels for each image, also none."""
 
-    name = "multilabel"
+    name, kind = "multilabel", LABELS
     unit, units = "label", "labels"
     monitor, score, score_title, unit_score = "val_map", "map", "Mean average precision", "average_precision"
     loss_settings = ("label_smoothing",)
@@ -51,11 +52,6 @@ class Multilabel(Task[OutputSamples]):
     def activate(self, outputs: Tensor) -> Tensor:
         """Return the probability of each label."""
         return outputs.sigmoid()
-
-    def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the labels, those that are mixed in with their shares."""
-        shown = ((name, share) for name, share in zip(names, target, strict=True) if share >= 0.005)
-        return ", ".join(name if share > 0.995 else f"{name} {share:.0%}" for name, share in shown) or "none"
 
     def per_class(self, samples: OutputSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return average precision, best threshold with its F1, and images of each label."""

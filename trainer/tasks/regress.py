@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from augment.data.dataset import Target
+from augment.data.targets.kind import Target
+from augment.data.targets.numbers import NUMBERS
 from trainer.tasks.display import FigureImage, Finding, Scatter, Section, WrongSample
 from trainer.tasks.losses import LossFunction, regression_loss
 from trainer.tasks.meter import OutputSamples
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Regress(Task[OutputSamples]):
     """Some numbers for each image."""
 
-    name = "regress"
+    name, kind = "regress", NUMBERS
     unit, units = "number", "numbers"
     monitor, score, score_title, unit_score = "val_loss", "mae", "Mean absolute error", "r2"
     loss_settings = ("regression_loss", "standardize")
@@ -55,10 +56,6 @@ class Regress(Task[OutputSamples]):
         if standard:
             loss = standard.loss(loss, device)
         return loss, loss
-
-    def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the numbers."""
-        return ", ".join(f"{value:.4g}" for value in target)
 
     def per_class(self, samples: OutputSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return errors and R2 of each number."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.data.dataset import Target
+from augment.data.targets.kind import Target
 from augment.support.errors import UserError
 from trainer.tasks.losses import LossFunction
 

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from augment.data.dataset import Target
+from augment.data.targets.classes import CLASSES
+from augment.data.targets.kind import Kind, Target
 from augment.support.text import amount
 from trainer.tasks.display import (
     PACE,
@@ -44,6 +45,7 @@ class Task(ABC, Generic[S]):
 
     Attributes:
         name: name of the task, as `augment.data.dataset.Dataset` and checkpoints have it.
+        kind: the kind of targets that it trains on.
         unit: what one output of the model stands for, as "class".
         units: the plural.
         monitor: key of the metrics row whose best value makes the best epoch, unless a callback monitors another one.
@@ -64,6 +66,7 @@ class Task(ABC, Generic[S]):
     """
 
     name: ClassVar[str]
+    kind: ClassVar[Kind] = CLASSES
     unit: ClassVar[str]
     units: ClassVar[str]
     monitor: ClassVar[str]
@@ -115,11 +118,6 @@ class Task(ABC, Generic[S]):
         """Return what people read of outputs, (N, K) float32: probabilities, or values as they are."""
         return outputs
 
-    def blank_target(self, count: int) -> Target:
-        """Return a target for images without one; `count` is the number of units."""
-        return (0.0,) * count
-
-    @abstractmethod
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return a sample's target in words.
 
@@ -127,6 +125,7 @@ class Task(ABC, Generic[S]):
             target: the target as a plain number or list; samples may be mixed.
             names: names of the units; may be empty.
         """
+        return self.kind.caption(target, names)
 
     # --- scores of a pass ---
 

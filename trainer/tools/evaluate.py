@@ -17,7 +17,7 @@ from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
 from augment.data.sources import load_dataset
-from augment.data.sources.notices import warn_of_foreign
+from augment.data.sources.notices import describe_foreign, log_notices
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
 from augment.support.secrets import masked
@@ -80,7 +80,7 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
             raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
                             "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
         listed = scan_split(folder, classes)
-        warn_of_foreign(Dataset(classes, listed, NO_VAL))
+        log_notices([describe_foreign(Dataset(classes, listed, NO_VAL))])
         return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
     dataset = load_dataset(trained.config.data)
     if not same_outputs(dataset.classes, classes):

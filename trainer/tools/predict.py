@@ -127,8 +127,8 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
 def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None) -> list[Prediction]:
     names, task, kept = trained.classes, trained.task, KeptOutputs()
     # The loader needs targets, but nothing reads them.
-    targets = (task.blank_target(len(names)),) * len(files)
-    trained.run_over(Split(files, targets), kept, description="predicting")
+    targets = (task.kind.blank(len(names)),) * len(files)
+    trained.run_over(Split(files, targets, task.kind), kept, description="predicting")
     (outputs,) = kept.in_order()
     values = task.activate(outputs.float())
     if not task.ranked:

@@ -16,11 +16,12 @@ import numpy as np
 from PIL import Image
 
 from augment.data.convert.writers import FORMATS, EncodedSample, Schema, check_names, settings_of
-from augment.data.dataset import CLASSES_FILE, Dataset, ImageRef, Split, Target
+from augment.data.dataset import CLASSES_FILE, Dataset, ImageRef, Split
 from augment.data.formats.shards import is_pattern
 from augment.data.images import file_name, name_of, open_image, read_encoded, to_rgb
 from augment.data.selection import take
 from augment.data.sources import parse_data
+from augment.data.targets.kind import Target
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
@@ -139,7 +140,7 @@ def _compare(part: Path, written: Mapping[str, list[int]], schema: Schema, optio
     """
     index = {"dir": str(part / ".index")} if FORMATS[options.to].ending else {}
     try:
-        found = parse_data(settings_of(options.to, part, schema) | index).unchecked()
+        found = parse_data(settings_of(options.to, part, schema) | index).load()
     except UserError as error:
         raise UserError(f"what was written differs when read back: {error}") from None
     read = Schema(found.task, found.classes)

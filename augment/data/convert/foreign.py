@@ -10,11 +10,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from augment.data.check import check_files
-from augment.data.dataset import DATA_DIR, Dataset, ImageRef
+from augment.data.check import examine_files, leave_out
+from augment.data.copies import group_copies
+from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
 from augment.data.images import name_of, read_encoded, to_rgb
-from augment.data.sources.notices import check_images
 from augment.support.errors import UserError
 from augment.support.files import digest
 from augment.support.text import amount
@@ -75,19 +75,23 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
     Raises:
         UserError: an image cannot be used, or no class of val is left in train.
     """
-    cache = Path(DATA_DIR) / f"checked-{digest(about)}.json"  # that of `check_images`
-    problems = check_files(dataset.train.files + dataset.val.files, cache=cache)
+    cache = Path(DATA_DIR) / f"checked-{digest(about)}.json"
     opened: dict[ImageRef, AsJpeg] = {}
-    for problem in problems:
-        image = AsJpeg(problem.file, quality)
-        with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
-            image.read()
-            opened[problem.file] = image
-    train, val = (
-        replace(split, files=tuple(opened.get(file, file) for file in split.files))
-        for split in (dataset.train, dataset.val)
-    )
-    checked = check_images(replace(dataset, train=train, val=val), about, skip_bad=skip_bad, max_bad=0)
+    digests: dict[ImageRef, str] = {}
+    splits: dict[str, Split] = {}
+    for name, split in (("train", dataset.train), ("val", dataset.val)):
+        examined = examine_files(split.files, cache=cache)
+        for problem in examined.problems:
+            image = AsJpeg(problem.file, quality)
+            with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
+                image.read()
+                opened[problem.file] = image
+        bad = [problem for problem in examined.problems if problem.file not in opened]
+        kept = leave_out(split, name, bad, skip_bad=skip_bad)
+        splits[name] = replace(kept, files=tuple(opened.get(file, file) for file in kept.files))
+        digests |= examined.digests
+    train, val = splits["train"], splits["val"]
+    checked = replace(dataset, train=train, val=val, copies=group_copies(train.files + val.files, digests))
     endings = Counter(Path(name_of(image)).suffix.lower() or "without an ending" for image in opened).most_common()
     note = f"{amount(len(opened), 'image becomes', 'images become')} JPEG: "
     return checked, note + ", ".join(f"{count:,} {ending}" for ending, count in endings) if opened else ""

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.dataset import CLASSES_FILE, NOUNS, Target, Task
+from augment.data.dataset import CLASSES_FILE
 from augment.data.formats.filelist import LABELS_SEPARATOR
 from augment.data.formats.recordio import PADDING, write_records
 from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, Feature, write_examples
+from augment.data.targets.kind import Target, known_kinds
 from augment.support.errors import UserError
 from augment.support.text import table_cell
 
@@ -37,12 +38,12 @@ class Schema:
         names: names of the classes, labels or numbers.
     """
 
-    task: Task
+    task: str
     names: tuple[str, ...]
 
     def indices(self, target: Target) -> list[int]:
         """Return the indices of an image's class or labels, rising."""
-        return [target] if isinstance(target, int) else [index for index, has in enumerate(target) if has]
+        return list(known_kinds()[self.task].present(target))
 
     def labels(self, target: Target) -> list[str]:
         """Return the names of an image's class or labels."""
@@ -99,22 +100,22 @@ def check_names(schema: Schema, to: str) -> None:
     Raises:
         UserError: it cannot.
     """
-    task, counts = schema.task, Counter(schema.names)
-    if task not in NOUNS:
-        raise UserError(f"data: its task is {task}, which no format can hold. Allowed: {', '.join(NOUNS)}.")
+    task, counts, kinds = schema.task, Counter(schema.names), known_kinds()
+    if task not in kinds:
+        raise UserError(f"data: its task is {task}, which no format can hold. Allowed: {', '.join(kinds)}.")
     for name in schema.names:
         shown = name.encode(errors="replace").decode()
         in_folder = to == "folder" and task
         for wrong, why in (
             (name != shown, "has characters that are not Unicode"),
-            (counts[name] > 1, f"is the name of more than one {NOUNS[task]}"),
+            (counts[name] > 1, f"is the name of more than one {kinds[task].noun}"),
             (name != name.strip() or name.splitlines() != [name], "has blanks around its name or lines in it"),
             (task == "regress" and name == FORMATS[to].image, "is named as the images are"),
             (in_folder == "multilabel" and LABELS_SEPARATOR in name, f"has a {LABELS_SEPARATOR} in it"),
             (in_folder == "classify" and ("/" in name or name.startswith(".")), "cannot be a folder"),
         ):
             if wrong:
-                raise UserError(f"the {NOUNS[task]} '{shown}' {why}. Allowed with --to {to}: other names.")
+                raise UserError(f"the {kinds[task].noun} '{shown}' {why}. Allowed with --to {to}: other names.")
 
 
 def settings_of(to: str, out: Path, schema: Schema) -> dict[str, Any]:

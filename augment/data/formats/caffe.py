@@ -5,6 +5,7 @@ Source of the message: BVLC/caffe/src/caffe/proto/caffe.proto, Datum.
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.formats.index import Advance, Index
+from augment.data.formats.index import Record
 from augment.data.formats.protobuf import BYTES, VARINT, read_fields, signed
 from augment.data.formats.spans import OPEN_FILES, RecordFile
 from augment.data.images import as_ppm
@@ -66,35 +67,29 @@ class DatumImage:
             return as_ppm(np.frombuffer(data, np.uint8).reshape(shape)[::-1].transpose(1, 2, 0))
 
 
-def index_datums(file: RecordFile, advance: Advance) -> Index:
-    """Index a database, in the order of its keys.
+def read_datums(file: RecordFile) -> Iterator[Record]:
+    """Yield the records of a database, in the order of their keys, which are their names in hexadecimal.
 
     Raises:
         UserError: the file is not a database or truncated, or a record is not an image.
     """
     import lmdb
 
-    spans: list[tuple[int, int]] = []
-    labels: list[list[int | float | str]] = []
-    keys = bytearray()
     try:
         with _environment(file).begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
                 try:
-                    numbers, _ = _parse(value)
+                    numbers, (start, stop) = _parse(value)
                 except ValueError as error:
                     name = bytes(key).decode(errors="replace")
                     raise UserError(f"record {name} is not a Datum with an image: {error}.") from None
-                spans.append((len(keys), len(key)))
-                keys += key
-                labels.append([signed(numbers.get(_LABEL, 0))])  # proto2 leaves no 0 out, others do
-                advance(len(value))
+                # proto2 leaves no label of 0 out, others do.
+                yield Record(start, stop - start, [signed(numbers.get(_LABEL, 0))], bytes(key).hex())
     except lmdb.Error as error:
         why = first_line(error).removeprefix(f"{file.path}: ")
         raise UserError(f"is not an LMDB database that can be read: {why}.") from None
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}.") from None
-    return Index.of(spans, labels, bytes(keys))
 
 
 def _environment(file: RecordFile) -> Any:

@@ -42,7 +42,6 @@ def scan_folder(
     train_dir: str | None = None,
     val_dir: str | None = None,
     cuts_val: bool = False,
-    lenient: bool = False,
     with_foreign: bool = False,
 ) -> Dataset:
     """List the images of a folder with a subfolder per split, which has a subfolder per class.
@@ -56,24 +55,20 @@ def scan_folder(
         train_dir: the folder of train, relative to root; None: "train", or with `cuts_val` the root itself.
         val_dir: the folder of val; None: "val".
         cuts_val: leave val empty, since it is cut from train later.
-        lenient: list what there is in spite of a missing val, an empty class, or a class that train lacks, and report
-            these as `Dataset.problems`.
         with_foreign: list images of foreign formats, too.
 
+    Returns:
+        What there is; a missing val, an empty class, or a class that train lacks are `Dataset.problems`.
+
     Raises:
-        UserError: the folder or one of its splits is missing or holds no images, a class of train is empty, or val
-            has a class that train lacks.
+        UserError: the folder is missing, or there are no folders of classes in it.
     """
     problems: list[str] = []
     try:
         train, val = _split_folders(expanded(root), train_dir, val_dir, cuts_val=cuts_val, problems=problems)
-        if problems and not lenient:
-            raise UserError(problems[0])
         dataset = _scan(train, val, problems, with_foreign=with_foreign)
-        if problems and not lenient:
-            raise UserError(problems[0])
     except UserError as error:
-        raise UserError(f"data.root={root}: {error}") from None
+        raise UserError(f"data.root={root}: {problems[0] if problems else error}") from None
     return replace(dataset, problems=tuple(f"data.root={root}: {problem}" for problem in problems))
 
 
@@ -143,20 +138,11 @@ def _split_folders(
     others = f"only {list_some(list(found))}" if found else "only images" if _has_images(root) else "nor any other"
     near = next((nearest(name, found) for name in missing if name in (train_dir, val_dir)), "")
     text = f"there is no folder {' and no folder '.join(missing)} in it, {others}.{near or _advice(root, found)}"
-    if train.is_dir() and not val_dir:
-        problems.append(text)
-        return train, None
-    if unsplit and any(map(_has_images, found.values())):
-        problems.append(text)
-        return root, None
-    named = {split: _descend(folder) for split, folder in _splits_in(found).items()}
-    if not named:
+    has_train = train.is_dir() and not val_dir
+    if not has_train and not (unsplit and any(map(_has_images, found.values()))):
         raise UserError(text)
     problems.append(text)
-    if "train" not in named:
-        problems.append(f"the images of {named['val']} are counted as train here, as there are no others.")
-        return named["val"], None
-    return named["train"], None if cuts_val else named.get("val")
+    return train if has_train else root, None
 
 
 def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, with_foreign: bool) -> Dataset:
@@ -176,9 +162,8 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
     for name, folder in val_folders.items():
         if name not in train_folders:
             some = f"add images of it to {train_folder / name}, or rename or remove it"
-            problems.insert(
-                0, f"{folder} is a class that train lacks.{nearest(name, train_folders)} Allowed: to {some}."
-            )
+            text = f"{folder} is a class that train lacks.{nearest(name, train_folders)} Allowed: to {some}."
+            problems.insert(0, text)
     val = [find(val_folders[name]) if name in val_folders else ([], []) for name in train_folders]
     if not any(files for files, _ in val):
         first = next(iter(val_folders.values()))

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -12,20 +13,36 @@ from numpy.typing import NDArray
 
 from augment.data.formats.detection import describe_content
 from augment.data.formats.spans import RecordFile
-from augment.data.targets.labels import Label, Labels, pack
+from augment.data.targets.given import Label, Labels, pack
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import digest, write_atomically
 
 logger = logging.getLogger(__name__)
 
-# Called with the number of bytes processed since the last call.
-Advance = Callable[[int], object]
-Build = Callable[[RecordFile, Advance], "Index"]
-
-_VERSION = 3  # raise it when the content of indexes changes
-_STEP = 2**23  # bytes
+_VERSION = 4  # raise it when the content of indexes changes
+_STEP = 1000  # records; updating the bar takes longer than reading one
 _PROGRESS_FROM = 256 * 2**20  # bytes: less takes no more than a second
+
+
+class Record(NamedTuple):
+    """A record of a file.
+
+    Attributes:
+        offset: offset of its image in the file.
+        length: length of the image in bytes.
+        labels: its labels or numbers.
+        name: its name in the file; empty: its number.
+    """
+
+    offset: int
+    length: int
+    labels: Sequence[Label]
+    name: str = ""
+
+
+# Yields the records of a file; raises a `UserError` that says what is wrong, without naming the file.
+Reader = Callable[[RecordFile], Iterator[Record]]
 
 
 @dataclass(frozen=True)
@@ -35,35 +52,22 @@ class Index:
     Attributes:
         spans: (N, 2) int64, offset and length of each image.
         labels: the labels of all records.
-        keys: further data of a format, such as the names of its records.
+        keys: the names of the records, separated by NUL; empty: they have none.
     """
 
     spans: NDArray[np.int64]
     labels: Labels
     keys: bytes
 
-    @classmethod
-    def of(
-        cls,
-        spans: Sequence[tuple[int, int]],
-        labels: Sequence[Sequence[Label]],
-        keys: bytes = b"",
-        name: Callable[[int], str] = "record {}".format,
-    ) -> "Index":
-        """Make an index from lists.
-
-        Raises:
-            UserError: see `augment.data.targets.labels.pack`.
-        """
-        return cls(np.array(spans, np.int64).reshape(-1, 2), pack(labels, name), keys)
+    @property
+    def names(self) -> list[str]:
+        """The names of the records."""
+        named = self.keys.decode(errors="surrogateescape").split("\0")
+        return named if self.keys else list(map(str, range(len(self.spans))))
 
 
 def load_indexes(
-    paths: Sequence[Path],
-    kind: str,
-    cache: Path,
-    build: Build,
-    companion: Callable[[RecordFile], Path | None],
+    paths: Sequence[Path], kind: str, cache: Path, read: Reader, companion: Callable[[RecordFile], Path | None]
 ) -> Iterator[tuple[RecordFile, Index]]:
     """Yield each file with its index, which is built unless the cache has an up-to-date one.
 
@@ -71,8 +75,8 @@ def load_indexes(
         paths: the files.
         kind: the source's name, and the settings that an index depends on.
         cache: folder below which indexes are cached.
-        build: indexes a file.
-        companion: returns another file that the index depends on, which the build may make; None: there is none.
+        read: reads a file.
+        companion: returns another file that the index depends on, which `read` makes; None: there is none.
 
     Raises:
         UserError: a file cannot be read, or is damaged.
@@ -83,22 +87,31 @@ def load_indexes(
     missing = sum(file.size for file, index in zip(files, known, strict=True) if index is None)
     with progress_bar(quiet=missing < _PROGRESS_FROM) as progress:
         task = progress.add_task("Indexing MB", total=missing >> 20)
-        done = 0
-
-        def advance(size: int) -> None:
-            nonlocal done
-            done += size
-            if done // _STEP > (done - size) // _STEP:  # updating the bar takes longer than a record
-                progress.update(task, completed=done >> 20)
-
         for path, file, entry, index in zip(paths, files, cached, known, strict=True):
             if index is None:
                 try:
-                    index = build(file, advance)
+                    index = build(file, read, lambda size: progress.advance(task, size / 2**20))
                 except UserError as error:
                     raise UserError(f"{path}: {error}{describe_content(path, kind.split()[0].lower())}") from None
                 _write(entry, _stamp(file, companion(file)), index)
             yield file, index
+
+
+def build(file: RecordFile, read: Reader, advance: Callable[[int], object] = lambda _: None) -> Index:
+    """Return the index of a file; `advance` is called from time to time with the number of bytes that were read.
+
+    Raises:
+        UserError: the file is damaged, or its labels cannot be used.
+    """
+    records: list[Record] = []
+    for number, record in enumerate(read(file), 1):
+        records.append(record)
+        if number % _STEP == 0:
+            advance(sum(record.length for record in records[-_STEP:]))
+    spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)
+    labels = pack([record.labels for record in records], lambda index: records[index].name or f"record {index}")
+    keys = "\0".join(record.name for record in records) if records and records[0].name else ""
+    return Index(spans, labels, keys.encode(errors="surrogateescape"))
 
 
 def _stamp(file: RecordFile, companion: Path | None) -> NDArray[np.int64]:
@@ -122,16 +135,10 @@ def _read(entry: Path, stamp: NDArray[np.int64]) -> Index | None:
 
 
 def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
-    stream = io.BytesIO()
-    np.savez(
-        stream,
-        stamp=stamp,
-        spans=index.spans,
-        values=index.labels.values,
-        counts=index.labels.counts,
-        words=np.array(index.labels.words, np.str_),
-        keys=np.frombuffer(index.keys, np.uint8),
-    )
+    labels, stream = index.labels, io.BytesIO()
+    keys, words = np.frombuffer(index.keys, np.uint8), np.array(labels.words, np.str_)
+    arrays = {"stamp": stamp, "spans": index.spans, "values": labels.values, "counts": labels.counts}
+    np.savez(stream, keys=keys, words=words, **arrays)  # type: ignore[arg-type]
     try:
         write_atomically(entry, stream.getvalue(), durable=False)
     except OSError as error:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from augment.data.formats.index import Advance, Index
+from augment.data.formats.index import Record
 from augment.data.formats.spans import RecordFile, mapped
 from augment.support.errors import UserError
 
@@ -23,37 +23,26 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _MAX_LENGTH = 2**29 - 1
-_BEGINNING = 4096  # bytes of a record that contain its labels, unless it has a thousand or more
 PADDING = -1  # fills up label arrays, which must have one length for the library's readers
-_OPTIONAL = "It is optional: remove it to use all records."
 
 
-def index_records(file: RecordFile, advance: Advance) -> Index:
-    """Index a file; its .idx file, if there is one, selects and orders the records.
+def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
+    """Yield the records of a file; each span is that of the whole record, see `unpack`.
+
+    Args:
+        file: the file.
+        padded: whether `PADDING` among the labels is none of them.
 
     Raises:
-        UserError: no RecordIO file, one that is cut short or damaged, or an index that belongs to another.
+        UserError: no RecordIO file, or one that is cut short or damaged.
     """
-    extents: dict[int, int] = {}
-    labels: list[list[int | float | str]] = []
     with mapped(file) as buffer:
-        for start, stop in _records(buffer):
+        for number, (start, stop) in enumerate(_records(buffer)):
             try:
-                labels.append(list(_labels(_with_labels(buffer, start, stop))))
+                labels = _labels(_join(bytes(buffer[start:stop])))
             except struct.error:
-                raise UserError(f"record {len(extents)}, at byte {start:,}, is too short for a label.") from None
-            extents[start] = stop - start
-            advance(stop - start)
-    spans = list(extents.items())
-    order = _listed(file.path.with_suffix(".idx"), extents)
-    if order is not None:
-        spans, labels = [spans[index] for index in order], [labels[index] for index in order]
-    return Index.of(spans, labels, b"%d" % (len(extents) - len(spans)))
-
-
-def left_out(index: Index) -> int:
-    """Return the number of records that the .idx of a file does not list."""
-    return int(index.keys or 0)
+                raise UserError(f"record {number}, at byte {start:,}, is too short for a label.") from None
+            yield Record(start, stop - start, [label for label in labels if not (padded and label == PADDING)])
 
 
 def unpack(extent: bytes) -> bytes | memoryview:
@@ -90,7 +79,7 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _join(extent: bytes) -> bytes:
-    """Return the content of a record, or of its beginning."""
+    """Return the content of a record."""
     parts: list[bytes] = []
     offset = 0
     while offset + _PART.size <= len(extent):
@@ -100,51 +89,12 @@ def _join(extent: bytes) -> bytes:
     return _MAGIC_BYTES.join(parts)
 
 
-def _with_labels(buffer: memoryview, start: int, stop: int) -> bytes:
-    """Return the part of a record's content that contains its labels, so that few pages of the image are read."""
-    beginning = _join(bytes(buffer[start : min(stop, start + _BEGINNING)]))
-    if _HEADER.size + 4 * _HEADER.unpack_from(beginning)[0] <= len(beginning):
-        return beginning
-    return _join(bytes(buffer[start:stop]))
-
-
 def _labels(record: bytes) -> tuple[int | float, ...]:
     flag, label, _, _ = _HEADER.unpack_from(record)
     labels = struct.unpack_from(f"<{flag}f", record, _HEADER.size) if flag else (label,)
     # Whole numbers become integers, except for -0.0, which differs from 0 in regression, and numbers beyond int64.
     whole = [value.is_integer() and abs(value) < 2**63 and str(value) != "-0.0" for value in labels]
     return tuple(int(value) if is_whole else value for value, is_whole in zip(labels, whole, strict=True))
-
-
-def _listed(path: Path, extents: dict[int, int]) -> list[int] | None:
-    """Return the indices of the records that an index lists, None if there is no index."""
-    if not path.exists():
-        return None
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise UserError(f"its index {path.name} cannot be read: {error.strerror}. {_OPTIONAL}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"its index {path.name} is not text. {_OPTIONAL}") from None
-    if not lines:
-        raise UserError(f"its index {path.name} is empty. {_OPTIONAL}")
-    indices = {start: index for index, start in enumerate(extents)}
-    order: list[int] = []
-    for number, line in enumerate(lines, start=1):
-        words = line.split()
-        if len(words) < 2 or not (words[-1].isascii() and words[-1].isdigit()):
-            raise UserError(f"its index {path.name}, line {number}, is '{line}'. Allowed: a key, a tab and a number.")
-        if int(words[-1]) not in indices:
-            cut = "the file is cut short, or the index" if int(words[-1]) > max(indices, default=0) else "it"
-            raise UserError(
-                f"its index {path.name}, line {number}, says byte {words[-1]}, where no record begins: "
-                f"{cut} belongs to another file. {_OPTIONAL}"
-            )
-        order.append(indices[int(words[-1])])
-    if len(set(order)) < len(order):
-        twice = next(number for number, index in enumerate(order, start=1) if index in order[: number - 1])
-        raise UserError(f"its index {path.name}, line {twice}, lists a record again. Allowed: each once. {_OPTIONAL}")
-    return order
 
 
 def write_records(path: Path, samples: Iterable[tuple[bytes, float | Sequence[float]]], first_id: int = 0) -> None:

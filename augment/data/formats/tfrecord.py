@@ -9,19 +9,16 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from augment.data.formats.index import Advance, Index
+from augment.data.formats.index import Record
 from augment.data.formats.protobuf import BYTES, FIXED32, VARINT, field, read_fields, read_varint, signed, varint
 from augment.data.formats.spans import RecordFile, mapped, masked_crc
+from augment.data.targets.given import Label
 from augment.support.errors import UserError, suggest
-from augment.support.text import amount
 
 IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
-
-# Endings of indexes with a line "offset length" per record, as DALI's tool and the package tfrecord write them.
-_LISTINGS = (".idx", ".index")
 
 # The field numbers of a Feature, and the values that each field holds.
 _BYTES, _FLOATS, _INTS = 1, 2, 3
@@ -32,16 +29,15 @@ class _WrongFeatureError(ValueError):
     """A feature of an Example that can be read holds something else."""
 
 
-def index_examples(
-    file: RecordFile, advance: Advance, *, image: str = IMAGE, label: str = LABEL, targets: Sequence[str] = ()
-) -> Index:
-    """Index a file.
+def read_examples(
+    file: RecordFile, *, image: str = IMAGE, label: str = LABEL, targets: Sequence[str] = ()
+) -> Iterator[Record]:
+    """Yield the records of a file.
 
     Compare all checksums, which means reading the whole file, as the check of the images does later.
 
     Args:
         file: the file.
-        advance: called with the number of bytes processed.
         image: name of the feature that holds the encoded image.
         label: name of the feature that holds the labels: int64, bytes for the names of classes, or floats to predict.
         targets: names of features that hold a number each, instead of `label`.
@@ -50,54 +46,27 @@ def index_examples(
         UserError: the file is not a TFRecord file, truncated or damaged, or a record is not an Example or lacks a
             feature.
     """
-    spans: list[tuple[int, int]] = []
-    labels: list[list[int | float | str]] = []
     named = [("data.image", image), *([("data.targets", name) for name in targets] or [("data.label", label)])]
     wanted = {name.encode() for _, name in named}
     with mapped(file) as buffer:
-        for start, stop in _records(buffer):
+        for number, (start, stop) in enumerate(_records(buffer)):
             if masked_crc(bytes(buffer[start:stop])) != _CHECKSUM.unpack_from(buffer, stop)[0]:
-                raise UserError(
-                    f"record {len(labels)}, at byte {start - _HEAD:,}, is damaged: its checksum is another."
-                )
+                raise UserError(f"record {number}, at byte {start - _HEAD:,}, is damaged: its checksum is another.")
             try:
                 features = _features(buffer, start, stop, wanted)
                 for key, name in named:
                     if name.encode() not in features:
                         there = [found.decode(errors="replace") for found in _features(buffer, start, stop)]
-                        raise UserError(f"record {len(labels)} has no feature '{name}' ({key}).{_suggest(name, there)}")
-                spans.append(_image(buffer, *features[image.encode()], image))
+                        raise UserError(f"record {number} has no feature '{name}' ({key}).{_suggest(name, there)}")
                 if targets:
-                    labels.append([_number(buffer, *features[name.encode()], name) for name in targets])
+                    labels = [_number(buffer, *features[name.encode()], name) for name in targets]
                 else:
-                    labels.append(_labels(buffer, *features[label.encode()]))
+                    labels = _labels(buffer, *features[label.encode()])
+                yield Record(*_image(buffer, *features[image.encode()], image), labels)
             except _WrongFeatureError as error:
-                raise UserError(f"record {len(labels)}: {error}.") from None
+                raise UserError(f"record {number}: {error}.") from None
             except ValueError as error:
-                raise UserError(f"record {len(labels)} is not a tf.train.Example that can be read: {error}.") from None
-            advance(stop - start + _HEAD + _CHECKSUM.size)
-    _require_listed(file, len(labels))
-    return Index.of(spans, labels)
-
-
-def _require_listed(file: RecordFile, count: int) -> None:
-    """Compare a file with its index, if there is one.
-
-    Nothing else reveals a file that was cut short between two records: the format has no end mark.
-    """
-    for ending in _LISTINGS:
-        listing = file.path.with_name(f"{file.path.name}{ending}")
-        try:
-            *_, last = lines = listing.read_text().splitlines()
-            offset, length = map(int, last.split())
-        except (OSError, ValueError):
-            continue  # none, or of another kind: nothing here depends on it
-        if (len(lines), offset + length) != (count, file.size):
-            raise UserError(
-                f"has {amount(count, 'record')} and {file.size:,} bytes, but its index {listing.name} lists "
-                f"{len(lines):,} and {offset + length:,}: the file is cut short, or the index is that of another. It "
-                "is optional: remove it to use all records."
-            )
+                raise UserError(f"record {number} is not a tf.train.Example that can be read: {error}.") from None
 
 
 def _suggest(name: str, there: Sequence[str]) -> str:
@@ -162,8 +131,8 @@ def _image(buffer: memoryview, start: int, stop: int, name: str) -> tuple[int, i
     return begin, end - begin
 
 
-def _labels(buffer: memoryview, start: int, stop: int) -> list[int | float | str]:
-    labels: list[int | float | str] = []
+def _labels(buffer: memoryview, start: int, stop: int) -> list[Label]:
+    labels: list[Label] = []
     for kind, begin, end in _nested(buffer, start, stop, _BYTES, _FLOATS, _INTS):
         for number, wire, value, value_end in read_fields(buffer, begin, end):
             if number != 1:
@@ -183,7 +152,7 @@ def _labels(buffer: memoryview, start: int, stop: int) -> list[int | float | str
     return labels
 
 
-def _number(buffer: memoryview, start: int, stop: int, name: str) -> float:
+def _number(buffer: memoryview, start: int, stop: int, name: str) -> Label:
     if any(kind == _BYTES for kind, _, _ in _nested(buffer, start, stop, _BYTES)):
         raise _WrongFeatureError(f"feature '{name}' (data.targets) holds bytes; allowed are numbers")
     values = _labels(buffer, start, stop)

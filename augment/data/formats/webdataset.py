@@ -5,35 +5,30 @@ Labels are in a text file next to the image, or in fields of a JSON file.
 
 import json
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from augment.data.formats.folder import EXTENSIONS
-from augment.data.formats.index import Advance, Index
+from augment.data.formats.index import Record
 from augment.data.formats.spans import RecordFile, mapped
-from augment.data.targets.labels import Label
+from augment.data.targets.given import Label
 from augment.support.errors import UserError, first_line, nearest
 
 _BLOCK = 512  # bytes, of which tar is made
 # The files of a sample by their ending.
 Members = dict[str, tarfile.TarInfo]
 
-# A label or number, or where JSON has a list any number of them.
-Found = Label | list[Label]
-
 _MOST_BYTES = 2**20
-_TOO_LARGE = 1e300  # for a whole number to become a float
 
 
-def index_shard(
-    file: RecordFile, advance: Advance, *, label: str | None = None, targets: Sequence[str] = (), numbers: bool = False
-) -> Index:
-    """List the samples of a shard; the names of their images become the index's keys, separated by NUL.
+def read_shard(
+    file: RecordFile, *, label: str | None = None, targets: Sequence[str] = (), numbers: bool = False
+) -> Iterator[Record]:
+    """Yield the samples of a shard, named by their images.
 
     Args:
         file: the shard.
-        advance: called with the bytes processed.
         label: source of labels: "cls" or another ending, "json.FIELD", or None for cls, else the JSON's "label".
         targets: fields of the JSON with a number each, instead of `label`.
         numbers: whether labels are numbers to predict; text that is not a number stays text.
@@ -41,30 +36,17 @@ def index_shard(
     Raises:
         UserError: it is not a complete tar file, or a sample lacks image or label.
     """
-    spans: list[tuple[int, int]] = []
-    names: list[str] = []
-    labels: list[list[Label]] = []
     with mapped(file) as buffer:
-        read = _label_reader(buffer, label, targets)
-        for key, members in _samples(file).items():
+        read, samples = _label_reader(buffer, label, targets), _samples(file)
+        if not samples:
+            raise UserError("holds no images.")
+        for key, members in samples.items():
             image = _image(key, members)
-            names.append(image.name)
-            spans.append((image.offset_data, image.size))
-            found = read(image.name, members)
-            labels.append(found if isinstance(found, list) else [found])
-            advance(sum(member.size for member in members.values()))
-    if not names:
-        raise UserError("holds no images.")
-    if numbers:
-        with suppress(ValueError):
-            labels = [[float(one) for one in some] for some in labels]
-    keys = "\0".join(names).encode(errors="surrogateescape")
-    return Index.of(spans, labels, keys, names.__getitem__)
-
-
-def image_names(index: Index) -> list[str]:
-    """Return the names of the images of a shard."""
-    return index.keys.decode(errors="surrogateescape").split("\0")
+            labels = read(image.name, members)
+            if numbers:
+                with suppress(ValueError, TypeError, OverflowError):
+                    labels = list(map(float, labels))
+            yield Record(image.offset_data, image.size, labels, image.name)
 
 
 def _image(key: str, members: Members) -> tarfile.TarInfo:
@@ -72,7 +54,7 @@ def _image(key: str, members: Members) -> tarfile.TarInfo:
     if len(found) != 1:
         listed = ", ".join(member.name for member in members.values())
         what = "more than one image" if found else "no image"
-        # Names like photo.1.jpg, photo.2.jpg form one sample, for webdataset's own readers too.
+        # Names like photo.1.jpg, photo.2.jpg form one sample, for webdataset's own readers, too.
         dots = (
             " A sample is all files with the same name up to the first dot." if any("." in m for m in members) else ""
         )
@@ -115,7 +97,9 @@ def _samples(file: RecordFile) -> dict[str, Members]:
     return samples
 
 
-def _label_reader(buffer: memoryview, label: str | None, targets: Sequence[str]) -> Callable[[str, Members], Found]:
+def _label_reader(
+    buffer: memoryview, label: str | None, targets: Sequence[str]
+) -> Callable[[str, Members], list[Label]]:
     """Return a function that finds the labels or numbers of a sample, given the name of its image and its members.
 
     Args:
@@ -134,31 +118,30 @@ def _label_reader(buffer: memoryview, label: str | None, targets: Sequence[str])
     else:
         ways = [(ending, path or "label")] if ending == "json" else [(label.lower(), "")]
 
-    def read(image: str, members: Members) -> Found:
+    def read(image: str, members: Members) -> list[Label]:
         for ending, path in ways:
             if ending in members:
                 member = members[ending]
                 if member.size > _MOST_BYTES:
                     raise UserError(f"{member.name}: has {member.size:,} bytes, which is not a label.")
                 content = bytes(buffer[member.offset_data : member.offset_data + member.size])
-                if targets:
-                    return _numbers(_parse(content, member.name), targets, member.name)
-                if path:
-                    return _from_json(_parse(content, member.name), path, member.name)
-                return _from_text(content, member.name)
+                if not path:
+                    return [_from_text(content, member.name)]
+                setting = "data.targets names the fields with numbers" if targets else "data.label=json.FIELD names it"
+                parsed = _parse(content, member.name)
+                found = [_field(parsed, name, member.name, setting) for name in targets or (path,)]
+                return found[0] if isinstance(found[0], list) and not targets else found
         stem = image.rpartition("/")[2].partition(".")[0]
         wanted = " or ".join(f"{stem}.{ending}" for ending, _ in ways)
         others = {name: member.name for name, member in members.items() if member.name != image}
-        raise UserError(
-            f"{image} has no label: there is no {wanted}"
-            + (f", only {', '.join(others.values())}" if others else "")
-            + (
-                ". data.targets names numbers in there."
-                if targets
-                else ". data.label names where labels are: cls, another ending, or json.FIELD."
-            )
-            + nearest(ways[0][0] if targets else label or "cls", others)
+        only = f", only {', '.join(others.values())}" if others else ""
+        setting = (
+            "targets names numbers in there"
+            if targets
+            else "label names where labels are: cls, another ending, or json.FIELD"
         )
+        near = nearest(ways[0][0] if targets else label or "cls", others)
+        raise UserError(f"{image} has no label: there is no {wanted}{only}. data.{setting}.{near}")
 
     return read
 
@@ -192,25 +175,3 @@ def _field(value: Any, path: str, where: str, setting: str) -> Any:
             raise UserError(f"{where}: has no field {path}{there}. {setting}.{near}")
         value = value[field]
     return value
-
-
-def _from_json(content: Any, path: str, where: str) -> Found:
-    value: Found = _field(content, path, where, "data.label=json.FIELD names the label")
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, bool) or not isinstance(one, int | float | str) or one == "":
-            raise UserError(
-                f"{where}: {path} is {value!r}. Allowed: the number or the name of a class, a number to predict, "
-                "or a list of them."
-            )
-    return value
-
-
-def _numbers(content: Any, targets: Sequence[str], where: str) -> list[Label]:
-    found: list[Label] = []
-    for name in targets:
-        value = _field(content, name, where, "data.targets names the fields with numbers")
-        if not isinstance(value, int | float):
-            hint = f"; data.label=json.{name} data.task=regress reads a list" if isinstance(value, list) else ""
-            raise UserError(f"{where}: {name} is {value!r}. Allowed: a number{hint}.")
-        found.append(float(value) if abs(value) < _TOO_LARGE else float("inf"))
-    return found

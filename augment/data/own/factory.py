@@ -1,16 +1,13 @@
 """Find an object of a user's own module by its name and call it; every mistake becomes one readable error."""
 
-import importlib
 import importlib.util
 import inspect
 import json
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,6 @@ from augment.support.console import progress_bar
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.own_code import describe_raised, import_own
 from augment.support.text import amount
-
-_LISTED = 20  # names that fit into a message
 
 
 class ObjectName(str):
@@ -31,10 +26,14 @@ class ObjectName(str):
 
 def object_name(found: object) -> str:
     """Return a name from which `find_object` returns the object: "module.name", or an `ObjectName`."""
-    name = f"{getattr(found, '__module__', None)}.{getattr(found, '__qualname__', None)}"
-    if find_imported(name) is not found:
-        name = ObjectName(getattr(found, "__qualname__", type(found).__name__))
-        name.found = found
+    module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+    there: object = sys.modules.get(str(module))
+    for part in str(path).split("."):
+        there = getattr(there, part, None)
+    if there is found:
+        return f"{module}.{path}"
+    name = ObjectName(path or type(found).__name__)
+    name.found = found
     return name
 
 
@@ -73,40 +72,43 @@ class SequenceFactory:
         elif not callable(found):
             raise UserError(f"{self.what}: is {describe(found)}. Allowed: a function, a class, a Dataset or a list.")
         else:
-            found = call(found, options, self.what)
+            found = self._call(found, options)
         from torch.utils.data import DataLoader, IterableDataset  # after errors that need no PyTorch
 
-        if isinstance(found, DataLoader):
-            raise UserError(f"{self.what}: gives a DataLoader. Allowed: its dataset; batches are made here.")
-        if isinstance(found, IterableDataset):
-            raise UserError(
-                f"{self.what}: gives an IterableDataset, whose items have no index. "
-                "Allowed: a map-style Dataset, with __len__ and __getitem__."
-            )
+        allowed = "pairs, (image, target), or a Dataset of them, with __len__ and __getitem__"
+        if isinstance(found, DataLoader | IterableDataset):
+            raise UserError(f"{self.what}: gives {describe(found)}. Allowed: {allowed}; batches are made here.")
         if not _is_sequence(found):
             if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
-                raise UserError(
-                    f"{self.what}: gives {describe(found)}. Allowed: pairs, (image, target), or a Dataset of them, "
-                    "with __len__ and __getitem__."
-                )
-            items: list[object] = []
-            with progress_bar() as progress, errors_of(self.what, lambda: f"after {amount(len(items), 'item')}: "):
-                bar = progress.add_task(f"Reading {self.name}", total=None)
-                for item in found:
-                    if items and _memory(item) == _memory(items[-1]) is not None:
-                        raise UserError(
-                            f"{self.what}: items {len(items) - 1} and {len(items)} are the same array, which can hold "
-                            "only one image. Allowed: a new array for each item."
-                        )
-                    items.append(item)
-                    progress.advance(bar)
-            found = items
+                raise UserError(f"{self.what}: gives {describe(found)}. Allowed: {allowed}.")
+            found = self._collected(found)
         with errors_of(self.what, lambda: "its length: "):
             length = len(found)
         if not length:
             raise UserError(f"{self.what}: has no items.")
         sequence: Sequence[object] = found
         return sequence
+
+    def _call(self, function: Any, options: Mapping[str, Mapping[str, Any]]) -> Any:
+        """Call the function, or make an object of the class; of options with the same name, later ones win."""
+        with suppress(TypeError, ValueError):  # some functions written in C have no signature
+            params = inspect.signature(function).parameters
+            if not any(param.kind == param.VAR_KEYWORD for param in params.values()):
+                for key, name in [(key, name) for key, given in options.items() for name in given]:
+                    if name not in params:
+                        end = f"{self.what} takes no such argument.{suggest(name, params)}"
+                        raise UserError(f"{key}.{name}: {end}")
+        with errors_of(self.what):
+            return function(**{name: value for given in options.values() for name, value in given.items()})
+
+    def _collected(self, found: Iterable[object]) -> list[object]:
+        items: list[object] = []
+        with progress_bar() as progress, errors_of(self.what, lambda: f"after {amount(len(items), 'item')}: "):
+            bar = progress.add_task(f"Reading {self.name}", total=None)
+            for item in found:
+                items.append(tuple(map(copied, item)) if isinstance(item, tuple | list) else item)
+                progress.advance(bar)
+        return items
 
 
 @contextmanager
@@ -143,38 +145,17 @@ def find_object(name: str, key: str) -> Any:
                 where = "what a notebook, or a script below `if __name__ == ...`, defines cannot be imported"
                 raise UserError(f"{what}: {where}. Allowed: data.workers=0, or a name in a module.")
             if not hasattr(found, "__path__") or importlib.util.find_spec(f"{path}.{part}") is None:
-                raise UserError(f"{what}: {path} has no '{part}'.{_suggest(part, found)}")
+                raise UserError(f"{what}: {path} has no '{part}'.{suggest(part, _defined(found, path))}")
             _import(f"{path}.{part}", what)
         found, path = getattr(found, part), f"{path}.{part}"
     return found
 
 
-def find_imported(name: str) -> object:
-    """Return the object `module.name`, the one that it is a method of, or None if it is not imported."""
-    if isinstance(name, ObjectName):
-        return name.found
-    path, *rest = name.split(".")
-    found: object = sys.modules.get(path)
-    for part in rest:
-        found = getattr(found, part, None)
-    return found.__self__ if inspect.ismethod(found) else found  # each access to a method makes another object
-
-
-def call(function: Any, options: Mapping[str, Mapping[str, Any]], what: str) -> Any:
-    """Call a user's function, or make an object of their class.
-
-    Args:
-        function: the function or class.
-        options: its keyword arguments, by the key of their setting; later ones win.
-        what: its name in messages, "data.train=my_data.train".
-
-    Raises:
-        UserError: it does not take these arguments, or raises.
-    """
-    with suppress(TypeError, ValueError):  # some functions written in C have no signature
-        _check_options(inspect.signature(function), options, what)
-    with errors_of(what):
-        return function(**{name: value for given in options.values() for name, value in given.items()})
+def copied(value: Any) -> Any:
+    """Return a copy of an array or tensor, whose memory the next item may use; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value.clone() if hasattr(value, "data_ptr") else value  # not deepcopy, which copies all that it is a view of
 
 
 def describe(value: object) -> str:
@@ -187,60 +168,23 @@ def describe(value: object) -> str:
     return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _import(module: str, what: str) -> ModuleType:
+def _import(module: str, what: str) -> Any:
     with errors_of(what, lambda: f"importing {module}: "):
         try:
             return import_own(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise
-            raise UserError(
-                f"{what}: there is no module '{error.name}'.{nearest(error.name, _modules())} "
-                "Looked for in the folder that the program was started in, PYTHONPATH and installed packages."
-            ) from error
+            near = nearest(error.name, (file.stem for file in Path().glob("*.py")))
+            where = "the folder that the program was started in, PYTHONPATH and installed packages"
+            raise UserError(f"{what}: there is no module '{error.name}'.{near} Looked for in {where}.") from error
 
 
-def _modules() -> Iterator[str]:
-    """Yield the modules in the folders of the path, except for installed ones."""
-    for name in sys.path:
-        folder = Path(name or ".")
-        if folder.is_dir() and "site-packages" not in folder.parts and folder != Path(sysconfig.get_path("stdlib")):
-            yield from (file.stem for file in folder.glob("*.py"))
-            yield from (file.parent.name for file in folder.glob("*/__init__.py"))
-
-
-def _suggest(name: str, found: Any) -> str:
-    own = isinstance(found, ModuleType)
-    names = [
-        known
-        for known, value in vars(found).items()
-        if not known.startswith("_")
-        and not isinstance(value, ModuleType)
-        and (not own or getattr(value, "__module__", found.__name__) == found.__name__)
-    ] if hasattr(found, "__dict__") else []  # fmt: skip
-    return suggest(name, names) if len(names) <= _LISTED else nearest(name, names)
-
-
-def _check_options(signature: inspect.Signature, options: Mapping[str, Mapping[str, Any]], what: str) -> None:
-    params = signature.parameters.values()
-    named = {p.name: p for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    known = {(key, name) for key, given in options.items() for name in given}
-    if not any(p.kind == p.VAR_KEYWORD for p in params):
-        for key, name in sorted(known):
-            if name not in named:
-                raise UserError(f"{key}.{name}: {what} takes no such argument.{suggest(name, named)}")
-    missing = [name for name, p in named.items() if p.default is p.empty and name not in {n for _, n in known}]
-    if missing:
-        raise UserError(f"{next(iter(options))}.{missing[0]}: missing, for {what} needs it: {signature}.")
-
-
-def _memory(item: object) -> int | None:
-    """Return where in memory the image of an item starts, None if it is not an array, or one that is read-only."""
-    image = item[0] if isinstance(item, tuple | list) and item else None
-    pointer = getattr(image, "data_ptr", None)  # of a tensor
-    if pointer is not None:
-        return int(pointer())
-    return image.ctypes.data if isinstance(image, np.ndarray) and image.flags.writeable else None
+def _defined(found: Any, path: str) -> list[str]:
+    """Return the names that a module or class defines itself."""
+    own = getattr(found, "__module__", path)
+    values = getattr(found, "__dict__", {}).items()
+    return [name for name, value in values if name[0] != "_" and getattr(value, "__module__", None) == own]
 
 
 def _is_sequence(found: object) -> bool:

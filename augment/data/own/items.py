@@ -3,6 +3,8 @@
 The user's code is never called twice at a time, since a Dataset need not be thread-safe. It runs in a background
 thread, or in processes, each with its own sequence. A thread is enough for Pillow's decoding, which releases the GIL;
 Python code in it delays the training loop.
+
+These readers outlive a loader: torch's DataLoader would start its processes anew for each pass of validation.
 """
 
 import multiprocessing
@@ -64,11 +66,9 @@ def take(value: object) -> Given:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, Image.Image):
-        if value.mode not in _MODES:
+        if value.mode not in _MODES or 0 in value.size:
             why = ", which has more than 8 bits a channel" if value.mode.startswith(("I", "F")) else ""
-            raise ValueError(f"a Pillow image of mode {value.mode}{why}")
-        if 0 in value.size:
-            raise ValueError(f"a Pillow image of {value.width} x {value.height} pixels")
+            raise ValueError(f"a Pillow image of mode {value.mode}, {value.width} x {value.height} pixels{why}")
         try:
             return np.asarray(to_rgb(value))
         except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
@@ -132,12 +132,8 @@ class Items:
         Raises:
             UserError: it cannot be read, or is not a pair.
         """
-        try:
-            with self._lock:
-                item = self.sequence[index]
-        except BaseException:
-            with errors_of(self.factory.what, lambda: f"item {index}: "):
-                raise
+        with errors_of(self.factory.what, lambda: f"item {index}: "), self._lock:
+            item = self.sequence[index]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise self.error(index, f"is {describe(item)}. Allowed: a pair, (image, target).")
         return item[0], item[1]
@@ -155,10 +151,8 @@ class Items:
         with self._lock:
             found = self._kept(self.as_image(self.pair(index)[0], index), index)
         if isinstance(found, np.ndarray) != decoded:
-            kinds = ("decoded", "encoded") if decoded else ("encoded", "decoded")
-            raise self.error(
-                index, f"has an image that is {kinds[1]}; that of item 0 is {kinds[0]}. Allowed: all alike."
-            )
+            this, first = ("encoded", "decoded") if decoded else ("decoded", "encoded")
+            raise self.error(index, f"has an image that is {this}; that of item 0 is {first}. Allowed: all alike.")
         return found
 
     def _kept(self, image: Given, index: int) -> Given:
@@ -173,7 +167,6 @@ class Items:
                 self._reuses = True
             elif len(self._seen) == _WATCHED:
                 self._reuses = False
-            if self._reuses is not None:
                 self._seen.clear()
         return image.copy()
 
@@ -281,12 +274,10 @@ class ItemImage:
 
     @classmethod
     def begin(cls, images: "Mapping[int, ItemImage]") -> "list[Future[dict[int, Loaded]]]":
-        """Read images in the background; each is found by its key."""
-        indices: dict[Items, dict[int, int]] = {}
-        for key, image in images.items():
-            indices.setdefault(image.items, {})[key] = image.index
-        decoded = issubclass(cls, DecodedItem)
-        return [future for items, some in indices.items() for future in items.begin(some, decoded=decoded)]
+        """Read images of one sequence in the background; each is found by its key."""
+        items = next(iter(images.values())).items
+        indices = {key: image.index for key, image in images.items()}
+        return items.begin(indices, decoded=issubclass(cls, DecodedItem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,12 +312,11 @@ def _load(whose: Items | SequenceFactory, indices: Mapping[int, int], decoded: b
 
 def _start_worker() -> None:
     ignore_in_worker()
+
+    def end_with_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
     # A parent that was killed cannot end its workers, which would wait forever.
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    Thread(target=end_with_parent, daemon=True).start()

@@ -3,21 +3,21 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import Subset
 
 from augment.data.dataset import Dataset, ImageRef
-from augment.data.own.factory import SequenceFactory, describe
+from augment.data.own.factory import SequenceFactory, copied, describe
 from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
-from augment.data.targets.interpretation import TargetOptions, make_dataset
-from augment.data.targets.labels import Label, LabeledSplit, Labels, pack
+from augment.data.targets.given import Label, LabeledSplit, Labels, pack
+from augment.data.targets.interpretation import make_dataset
+from augment.data.targets.kind import TargetOptions
+from augment.data.targets.numbers import NUMBERS
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 
@@ -47,7 +47,7 @@ def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Da
     """
     # All first: that val is missing should be reported before train is read.
     made = [Items(factory) for factory in factories]
-    numbers = options.task == "regress" or bool(options.names)
+    numbers = options.kind == NUMBERS or bool(options.names)
     return make_dataset([_read(items, numbers=numbers) for items in made], options)
 
 
@@ -89,12 +89,10 @@ def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
             str(items.factory.name), f"{len(items):,}",  # text alone: the name of an object holds it
         )  # fmt: skip
     with progress_bar(quiet=len(items) <= _SHOWN_FROM) as progress:
-        bar = progress.add_task(f"Reading {items.factory.name}", total=len(items))
-        for index in range(len(items)):
+        for index in progress.track(range(len(items)), description=f"Reading {items.factory.name}"):
             image, target = items.pair(index)
             paths.append(as_path(image))
-            targets.append(deepcopy(target))  # the next item may overwrite it
-            progress.advance(bar)
+            targets.append(copied(target))
     return targets, paths
 
 
@@ -103,10 +101,6 @@ def _known_targets(sequence: Any) -> Sequence[Any] | NDArray[Any] | None:
     if isinstance(sequence, Subset):
         whole = _known_targets(sequence.dataset)
         return None if whole is None else [whole[index] for index in sequence.indices]
-    if isinstance(sequence, ConcatDataset):
-        parts = [_known_targets(part) for part in sequence.datasets]
-        known = [part for part in parts if part is not None]
-        return list(chain.from_iterable(known)) if len(known) == len(parts) else None
     if isinstance(sequence, list | tuple) or getattr(sequence, "target_transform", None) is not None:
         return None
     for name in _ATTRIBUTES:
@@ -122,17 +116,14 @@ def _class_names(sequence: Any) -> tuple[str, ...] | None:
     """Return the class names in a Dataset's `classes`, synonyms of a class joined; None if it has none."""
     if isinstance(sequence, Subset):
         return _class_names(sequence.dataset)
-    if isinstance(sequence, ConcatDataset):
-        found = {_class_names(part) for part in sequence.datasets}
-        return found.pop() if len(found) == 1 else None
     names = getattr(sequence, "classes", None)
     if not isinstance(names, list | tuple) or not names:
         return None
     try:
-        joined = [name if isinstance(name, str) else ", ".join(name) for name in names]
+        joined = tuple(name if isinstance(name, str) else ", ".join(name) for name in names)
     except TypeError:  # not a name, nor some
         return None
-    return tuple(joined) if all(joined) and len(set(joined)) == len(joined) else None
+    return joined if all(joined) and len(set(joined)) == len(joined) else None
 
 
 def _same_target(one: object, other: object) -> bool:
@@ -166,7 +157,13 @@ def _labels(values: Sequence[object] | NDArray[Any], name: Callable[[int], str],
     if kinds <= {int, float}:
         return Labels.of_rows(np.array(plain))
     if np.ndarray in kinds:
-        return Labels.of_rows(_stacked(plain, name))
+        forms = [(type(value), np.shape(value)) for value in plain]
+        if odd := next((index for index, form in enumerate(forms) if form != forms[0]), None):
+            raise UserError(
+                f"the target of {name(odd)} is of another kind, {describe(plain[odd])}, than that of "
+                f"{name(0)}, {describe(plain[0])}. Allowed: arrays (K,) of one length."
+            )
+        return Labels.of_rows(np.array(plain))
     labels = [value if isinstance(value, list) else [value] for value in plain if not isinstance(value, np.ndarray)]
     fractions = any(isinstance(label, float) for some in labels for label in some)
     text = next((index for index, some in enumerate(labels) if any(isinstance(label, str) for label in some)), None)
@@ -175,21 +172,6 @@ def _labels(values: Sequence[object] | NDArray[Any], name: Callable[[int], str],
     if (numbers or fractions) and text is None and len(set(map(len, labels))) == 1 and labels[0]:
         return Labels.of_rows(np.array(labels))
     return pack(labels, name)
-
-
-def _stacked(plain: Sequence[Plain], name: Callable[[int], str]) -> NDArray[Any]:
-
-    def shown(value: object) -> str:
-        return f"an array {value.shape}" if isinstance(value, np.ndarray) else repr(value)
-
-    first = np.shape(plain[0])
-    for index, value in enumerate(plain):
-        if np.shape(value) != first or not isinstance(value, np.ndarray):
-            raise UserError(
-                f"the target of {name(index)} is of another kind, {shown(value)}, than that of "
-                f"{name(0)}, {shown(plain[0])}. Allowed: arrays (K,) of one length."
-            )
-    return np.stack([value for value in plain if isinstance(value, np.ndarray)])
 
 
 def _plain(value: object) -> Plain | None:

@@ -6,18 +6,10 @@ The modules of this package are found, not listed: one that declares a source is
 from importlib import import_module
 from pkgutil import iter_modules
 
-from augment.data.sources.registry import (
-    SOURCES,
-    LeftOut,
-    Source,
-    forget_changed,
-    load_dataset,
-    notices_of,
-    parse_data,
-    source,
-)
+from augment.data.sources.loading import LOADED, LeftOut, load_dataset
+from augment.data.sources.registry import SOURCES, Source, parse_data, source
 
-__all__ = ["SOURCES", "LeftOut", "Source", "forget_changed", "load_dataset", "notices_of", "parse_data", "source"]
+__all__ = ["LOADED", "SOURCES", "LeftOut", "Source", "load_dataset", "parse_data", "source"]
 
 
 def _import_built_in() -> None:

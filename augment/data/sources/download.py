@@ -3,19 +3,17 @@
 import fcntl
 import logging
 import re
-import shutil
+import sys
 import tarfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from gzip import BadGzipFile
 from lzma import LZMAError
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
-from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+from rich.progress import DownloadColumn
 
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
@@ -24,8 +22,6 @@ from augment.support.files import expanded
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 15.0  # without a byte
-ATTEMPTS = 4
-_CHUNK = 1 << 18  # bytes
 
 
 @dataclass(frozen=True)
@@ -45,6 +41,18 @@ class Archive:
         """The file name."""
         return Path(unquote(urlsplit(self.url).path)).name
 
+    def folder(self, directory: Path) -> Path:
+        """Return the folder that it is unpacked to.
+
+        Raises:
+            UserError: the address is not that of an archive.
+        """
+        named = re.fullmatch(r"(.+?)(\.tar)?\.\w+", self.name)
+        if urlsplit(self.url).scheme not in ("http", "https") or not named:
+            allowed = "http(s)://<host>/<path>/<archive>, such as imagenette2.tgz"
+            raise UserError(f"data.url={self.url}: allowed is {allowed}.")
+        return expanded(directory).absolute() / named[1]
+
 
 def prepare_archive(archive: Archive, directory: Path) -> Path:
     """Download and unpack an archive into `directory`; return the folder that holds train and val.
@@ -58,164 +66,69 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
     Raises:
         UserError: the archive cannot be downloaded, its checksum differs, or it does not hold a data set.
     """
-    folder = _folder_of(archive, directory)
-    directory = folder.parent
+    folder = archive.folder(directory)
     if _holds_splits(folder):
         return folder
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with _lock(directory / f".{folder.name}.lock", folder):
-            if _holds_splits(folder):
-                return folder
-            if folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / f".{folder.name}.lock").open("w") as lock:  # it is kept: removing it would be a race
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists() and not _holds_splits(folder):
                 raise UserError(f"{folder} has no folders train and val in it; remove it to have it made again.")
-            file = directory / archive.name
-            if file.exists():
-                _check_md5(file, archive, "remove it to have it downloaded from")
-            else:
-                _download(archive, file)
-            _unpack(file, folder)
-    except OSError as error:  # of the disk: `_download` and `_unpack` handle those of the network and the archive
+            if not folder.exists():
+                _unpack(_downloaded(archive, folder.parent), folder)
+    except OSError as error:  # of the disk: those of the network and the archive are `UserError` already
         raise UserError(f"{error.filename or directory}: {error.strerror or error}, while making {folder}.") from error
     return folder
 
 
 def needs_download(archive: Archive, directory: Path) -> bool:
     """Return whether `prepare_archive` would download the archive; see there."""
-    folder = _folder_of(archive, directory)
+    folder = archive.folder(directory)
     return not (_holds_splits(folder) or (folder.parent / archive.name).exists())
 
 
-def _folder_of(archive: Archive, directory: Path) -> Path:
-    named = re.fullmatch(r"(.+?)(\.tar)?\.\w+", archive.name)
-    if urlsplit(archive.url).scheme not in ("http", "https") or not named:
-        raise UserError(
-            f"data.url={archive.url}: allowed is http(s)://<host>/<path>/<archive>, such as imagenette2.tgz."
-        )
-    return expanded(directory).absolute() / named[1]
-
-
-def _download(archive: Archive, file: Path) -> None:
-    # Not at the top: these imports are slow, and few programs download.
-    import pooch
+def _downloaded(archive: Archive, directory: Path) -> Path:
+    """Return the archive's file, which is downloaded if it is missing or another one; pooch checks it."""
+    import pooch  # here, as this and requests are slow to import, and few programs download
     from requests import RequestException
-
-    pooch.get_logger().setLevel(logging.WARNING)
-    logger.info("downloading %s", archive.url)
-    names = {"registry": {file.name: None}, "urls": {file.name: archive.url}}
-    try:
-        with progress_bar(DownloadColumn(), TransferSpeedColumn()) as progress:
-            downloader = _Downloader(progress, archive)
-            fetcher = pooch.create(file.parent, base_url="", retry_if_failed=ATTEMPTS - 1, **names)
-            fetcher.fetch(file.name, downloader=downloader)
-    except RequestException as error:
-        raise _unreachable(archive, file.parent, error) from error
-    try:
-        # Not left to pooch, which would download a wrong archive several times.
-        _check_md5(file, archive, "it was removed; start again to download it from")
-    except UserError:
-        file.unlink()
-        raise
-
-
-class _Downloader:
-    """Downloads for pooch, which calls it for each attempt, and acts as pooch's progress bar.
-
-    Args:
-        progress: shows the bar.
-        archive: the archive to download.
-    """
-
-    def __init__(self, progress: Progress, archive: Archive) -> None:
-        self.total = 0  # set by pooch
-        self._archive = archive
-        self._progress = progress
-        self._task = progress.add_task(f"Downloading {archive.name}", total=None)
-
-    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
-        from pooch import HTTPDownloader
-        from requests import HTTPError
-
-        self.reset()
-        try:
-            HTTPDownloader(progressbar=self, chunk_size=_CHUNK, timeout=TIMEOUT_S)(url, output_file, pooch)
-        except HTTPError as error:
-            # Do not retry a refusal.
-            if error.response.status_code < 500 and error.response.status_code not in (408, 429):
-                raise _unreachable(self._archive, pooch.path, error) from error
-            raise
-
-    def reset(self) -> None:
-        """Start from 0."""
-        self._progress.update(self._task, completed=0)
-
-    def update(self, size: int) -> None:
-        """Advance by some bytes."""
-        self._progress.update(self._task, total=self.total or None, advance=size)
-
-    def close(self) -> None:
-        """Do nothing: the bar ends with its context."""
-
-
-def _check_md5(file: Path, archive: Archive, advice: str) -> None:
-    from pooch import file_hash
 
     if archive.md5 is None:
         logger.warning("%s: its md5 is not known and was not checked", archive.url)
-    elif file_hash(str(file), "md5") != archive.md5.lower():
-        raise UserError(f"{file} is damaged or another archive: its md5 is not {archive.md5}; {advice} {archive.url}.")
+    pooch.get_logger().setLevel(logging.WARNING)
+    md5 = archive.md5 and f"md5:{archive.md5}"
+    names = {"registry": {archive.name: md5}, "urls": {archive.name: archive.url}}
+    try:
+        downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT_S)
+        fetcher = pooch.create(directory, base_url="", retry_if_failed=2, **names)
+        return Path(fetcher.fetch(archive.name, downloader=downloader))
+    except (RequestException, ValueError) as error:  # of the network; of pooch: another checksum
+        named = archive.name + (f" (md5 {archive.md5})" if archive.md5 else "")
+        raise UserError(
+            f"{archive.url} cannot be downloaded: {first_line(error).rstrip('.')}.\n"
+            f"Without a network, put {named} into {directory}, or use data=sample, which needs no download."
+        ) from error
 
 
 def _unpack(file: Path, folder: Path) -> None:
-    """Unpack `file` into a temporary folder and rename the folder with train and val to `folder`; needs the lock."""
-    temporary = folder.with_name(f".{folder.name}.unpacking")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    """Unpack an archive next to a folder, and rename what holds train and val to it."""
     try:
-        with progress_bar() as progress, file.open("rb") as stream, tarfile.open(fileobj=stream) as archive:
-            task = progress.add_task(f"Unpacking {file.name}", total=file.stat().st_size)
-            temporary.mkdir()
-            for member in archive:
-                archive.extract(member, temporary, filter="data")  # refuses members outside the folder
-                progress.update(task, completed=stream.tell())
-        root = next((path for path in (temporary, *temporary.iterdir()) if _holds_splits(path)), None)
-        if root is None:
-            raise UserError(f"{file} holds no folders train and val.")
-        root.rename(folder)
+        with (
+            TemporaryDirectory(prefix=".unpacking-", dir=folder.parent) as temporary,
+            progress_bar(DownloadColumn()) as progress,
+            progress.open(file, "rb", description=f"Unpacking {file.name}") as stream,
+            tarfile.open(fileobj=stream) as archive,
+        ):
+            content = Path(temporary) / "content"
+            archive.extractall(content, filter="data")  # refuses what would be outside
+            root = next((path for path in (content, *content.iterdir()) if _holds_splits(path)), None)
+            if root is None:
+                raise UserError(f"{file} holds no folders train and val.")
+            root.rename(folder)
     except (tarfile.TarError, BadGzipFile, LZMAError, EOFError, zlib.error) as error:
-        reason = str(error).partition("\n")[0].rstrip(":")  # without the messages of each compression method
+        reason = first_line(error).rstrip(":")
         raise UserError(f"{file} cannot be unpacked: {reason}. Remove it to have it downloaded again.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
-def _lock(file: Path, folder: Path) -> Iterator[None]:
-    """Lock a file; it is kept, since removing it would be a race."""
-    with file.open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.info("waiting for another process that makes %s", folder)
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def _holds_splits(folder: Path) -> bool:
     return (folder / "train").is_dir() and (folder / "val").is_dir()
-
-
-def _unreachable(archive: Archive, directory: Path, error: Exception) -> UserError:
-    md5 = f" (md5 {archive.md5})" if archive.md5 else ""
-    return UserError(
-        f"{archive.url} cannot be downloaded: {first_line(_reason(error))}.\n"
-        f"Without a network, put {archive.name}{md5} into {directory}, or use data=sample, which needs no download."
-    )
-
-
-def _reason(error: BaseException) -> BaseException:
-    """Return the system's error below those of requests and urllib3, whose texts quote each other; else the error."""
-    reason, below = error, error.__cause__ or error.__context__
-    while below is not None:
-        reason = below if isinstance(below, OSError) else reason
-        below = below.__cause__ or below.__context__
-    return reason

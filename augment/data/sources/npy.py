@@ -1,7 +1,6 @@
 """The source `numpy`: decoded images of one size in .npy files, mapped into memory."""
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,15 +13,12 @@ from augment.data.dataset import Dataset
 from augment.data.formats.detection import describe_content
 from augment.data.formats.spans import RecordFile
 from augment.data.images import as_ppm
-from augment.data.sources.notices import check_images
 from augment.data.sources.registry import LabeledSource, source
+from augment.data.targets.given import LabeledSplit, Labels
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.labels import LabeledSplit, Labels
 from augment.params import Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded, near_file, require_file
-
-logger = logging.getLogger(__name__)
 
 
 @source("numpy")
@@ -34,26 +30,20 @@ class Arrays(LabeledSource):
     train_targets: str = setting(
         Text(required=True, doc="their targets, a .npy file: classes, or rows of 0 and 1 for labels, or of numbers")
     )
-    val: str | None = setting(
-        Text(optional=True, doc="the validation images, a .npy file; null: with val_fraction or folds")
-    )
     val_targets: str | None = setting(Text(optional=True, doc="their targets, a .npy file"))
 
     def load(self) -> Dataset:
-        """Map the arrays; if val is cut from train, read all images once, to find copies."""
-        dataset = self.unchecked()
-        if not self.cuts_val:
-            return dataset
-        return check_images(dataset, expanded(self.train).resolve(), skip_bad=False, max_bad=0)
-
-    def unchecked(self) -> Dataset:
         """Map the arrays."""
         options, given = self.target_options(), self.given()
         learned, *scored = (expanded(file).resolve() for file in given.values())
-        if learned in scored:
-            logger.warning("data.val: %s is data.train, too: the model is validated on what it learns", learned)
+        note = f"data.val: {learned} is data.train, too: the model is validated on what it learns"
         targets = {"data.train": self.train_targets, "data.val": self.val_targets}
-        return make_dataset([self._split(key, file, targets[key]) for key, file in given.items()], options)
+        found = make_dataset([self._split(key, file, targets[key]) for key, file in given.items()], options)
+        return found.noting(note if learned in scored else "")
+
+    def must_check(self, dataset: Dataset) -> Collection[str]:
+        """Return all splits if val is cut from train, to keep copies on one side."""
+        return ("train", "val") if self.cuts_val else ()
 
     def _split(self, key: str, file: str, targets: str | None) -> LabeledSplit:
         if targets is None:
@@ -63,7 +53,7 @@ class Arrays(LabeledSource):
         if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
             raise UserError(
                 f"{key}={file}: is {array.shape} {array.dtype}. "
-                f"Allowed: images of one size, (N, height, width, 3) uint8, RGB.{_advice(array)}"
+                f"Allowed: images of one size, (N, height, width, 3) uint8, RGB."
             )
         rows = _open(expanded(targets), f"{key}_targets={targets}")
         if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
@@ -128,17 +118,6 @@ class ArrayImage:
 def _mapped(file: RecordFile) -> NDArray[Any]:
     """Return an array, mapped."""
     return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap costs ten times as much
-
-
-def _advice(array: NDArray[Any]) -> str:
-    """Return how to convert an array to an allowed one, if that is obvious."""
-    if array.ndim == 4 and array.shape[1] == 3 and array.dtype == np.uint8:
-        return " The channels come second: array.transpose(0, 2, 3, 1)."
-    if array.ndim == 3 and array.dtype == np.uint8:
-        return " Gray images: array[..., None].repeat(3, -1)."
-    if array.ndim == 4 and array.shape[3] == 3 and array.dtype.kind == "f":
-        return " Of floats in 0..1: (255 * array).round().astype('uint8')."
-    return ""
 
 
 def _open(file: Path, what: str) -> NDArray[Any]:

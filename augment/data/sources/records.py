@@ -1,31 +1,28 @@
 """The sources that read files of records: tar shards, TFRecord, RecordIO, LMDB, Parquet."""
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from augment.data.dataset import DATA_DIR, Dataset, StoredImage
-from augment.data.formats.caffe import DatumImage, index_datums
-from augment.data.formats.detection import describe_content
-from augment.data.formats.index import Build, Index, load_indexes
-from augment.data.formats.parquet import class_names, unpack_table
-from augment.data.formats.recordio import PADDING, index_records, left_out, unpack
+from augment.data.formats.caffe import DatumImage, read_datums
+from augment.data.formats.index import Index, Reader, load_indexes
+from augment.data.formats.parquet import class_names, read_table
+from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.shards import find_shards, is_pattern
 from augment.data.formats.spans import RecordFile, Span
-from augment.data.formats.tfrecord import IMAGE, LABEL, index_examples
-from augment.data.formats.webdataset import image_names, index_shard
-from augment.data.sources.notices import MAX_BAD, SKIP_BAD, check_images
-from augment.data.sources.registry import LabeledSource, source
+from augment.data.formats.tfrecord import IMAGE, LABEL, read_examples
+from augment.data.formats.webdataset import read_shard
+from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
+from augment.data.targets.given import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.labels import Label, LabeledSplit, pack
+from augment.data.targets.labels import LABELS
+from augment.data.targets.numbers import NUMBERS
 from augment.params import WRITES, Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded, near_file
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,32 +32,11 @@ class Records(LabeledSource):
     typed: ClassVar[bool] = True  # whether the files distinguish floats from whole numbers
 
     train: str = setting(Text(required=True, doc="the training files, such as DIR/train-* or DIR/train-{000..009}"))
-    val: str | None = setting(Text(optional=True, doc="the validation files; null: with val_fraction or folds"))
-    classes: str | None = setting(
-        Text(optional=True, doc="file with one class name per line; null: the names found, else the labels themselves")
-    )
     skip_bad: bool = setting(SKIP_BAD)
     max_bad: int = setting(MAX_BAD)
-    dir: str = setting(
-        Text(
-            default=DATA_DIR,
-            doc="folder for the index of the files, and for images that are unpacked",
-            reach=WRITES,
-        )
-    )
+    dir: str = setting(Text(default=DATA_DIR, doc="folder for indexes and for images that are unpacked", reach=WRITES))
 
     def load(self) -> Dataset:
-        """Index new or changed files, check every image once, and give the labels numbers."""
-        return check_images(
-            self.unchecked(),
-            Path(self.train).resolve(),
-            skip_bad=self.skip_bad,
-            max_bad=self.max_bad,
-            folder=self.dir,
-            only_val=self.only_val,
-        )
-
-    def unchecked(self) -> Dataset:
         """Index new or changed files, and give the labels numbers."""
         options = self.target_options()
         # Both patterns first: a missing file of val should be reported before the files of train are indexed.
@@ -69,51 +45,44 @@ class Records(LabeledSource):
 
     def _split(self, key: str, paths: Sequence[Path]) -> LabeledSplit:
         images: list[StoredImage] = []
-        indexes: list[Index] = []
+        labels: list[list[Label]] = []
 
         def name(index: int) -> str:
             return images[index].name
 
         try:
-            loaded = load_indexes(paths, self._kind(), Path(self.dir), self._build(), self._companion)
-            for file, index in loaded:
+            given = [getattr(self, name, None) for name in ("image", "label", "targets", "kind")]
+            for file, index in load_indexes(
+                paths, f"{type(self).__name__} {given}", Path(self.dir), self._reader(), self._companion
+            ):
                 images += self._images(file, index)
-                indexes.append(index)
-            labels = pack([some for index in indexes for some in self._labels(index)], name)
+                labels += index.labels.lists()
+            return LabeledSplit(key, images, pack(labels, name), name, self._names(paths[0]))
         except UserError as error:
             raise UserError(f"{key}: {error}") from None
-        return LabeledSplit(key, images, labels, name, self._names(indexes))
 
     def _find(self, pattern: str, key: str) -> list[Path]:
         return find_shards(pattern, key)
 
-    def _kind(self) -> str:
-        """Return the source's name and the settings that an index depends on."""
-        given = [getattr(self, name, None) for name in ("image", "label", "targets")]
-        return f"{type(self).__name__} {given}"
-
-    def _build(self) -> Build:
-        """Return the function that indexes a file."""
+    def _reader(self) -> Reader:
+        """Return the function that reads a file."""
         raise NotImplementedError
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
         return _spans(file, index)
 
-    def _labels(self, index: Index) -> list[list[Label]]:
-        return index.labels.lists()
-
     def _companion(self, file: RecordFile) -> Path | None:
         """Return another file that the index depends on."""
         return None
 
-    def _names(self, indexes: Sequence[Index]) -> tuple[str, ...] | None:
+    def _names(self, path: Path) -> tuple[str, ...] | None:
+        """Return the names of classes that come with the first file."""
         return None
 
 
-def _spans(file: RecordFile, index: Index, keys: Iterable[str] = (), **more: Any) -> list[Span]:
+def _spans(file: RecordFile, index: Index, **more: Any) -> list[Span]:
     """Return the images of a file, named by their keys or numbers."""
-    keys = keys or map(str, range(len(index.spans)))
-    return [Span(file, key, *span, **more) for key, span in zip(keys, index.spans.tolist(), strict=True)]
+    return [Span(file, name, *span, **more) for name, span in zip(index.names, index.spans.tolist(), strict=True)]
 
 
 @source("webdataset")
@@ -130,14 +99,8 @@ class WebDataset(Records):
         Texts(default=(), doc="fields of .json to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
     )
 
-    def _kind(self) -> str:
-        return f"{super()._kind()} {self.task}"
-
-    def _build(self) -> Build:
-        return partial(index_shard, label=self.label, targets=self.targets, numbers=self.task == "regress")
-
-    def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
-        return _spans(file, index, image_names(index))
+    def _reader(self) -> Reader:
+        return partial(read_shard, label=self.label, targets=self.targets, numbers=self.kind == NUMBERS)
 
 
 @source("tfrecord")
@@ -153,36 +116,22 @@ class TFRecord(Records):
         Texts(default=(), doc="features to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
     )
 
-    def _build(self) -> Build:
-        return partial(index_examples, image=self.image, label=self.label, targets=self.targets)
+    def _reader(self) -> Reader:
+        return partial(read_examples, image=self.image, label=self.label, targets=self.targets)
 
 
 @source("recordio")
 @dataclass(frozen=True, kw_only=True)
 class RecordIO(Records):
-    """MXNet's .rec files; an optional .idx file next to each lists the records to use."""
+    """MXNet's .rec files; their .idx files are not needed."""
 
     typed: ClassVar[bool] = False  # all are floats
 
-    def _build(self) -> Build:
-        return index_records
+    def _reader(self) -> Reader:
+        return partial(read_records, padded=not self.targets and self.kind == LABELS)
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
-        if count := left_out(index):
-            logger.warning(
-                "%s: its index %s lists %d of %d records; without it, all are used",
-                file.path, file.path.with_suffix(".idx").name, len(index.spans), len(index.spans) + count,
-            )  # fmt: skip
         return _spans(file, index, unpack=unpack)
-
-    def _labels(self, index: Index) -> list[list[Label]]:
-        labels = super()._labels(index)
-        if self.targets or not (self.multilabel or self.task == "multilabel"):
-            return labels
-        return [[label for label in some if label != PADDING] for some in labels]
-
-    def _companion(self, file: RecordFile) -> Path:
-        return file.path.with_suffix(".idx")
 
 
 @source("lmdb")
@@ -194,25 +143,16 @@ class Lmdb(Records):
         if pattern.endswith(".mdb"):
             return find_shards(pattern, key)
         folder = expanded(pattern)
-        if not is_pattern(pattern):
-            given = f"{key}={pattern}"
-            if not folder.exists():
-                raise UserError(f"{given}: there is no folder {folder}.{near_file(folder, folder=True)}")
-            if not folder.is_dir():
-                raise UserError(
-                    f"{given}: is a file. Allowed: a folder with data.mdb in it.{describe_content(folder, 'lmdb')}"
-                )
-            if not (folder / "data.mdb").exists():
-                others = sorted(str(file.parent) for file in folder.glob("*/data.mdb"))
-                hint = f" Did you mean {folder}/* or one of these: {', '.join(others[:5])}?" if others else ""
-                raise UserError(f"{given}: there is no data.mdb in it, so it is not an LMDB database.{hint}")
+        if not is_pattern(pattern) and not (folder / "data.mdb").exists():
+            near = "" if folder.exists() else near_file(folder, folder=True)
+            raise UserError(f"{key}={pattern}: is no LMDB database, which is a folder with data.mdb in it.{near}")
         return find_shards(f"{pattern}/data.mdb", key)
 
-    def _build(self) -> Build:
-        return index_datums
+    def _reader(self) -> Reader:
+        return read_datums
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
-        return [DatumImage(file, index.keys[start : start + length]) for start, length in index.spans.tolist()]
+        return [DatumImage(file, bytes.fromhex(name)) for name in index.names]
 
 
 @source("parquet")
@@ -228,18 +168,19 @@ class Parquet(Records):
         Texts(default=(), doc="columns to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
     )
 
-    def _build(self) -> Build:
+    def _reader(self) -> Reader:
         return partial(
-            unpack_table, image=self.image, label=self.label, targets=self.targets, destination=self._companion
+            read_table, image=self.image, label=self.label, targets=self.targets, destination=self._companion
         )
 
     def _companion(self, file: RecordFile) -> Path:
-        return Path(self.dir) / "parquet" / f"{digest(self._kind(), file.path)}.images"
+        columns = (self.image, self.label, self.targets)
+        return Path(self.dir) / "parquet" / f"{digest(columns, file.path)}.images"
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
         unpacked = RecordFile.of(self._companion(file).resolve())
         # Messages name the file that the user gave, not the unpacked one.
         return _spans(unpacked, index, label=file.path.name)
 
-    def _names(self, indexes: Sequence[Index]) -> tuple[str, ...] | None:
-        return class_names(indexes[0])
+    def _names(self, path: Path) -> tuple[str, ...] | None:
+        return None if self.targets else class_names(path, self.label)

@@ -1,127 +1,84 @@
-"""The targets that come with images: any number of labels or numbers per image."""
+"""Any number of labels for each image."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import ImageRef
+from augment.data.targets.given import LabeledSplit, Labels
+from augment.data.targets.kind import Target, TargetOptions, register
+from augment.data.targets.names import as_lists, find_names
+from augment.data.targets.numbers import Rows
 from augment.support.errors import UserError
 
-Label = int | float | str
+# As in `classes`; but targets are as long as there are labels, so fewer of these are allowed.
+_MOST = 10_000
+
+# Weights are limited to this and its reciprocal: a very rare label would dominate the loss.
+MAX_LABEL_WEIGHT = 100.0
 
 
-@dataclass(frozen=True)
-class Labels:
-    """Labels or numbers of some images: the one form in which every source describes its targets.
+class LabelSets(Rows):
+    """Labels that an image has or lacks: a row of 1 and 0; images with the same labels share their row."""
 
-    Attributes:
-        values: (L,) the labels of all images, one image after the other: int64, float64, or int64 indices into `words`.
-        counts: (N,) int64, how many of them each image has.
-        words: the labels that are text, each once, sorted; empty if labels are numbers.
-        rows: whether each image has a row of numbers, one per column, rather than a list of labels.
-    """
+    noun, units, task = "label", "labels", "multilabel"
+    many_groups = True
 
-    values: NDArray[Any]
-    counts: NDArray[np.int64]
-    words: tuple[str, ...] = ()
-    rows: bool = False
+    def read(
+        self, splits: Sequence[LabeledSplit], options: TargetOptions
+    ) -> tuple[tuple[str, ...], list[tuple[Target, ...]]]:
+        """Return the names of the labels, and the row of each image."""
+        splits, options = as_lists(splits, options, self.task)
+        names, found = find_names(splits, options, _MOST)
+        return names, [_rows(of, split.labels.counts, len(names)) for of, split in zip(found, splits, strict=True)]
 
-    @classmethod
-    def of_rows(cls, array: NDArray[Any]) -> "Labels":
-        """Take the rows of an array, (N,) or (N, K).
+    def caption(self, target: Any, names: Sequence[str]) -> str:
+        """Return the labels, those that are mixed in with their shares."""
+        shown = ((name, share) for name, share in zip(names, target, strict=True) if share >= 0.005)
+        return ", ".join(name if share > 0.995 else f"{name} {share:.0%}" for name, share in shown) or "none"
 
-        Raises:
-            UserError: it has another shape or type.
+    def present(self, target: Target) -> Sequence[int]:
+        """Return the labels."""
+        return [index for index, has in enumerate(target) if has]
+
+    def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
+        """Return the number of each set of labels, ordered by the rarest label.
+
+        That label might end up in too few folds (Sechidis et al. 2011).
         """
-        if array.ndim not in (1, 2) or array.dtype.kind not in "biuf" or (len(array) and not array.size):
-            raise UserError(f"the targets are {array.shape} {array.dtype}. Allowed: (N,) or (N, K) numbers.")
-        values = array.ravel().astype(np.float64 if array.dtype.kind == "f" else np.int64)
-        return cls(values, np.full(len(array), len(values) // max(len(array), 1), np.int64), rows=True)
+        sets = Counter(targets)
+        having = np.array(list(sets)) > 0.5
+        rarity = np.argsort(np.argsort(np.array(list(sets.values())) @ having, kind="stable"))
+        keys = [tuple(sorted(rarity[row].tolist())) for row in having]
+        number = {labels: index for index, (_, labels) in enumerate(sorted(zip(keys, sets, strict=True)))}
+        return np.array([number[labels] for labels in targets], np.int64)
 
-    def lists(self) -> list[list[Label]]:
-        """Return the labels of each image."""
-        values: list[Label] = self.values.tolist()
-        if self.words:
-            values = [self.words[index] for index in self.values.tolist()]
-        ends = np.cumsum(self.counts).tolist()
-        return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    def check_balance(self, how: str) -> None:
+        """Refuse to repeat images."""
+        if how == "oversample":
+            what = "images have several labels, which are repeated together"
+            raise UserError(f"data.balance=oversample: {what}. Allowed: none, weights.")
 
+    def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:
+        """Return (n - n_c) / n_c, with n images, n_c of them with label c; at most `MAX_LABEL_WEIGHT`.
 
-@dataclass(frozen=True)
-class LabeledSplit:
-    """The images of a split with their labels, before these are interpreted.
-
-    Attributes:
-        key: the setting that the images come from, for messages.
-        images: the images.
-        labels: their labels.
-        name: returns the name of an image for messages, given its index.
-        names: names of the classes, by number, that come with the images.
-    """
-
-    key: str
-    images: Sequence[ImageRef]
-    labels: Labels
-    name: Callable[[int], str]
-    names: tuple[str, ...] | None = None
-
-    def describe(self, slot: int) -> str:
-        """Describe a label and the image that it belongs to."""
-        labels = self.labels
-        shown = repr(labels.words[labels.values[slot]]) if labels.words else f"{labels.values[slot]:.15g}"
-        return f"{self.name(_owner(labels.counts, slot))} has the label {shown}"
-
-    def label_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
-        """Return an error about the first wrong label, (L,)."""
-        return UserError(f"{self.key}: {self.describe(int(np.argmax(wrong)))}{what}")
-
-    def row_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
-        """Return an error about the first image with a wrong number, (N, K)."""
-        index = int(np.argmax(wrong.any(axis=1)))
-        row = self.labels.lists()[index]
-        return UserError(f"{self.key}: {self.name(index)} has the target {row if len(row) > 1 else row[0]}{what}")
+        Images with and without a label have the same total weight; that of a label without images is 1.
+        """
+        having = np.zeros(names)
+        for row in targets:
+            having += row
+        weights = (len(targets) - having) / np.maximum(having, 1)
+        return np.where(having > 0, np.clip(weights, 1 / MAX_LABEL_WEIGHT, MAX_LABEL_WEIGHT), 1.0)
 
 
-def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Labels:
-    """Pack the labels of each image into arrays.
-
-    Args:
-        labels: the labels of each image.
-        name: returns the name of an image, given its index.
-
-    Raises:
-        UserError: some labels are text and others numbers, or a number is too large.
-    """
-    counts = np.fromiter(map(len, labels), np.int64, len(labels))
-    flat = list(chain.from_iterable(labels))
-
-    def describe(slot: int) -> str:
-        return f"{name(_owner(counts, slot))} has the label {flat[slot]!r}"
-
-    kinds = set(map(type, flat))
-    if str not in kinds:
-        try:
-            return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
-        except OverflowError:
-            large = next(i for i, label in enumerate(flat) if not isinstance(label, str) and abs(label) >= 2**63)
-            raise UserError(f"{describe(large)}, which is not the number of a class.") from None
-    is_text = [isinstance(label, str) for label in flat]
-    if not all(is_text):
-        raise mixed(map(describe, sorted((is_text.index(True), is_text.index(False)))))
-    words = sorted(set(map(str, flat)))
-    indices = {word: index for index, word in enumerate(words)}
-    return Labels(np.fromiter((indices[str(label)] for label in flat), np.int64, len(flat)), counts, tuple(words))
+LABELS = register(LabelSets())
 
 
-def _owner(counts: NDArray[np.int64], slot: int) -> int:
-    """Return the index of the image that a label belongs to, given how many each image has."""
-    return int(np.searchsorted(np.cumsum(counts), slot, side="right"))
-
-
-def mixed(described: Iterable[str], key: str = "") -> UserError:
-    """Return an error about labels that are numbers and labels that are text, one of each described."""
-    return UserError(f"{key}{', and '.join(described)}. Allowed: numbers or names, not both.")
+def _rows(indices: NDArray[np.int64], counts: NDArray[np.int64], names: int) -> tuple[Target, ...]:
+    sets = [frozenset(labels) for labels in Labels(indices, counts).lists()]
+    rows = {labels: tuple(float(index in labels) for index in range(names)) for labels in set(sets)}
+    return tuple(rows[labels] for labels in sets)

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         recipe = compose_recipe(overrides)
         source = recipe.source()
         # Slow imports, after the overrides have been validated.
-        from augment.data.sources.notices import warn_of_unused_names
+        from augment.data.sources.notices import log_notices
         from augment.data.sources.registry import VAL_MISSING
         from augment.drawing.style import save_figure
         from augment.drawing.text import DPI
@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         from augment.tools.info.summary import Info
         from augment.tools.info.text import report
 
-        data = source.unchecked()
-        warn_of_unused_names(source, data)
+        data = source.load()
+        log_notices(data.notices)
         if not len(data.train):
             raise UserError(data.problems[0] if data.problems else "data.train: holds no images.")
         data, facts = as_trained(source, data, scan_images(data.train.files + data.val.files))

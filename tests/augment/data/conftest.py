@@ -5,17 +5,18 @@ from pathlib import Path
 import pytest
 
 from augment.data import check
+from augment.data.decoding import Decoder
 
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were opened."""
     names: list[str] = []
-    examine = check._examine
+    judge = check._judge
 
-    def spy(file: Path) -> object:
+    def spy(file: Path, decoder: Decoder) -> object:
         names.append(file.name)
-        return examine(file)
+        return judge(file, decoder)
 
-    monkeypatch.setattr(check, "_examine", spy)
+    monkeypatch.setattr(check, "_judge", spy)
     return names

@@ -12,9 +12,10 @@ from fakes import needs_gpu
 from sklearn.utils.class_weight import compute_class_weight
 from stores import write_arrays, write_shards
 
-from augment.data.balance import MAX_LABEL_WEIGHT, check_balance, describe_balance, loss_weights, oversample
+from augment.data.balance import describe_balance, loss_weights, oversample
 from augment.data.dataset import Dataset, Split, Task
 from augment.data.sources import load_dataset, parse_data
+from augment.data.targets.labels import MAX_LABEL_WEIGHT
 from augment.pipeline.build import Shard
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
@@ -208,10 +209,10 @@ def test_the_effect_of_balancing_is_described() -> None:
 def test_tasks_that_cannot_be_balanced(task: Task, how: str, message: str | None) -> None:
     whole = Dataset(("a",), Split((Path("a.jpg"),), ((1.0,),)), Split((), ()), task)
     if message is None:
-        check_balance(whole, how)
+        whole.kind.check_balance(how)
     else:
         with pytest.raises(UserError, match=f"^{message}"):
-            check_balance(whole, how)
+            whole.kind.check_balance(how)
 
 
 def test_repeated_images_are_not_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

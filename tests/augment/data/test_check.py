@@ -4,19 +4,14 @@ import os
 import re
 import socket
 import struct
-import threading
-import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from image_bytes import encoded, half, jpeg_with, write
 from PIL import Image, ImageFile
-from rich.progress import Progress, ProgressColumn
 
-import augment.support.console
-from augment.data import check, decoding, faults
+from augment.data import faults
 from augment.data.check import Problem, check_files
 from augment.data.faults import MAX_PIXELS
 
@@ -40,27 +35,6 @@ def test_names_that_no_file_can_have(tmp_path: Path) -> None:
     nul, long = (problem.reason for problem in check_files(files))
     assert re.fullmatch("cannot be read: .*embedded null .*", nul)  # each version of Python has its own words
     assert long == "cannot be read: File name too long"
-
-
-def test_few_pixels_are_decoded_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "MAX_PIXELS_AT_ONCE", 5000)
-    decoder, busy, most = decoding.Decoder(), 0, 0
-    lock = threading.Lock()
-
-    def decode(images: list[bytes]) -> list[bool]:
-        nonlocal busy, most
-        with lock:
-            busy += 1
-            most = max(most, busy)
-        time.sleep(0.01)
-        with lock:
-            busy -= 1
-        return [True] * len(images)
-
-    monkeypatch.setattr(decoder, "_decode", decode)
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda pixels: decoder.find_faults([b""], pixels), [2000] * 12 + [9000] * 2))
-    assert most == 2
 
 
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
@@ -110,22 +84,3 @@ def test_global_settings_of_pillow_are_ignored_and_restored(tmp_path: Path, monk
     assert [problem.file for problem in check_files([good, cut])] == [cut]
     assert (ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS) == (True, 100)
     assert list(warnings.filters) == filters
-
-
-def test_progress_is_shown_for_many_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[bool] = []
-
-    class Spy(Progress):
-        def __init__(self, *columns: ProgressColumn, disable: bool, **options: object) -> None:
-            shown.append(not disable)
-            super().__init__(*columns, disable=True)
-
-    monkeypatch.setenv("FORCE_COLOR", "1")  # makes standard error a terminal in Rich's eyes
-    monkeypatch.setattr(augment.support.console, "Progress", Spy)
-    monkeypatch.setattr(check, "_PROGRESS_FROM", 3)
-    files = [write(tmp_path, f"{i}.jpg", b"") for i in range(4)]
-    cache = tmp_path / "check.json"
-    check_files(files[:3], cache=cache)
-    check_files(files)
-    check_files(files, cache=cache)  # one is new
-    assert shown == [False, True, False]

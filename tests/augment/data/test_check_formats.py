@@ -35,21 +35,6 @@ def bytes_of_16_bit_png() -> bytes:
     return stream.getvalue()
 
 
-def webp_with(profile: bytes, *, exif: bool = True) -> bytes:
-    """A WebP with a color profile before the image and, where asked, a note behind it that turns it."""
-    frame = encoded("WEBP")[12:]
-    note = Image.Exif()
-    note[0x0112] = 6
-    size = b"".join((side - 1).to_bytes(3, "little") for side in (60, 40))
-    flags = bytes([0x20 | 8 * exif, 0, 0, 0])
-    parts = [part(b"VP8X", flags + size), part(b"ICCP", profile), frame, part(b"EXIF", note.tobytes()) if exif else b""]
-    return part(b"RIFF", b"WEBP" + b"".join(parts))
-
-
-def part(name: bytes, content: bytes) -> bytes:
-    return name + len(content).to_bytes(4, "little") + content + bytes(len(content) % 2)
-
-
 GOOD: dict[str, Callable[[], bytes]] = {
     "rgb.jpg": lambda: encoded("JPEG"),
     "gray.jpg": lambda: encoded("JPEG", "L"),
@@ -68,8 +53,6 @@ GOOD: dict[str, Callable[[], bytes]] = {
     "lossy.webp": lambda: encoded("WEBP"),
     "lossless.webp": lambda: encoded("WEBP", lossless=True),
     "webp_named.JPEG": lambda: encoded("WEBP"),
-    "turned.webp": lambda: webp_with(b"even"),
-    "odd_without_exif.webp": lambda: webp_with(b"odd", exif=False),
     "rgb.bmp": lambda: encoded("BMP"),
     "rgb.tiff": lambda: encoded("TIFF"),
     "lzw.tiff": lambda: encoded("TIFF", compression="tiff_lzw"),
@@ -105,18 +88,16 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut_before_the_end.png": (lambda: encoded("PNG")[:-12], "is broken"),
     "flipped_bit.png": (lambda: encoded("PNG")[:500] + b"\x55" + encoded("PNG")[501:], "is broken"),
     "cut.webp": (lambda: encoded("WEBP")[:-4], "is broken"),
-    "odd_part.webp": (lambda: webp_with(b"odd"), "of a kind that DALI does not decode (its EXIF block"),
     "10_bit.ppm": (lambda: b"P5 60 40 1023\n" + bytes(4800), "DALI does not decode (levels from 0 to 1023)"),
     "4_bit.ppm": (lambda: b"P6 60 40 15\n" + bytes(7200), "DALI does not decode (levels from 0 to 15)"),
     "cut.bmp": (lambda: encoded("BMP")[:-50], "truncated"),
     "cut.tiff": (lambda: encoded("TIFF")[:-50], "is "),
     "cut.ppm": (lambda: encoded("PPM")[:-50], "truncated"),
     "cut.jp2": (lambda: half(encoded("JPEG2000")), "is broken"),
-    "float.ppm": (lambda: encoded("PPM", "F"), "of a kind that DALI does not decode (float)"),
-    "32_bit.tiff": (lambda: encoded("TIFF", "I"), "of a kind that DALI does not decode (32 bit a channel)"),
-    "bilevel.tiff": (lambda: encoded("TIFF", "1"), "of a kind that DALI does not decode (without bits per sample)"),
-    "lzma.tiff": (lambda: encoded("TIFF", compression="lzma"), "of a kind that DALI does not decode (lzma compressed)"),
-    "gray_alpha.jp2": (lambda: encoded("JPEG2000", "LA"), "of a kind that DALI does not decode (gray with alpha)"),
+    "float.ppm": (lambda: encoded("PPM", "F"), "or a PPM of a kind that DALI does not decode"),
+    "32_bit.tiff": (lambda: encoded("TIFF", "I"), "or a TIFF of a kind that DALI does not decode"),
+    "lzma.tiff": (lambda: encoded("TIFF", compression="lzma"), "or a TIFF of a kind that DALI does not decode"),
+    "gray_alpha.jp2": (lambda: encoded("JPEG2000", "LA"), "or a JPEG2000 of a kind that DALI does not decode"),
 }
 
 
@@ -161,7 +142,7 @@ def test_damage_behind_a_good_header_is_found(tmp_path: Path, name: str) -> None
     assert faults.find_fault_of_header(content)[0] is None
     (problem,) = check_files([write(tmp_path, name, content), write(tmp_path, "good.jpg", encoded("JPEG"))])
     assert problem.file.name == name
-    assert problem.reason.startswith("is broken: ")
+    assert problem.reason.startswith("is broken")
 
 
 @pytest.mark.parametrize("seed", range(7))

@@ -9,7 +9,7 @@ from augment.data.formats import protobuf
 from augment.data.formats.recordio import write_records
 from augment.data.formats.spans import masked_crc
 from augment.data.formats.tfrecord import IMAGE, LABEL
-from augment.data.sources import parse_data
+from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -38,31 +38,18 @@ def test_another_image_of_the_same_record_is_checked(jpeg: bytes, tmp_path: Path
     for name in ("train", "val"):
         write_features(tmp_path / f"{name}.tfrecord", jpeg)
     given = {"source": "tfrecord", "train": "train.tfrecord", "val": "val.tfrecord"}
-    assert len(parse_data(given).load().train) == 1
+    assert len(load_dataset(parse_data(given)).train) == 1
     with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
-        parse_data(given | {"image": "thumbnail"}).load()
-
-
-def test_other_records_of_the_same_file_are_checked(jpeg: bytes, tmp_path: Path) -> None:
-    for name in ("train", "val"):
-        write_records(tmp_path / f"{name}.rec", [(jpeg, 0), (BROKEN, 0)])
-    listing = tmp_path / "train.idx"
-    first, second = listing.read_text().splitlines()
-    (tmp_path / "val.idx").write_text(first)
-    given = {"source": "recordio", "train": "train.rec", "val": "val.rec"}
-    listing.write_text(first)
-    assert len(parse_data(given).load().train) == 1
-    listing.write_text(second)
-    with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
-        parse_data(given).load()
+        load_dataset(parse_data(given | {"image": "thumbnail"}))
 
 
 def test_a_changed_file_is_checked_again(jpeg: bytes, tmp_path: Path) -> None:
     given = {"source": "recordio", "train": "train.rec", "val": "val.rec"}
     for name in ("train", "val"):
         write_records(tmp_path / f"{name}.rec", [(jpeg, 0)])
-    assert len(parse_data(given).load().train) == 1
+    assert len(load_dataset(parse_data(given)).train) == 1
     write_records(tmp_path / "train.rec", [(bytes(len(jpeg)), 0)])  # at the same place, as long
     os.utime(tmp_path / "train.rec", ns=(1, 1))
+    LOADED.forget()
     with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
-        parse_data(given).load()
+        load_dataset(parse_data(given))

@@ -8,6 +8,7 @@ from image_bytes import encoded, write
 from augment.data import check
 from augment.data.check import check_files, leave_out
 from augment.data.dataset import Split
+from augment.data.sources.notices import describe_left_out
 from augment.support.errors import UserError
 
 
@@ -18,23 +19,14 @@ def split_of(tmp_path: Path, good: int, bad: int) -> Split:
     return Split(files, tuple(int("good" in name) for name in names))
 
 
-def require_readable(split: Split, name: str, *, skip_bad: bool, cache: Path | None = None) -> Split:
+def require_readable(split: Split, name: str, *, skip_bad: bool) -> Split:
     """Check a split and return the part of it that can be decoded."""
-    return leave_out(split, name, check_files(split.files, cache=cache), skip_bad=skip_bad, cache=cache)
+    return leave_out(split, name, check_files(split.files), skip_bad=skip_bad)
 
 
 def test_a_readable_split_is_returned_unchanged(tmp_path: Path) -> None:
     split = split_of(tmp_path, 3, 0)
     assert require_readable(split, "train", skip_bad=False) is split
-
-
-def test_a_long_list_is_completed_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "_SHOWN", 5)
-    split, cache = split_of(tmp_path, 2, 7), tmp_path / "outputs" / "check.json"
-    listing = tmp_path / "outputs" / "check-bad-train.txt"
-    with pytest.raises(UserError, match=rf"  and 2 more; all are listed in {listing}\n"):
-        require_readable(split, "train", skip_bad=False, cache=cache)
-    assert listing.read_text() == "".join(f"{tmp_path}/{i:02d}_bad.jpg is empty (0 bytes)\n" for i in range(7))
 
 
 def test_bad_files_raise_with_count_reasons_and_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,14 +40,13 @@ def test_bad_files_raise_with_count_reasons_and_way_out(tmp_path: Path, monkeypa
     assert "data.skip_bad=true" in advice
 
 
-def test_skip_bad_keeps_the_others_and_names_the_bad_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_skip_bad_keeps_the_others_and_names_the_bad_ones(tmp_path: Path) -> None:
     kept = require_readable(split_of(tmp_path, 3, 2), "val", skip_bad=True)
     assert [file.name for file in kept.files] == ["00_good.jpg", "01_good.jpg", "02_good.jpg"]
     assert kept.targets == (1, 1, 1)
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
-    first, *named = caplog.messages
-    assert first == "data.skip_bad=true: left out 2 of 5 val images:"
-    assert named == [f"  {tmp_path}/{i:02d}_bad.jpg is empty (0 bytes)" for i in range(2)]
+    named = "; ".join(f"{tmp_path}/{i:02d}_bad.jpg is empty (0 bytes)" for i in range(2))
+    assert describe_left_out(kept, "val") == f"data.skip_bad=true: left out 2 of 5 val images: {named}"
+    assert [image.index for image in kept.left_out] == [0, 2]
 
 
 def test_skip_bad_with_nothing_left_raises(tmp_path: Path) -> None:

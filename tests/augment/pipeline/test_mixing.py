@@ -12,6 +12,7 @@ from torch import Tensor
 
 from augment import Range, batch
 from augment.data.dataset import Split
+from augment.data.targets.classes import CLASSES
 from augment.pipeline.batch import Batch
 from augment.pipeline.loader import Loader
 from augment.pipeline.mixing import Mixer
@@ -216,7 +217,7 @@ def test_values_that_are_drawn_together_are_those_of_each_batch() -> None:
     plan, images = plan_of(EITHER), torch.rand(4, 3, SIZE, SIZE)
     made = []
     for together in (1, 10, 4096):  # of ten, a batch of four reaches beyond the first
-        mixer = Mixer(plan, seed=SEED, rank=0, classes=3, together=together)
+        mixer = Mixer(plan, CLASSES, seed=SEED, rank=0, classes=3, together=together)
         mixed = [mixer.mix(images, torch.tensor([0, 1, 2, 1]), epoch=1, start=start) for start in (0, 4, 8)]
         made.append(torch.cat([shares for _, shares in mixed]))
     assert torch.equal(made[0], made[1])
@@ -227,7 +228,7 @@ def test_values_that_are_drawn_together_are_those_of_each_batch() -> None:
 @needs_gpu
 def test_mixing_never_waits_for_the_gpu() -> None:
     plan = plan_of({"one_of": {"p": 0.5, "steps": {"mixup": {}, "cutmix": {}}}})
-    mixer = Mixer(plan, seed=SEED, rank=0, classes=3)
+    mixer = Mixer(plan, CLASSES, seed=SEED, rank=0, classes=3)
     images, targets = torch.rand(7, 3, SIZE, SIZE, device="cuda"), torch.zeros(7, dtype=torch.int64, device="cuda")
     for given in (images, images.contiguous(memory_format=torch.channels_last)):  # by operators, and by a kernel
         mixer.mix(given, targets, epoch=0, start=0)  # the first time memory is pinned

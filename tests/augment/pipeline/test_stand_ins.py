@@ -1,14 +1,13 @@
 """data.max_bad: another image of the class stands in for one that turns bad while a run reads it."""
 
 import dataclasses
-import os
 from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 import torch
-from files_of_sources import drawn, jpeg, load, put
+from files_of_sources import drawn, load, put
 from PIL import Image
 from stores import FIXED, epochs
 from torch import Tensor
@@ -140,19 +139,3 @@ def test_stored_images_that_cannot_be_decoded_are_named() -> None:
     spoil(split.files[5])
     with pytest.raises(UserError, match=r"data: an image turned out bad: .+ is broken: "):
         list(loader)
-
-
-def test_a_file_that_is_replaced_by_a_good_one_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    loader, split = replaceable(False, 0)
-    for epoch in range(4):
-        list(loader)
-        loader._bad.watch.wait()
-        if epoch == 0:
-            file = Path(str(split.files[5]))
-            other = file.with_suffix(".new")  # replaced at once, as the pipeline reads ahead
-            other.write_bytes(jpeg(77))
-            os.utime(other, ns=(1, 1))
-            other.replace(file)
-    assert [record.message for record in caplog.records if "copies" not in record.message] == [
-        f"data: {file} was replaced during training; epochs differ from here on"
-    ]

@@ -14,7 +14,7 @@ from rich.console import Console
 from runs import BARE, rows_of
 
 from augment.cli.compose import compose
-from augment.data.sources import registry
+from augment.data.sources import LOADED
 from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
 from trainer.loop.learner import Learner
@@ -44,8 +44,7 @@ def put_photos(root: Path) -> Path:
 
 def start(root: Path, folder: Path, hook: Hook, *overrides: str) -> list[dict[str, Any]]:
     """Run as a process of its own would; return the rows."""
-    registry._load.cache_clear()
-    registry._select.cache_clear()
+    LOADED.forget()
     config = parse_config(compose(["data=folder", f"data.root={root}", *FEW, *SMALL, *RANDOM, *overrides]))
     check_config(config)
     check_resume(config)

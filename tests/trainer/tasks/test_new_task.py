@@ -59,9 +59,6 @@ MODULE = '''
         def activate(self, outputs):
             return outputs.softmax(dim=1)
 
-        def blank_target(self, count):
-            return 0
-
         def caption(self, target, names):
             return names[target]
 

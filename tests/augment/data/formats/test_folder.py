@@ -1,6 +1,6 @@
 import os
-import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +16,14 @@ def make(root: Path, *names: str) -> Path:
     return root
 
 
-def message(root: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        scan_folder(root)
-    assert str(caught.value).startswith(f"data.root={root}: ")
-    return str(caught.value)
+def message(root: Path, **options: Any) -> str:
+    """Return what training would say."""
+    try:
+        text = scan_folder(root, **options).problems[0]
+    except UserError as error:
+        text = str(error)
+    assert text.startswith(f"data.root={root}: ")
+    return text
 
 
 def test_classes_files_and_targets(tmp_path: Path) -> None:
@@ -38,21 +41,15 @@ def test_class_without_a_val_folder_keeps_its_index(tmp_path: Path) -> None:
     assert dataset.val.targets == (2,)
 
 
-def test_class_with_an_empty_val_folder_is_fine(tmp_path: Path) -> None:
-    make(tmp_path, "train/ant/a.jpg", "train/bee/b.jpg", "val/bee/v.jpg")
-    (tmp_path / "val" / "ant").mkdir()
-    assert scan_folder(tmp_path).val.targets == (1,)
-
-
 def test_images_are_found_at_any_depth(tmp_path: Path) -> None:
     make(tmp_path, "train/cat/2024/may/a.jpg", "train/cat/b.jpg", "val/cat/v.jpg")
     assert [file.name for file in scan_folder(tmp_path).train.files] == ["a.jpg", "b.jpg"]
 
 
-@pytest.mark.parametrize("extension", sorted(EXTENSIONS))
-def test_extensions_in_either_case(tmp_path: Path, extension: str) -> None:
-    make(tmp_path, f"train/cat/a{extension}", f"train/cat/b{extension.upper()}", "val/cat/v.jpg")
-    assert len(scan_folder(tmp_path).train) == 2
+def test_extensions_in_either_case(tmp_path: Path) -> None:
+    names = [f"train/cat/a{ending}" for some in EXTENSIONS for ending in (some, some.upper())]
+    make(tmp_path, *names, "val/cat/v.jpg")
+    assert len(scan_folder(tmp_path).train) == len(names)
 
 
 def test_hidden_and_other_files_are_skipped(tmp_path: Path) -> None:
@@ -62,11 +59,6 @@ def test_hidden_and_other_files_are_skipped(tmp_path: Path) -> None:
     dataset = scan_folder(tmp_path)
     assert dataset.classes == ("cat",)
     assert dataset.train.files == (tmp_path / "train/cat/a.jpg",)
-
-
-def test_names_outside_ascii(tmp_path: Path) -> None:
-    make(tmp_path, "train/ünïcödé_鳥/🐦.jpg", "val/ünïcödé_鳥/v.jpg")
-    assert scan_folder(tmp_path).classes == ("ünïcödé_鳥",)
 
 
 def test_order_does_not_depend_on_the_order_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,25 +84,10 @@ def test_links_to_files_and_class_folders(tmp_path: Path) -> None:
     assert [file.name for file in scan_folder(root).train.files] == ["a.jpg", "link.jpg", "two.jpg"]
 
 
-def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    make(tmp_path, "set/train/cat/a.jpg", "set/val/cat/v.jpg")
-    assert scan_folder(Path("~/set")).train.files == (tmp_path / "set/train/cat/a.jpg",)
-
-
 def test_missing_root_suggests_a_neighbor(tmp_path: Path) -> None:
     make(tmp_path, "imagenette2/train/a/b.jpg", "other/c.jpg")
     (tmp_path / "imagenete2.zip").touch()  # nearer, but a file
     assert f"there is no such folder. Did you mean {tmp_path / 'imagenette2'}?" in message(tmp_path / "imagenete2")
-
-
-def test_missing_root_without_a_similar_neighbor(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    assert "Did you mean" not in message(tmp_path / "imagenette")
-
-
-def test_missing_parent(tmp_path: Path) -> None:
-    assert f"There is no folder {tmp_path / 'a'} either" in message(tmp_path / "a" / "b")
 
 
 def test_root_is_a_file(tmp_path: Path) -> None:
@@ -120,11 +97,6 @@ def test_root_is_a_file(tmp_path: Path) -> None:
 def test_root_without_splits_lists_its_folders(tmp_path: Path) -> None:
     make(tmp_path, "training/cat/a.jpg", "validation/cat/v.jpg")
     assert "no folder train and no folder val in it, only training, validation." in message(tmp_path)
-
-
-def test_a_long_list_of_folders_is_shortened(tmp_path: Path) -> None:
-    make(tmp_path, *(f"class{i}/x.txt" for i in range(8)))
-    assert "only class0, class1, class2, class3, class4 and 3 more." in message(tmp_path)
 
 
 def test_empty_root(tmp_path: Path) -> None:
@@ -147,8 +119,7 @@ def test_folders_of_other_names(tmp_path: Path) -> None:
     make(tmp_path, "training_set/training_set/cat/a.jpg", "test_set/cat/v.jpg")
     meant = "Did you mean data.train_dir=training_set/training_set data.val_dir=test_set?"
     assert meant in message(tmp_path)
-    with pytest.raises(UserError, match="Did you mean"):  # rather than two classes, training_set and test_set
-        scan_folder(tmp_path, cuts_val=True)
+    assert "Did you mean" in message(tmp_path, cuts_val=True)  # rather than two classes, training_set and test_set
     dataset = scan_folder(tmp_path, train_dir="training_set/training_set", val_dir="test_set")
     assert (dataset.classes, len(dataset.train), len(dataset.val)) == (("cat",), 1, 1)
     assert scan_folder(tmp_path, train_dir="test_set", cuts_val=True).train.files == dataset.val.files
@@ -161,41 +132,14 @@ def test_images_of_other_formats_are_kept_in_mind(tmp_path: Path) -> None:
 
 def test_a_misspelled_train_dir_suggests_the_nearest_folder(tmp_path: Path) -> None:
     make(tmp_path, "train/a/b.jpg", "val/a/c.jpg")
-    with pytest.raises(UserError, match=r"there is no folder trian in it, only train, val\. Did you mean 'train'\?$"):
-        scan_folder(tmp_path, train_dir="trian")
+    said = message(tmp_path, train_dir="trian")
+    assert said.endswith("there is no folder trian in it, only train, val. Did you mean 'train'?")
+    assert message(tmp_path, train_dir="photos").endswith("only train, val. Allowed: one of these.")
 
 
-def test_a_train_dir_that_is_like_no_folder_lists_those_that_are_there(tmp_path: Path) -> None:
-    make(tmp_path, "train/a/b.jpg", "val/a/c.jpg")
-    with pytest.raises(UserError, match=r"no folder photos in it, only train, val\. Allowed: one of these\.$"):
-        scan_folder(tmp_path, train_dir="photos")
-
-
-@pytest.mark.parametrize(
-    ("split", "counted"),
-    [("val", "val"), ("validation", "validation"), ("test", "test"), ("training", ""), ("val/val", "val")],
-)
-def test_a_lenient_scan_goes_on_without_train(split: str, counted: str, tmp_path: Path) -> None:
-    make(tmp_path, f"{split}/a/b.jpg", f"{split}/a/c.jpg", f"{split}/b/d.jpg")
-    dataset = scan_folder(tmp_path, lenient=True)
-    assert (dataset.classes, dataset.train.targets, len(dataset.val)) == (("a", "b"), (0, 0, 1), 0)
-    assert dataset.problems[0] == message(tmp_path)
-    note = [
-        f"data.root={tmp_path}: the images of {tmp_path / split} are counted as train here, as there are no others."
-    ]
-    assert list(dataset.problems[1:]) == (note if counted else [])
-
-
-def test_a_lenient_scan_takes_both_splits_by_other_names(tmp_path: Path) -> None:
-    make(tmp_path, "Training/a/b.jpg", "Testing/a/c.jpg", "Testing/a/d.jpg")
-    dataset = scan_folder(tmp_path, lenient=True)
-    assert (len(dataset.train), len(dataset.val)) == (1, 2)
-    assert "Did you mean data.train_dir=Training data.val_dir=Testing?" in dataset.problems[0]
-
-
-def test_a_lenient_scan_goes_on_after_problems(tmp_path: Path) -> None:
+def test_a_scan_goes_on_after_problems(tmp_path: Path) -> None:
     make(tmp_path, "train/cat/a.jpg", "train/owl/notes.txt")
-    dataset = scan_folder(tmp_path, lenient=True)
+    dataset = scan_folder(tmp_path)
     assert (dataset.classes, dataset.train.targets, len(dataset.val)) == (("cat", "owl"), (0,), 0)
     assert ["no folder val in it" in dataset.problems[0], "owl holds no images" in dataset.problems[1]] == [True, True]
 
@@ -204,11 +148,6 @@ def test_a_lenient_scan_goes_on_after_problems(tmp_path: Path) -> None:
 def test_root_one_or_two_levels_too_deep(tmp_path: Path, split: str) -> None:
     make(tmp_path, "train/cat/a.jpg", "val/cat/v.jpg")
     assert f"Did you mean data.root={tmp_path}?" in message(tmp_path / split)
-
-
-def test_root_one_level_too_high(tmp_path: Path) -> None:
-    make(tmp_path, "imagenette2/train/cat/a.jpg", "imagenette2/val/cat/v.jpg")
-    assert f"Did you mean data.root={tmp_path / 'imagenette2'}?" in message(tmp_path)
 
 
 def test_missing_val(tmp_path: Path) -> None:
@@ -262,5 +201,4 @@ def test_a_list_beside_one_folder_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "images" / "a.jpg").touch()
     (tmp_path / "labels.csv").touch()
     meant = f"data=filelist data.train={tmp_path / 'labels.csv'} data.root={tmp_path / 'images'} data.val_fraction=0.2"
-    with pytest.raises(UserError, match=re.escape(f"Did you mean {meant}?")):
-        scan_folder(tmp_path)
+    assert f"Did you mean {meant}?" in message(tmp_path)

@@ -12,8 +12,8 @@ import pytest
 from encoding import datum
 from nvidia.dali import fn, pipeline_def
 
-from augment.data.formats.caffe import DatumImage, index_datums
-from augment.data.formats.index import Index
+from augment.data.formats.caffe import DatumImage, read_datums
+from augment.data.formats.index import Index, build
 from augment.data.formats.spans import RecordFile
 from augment.support.errors import UserError
 
@@ -28,11 +28,11 @@ def write(folder: Path, records: Mapping[bytes, bytes]) -> Path:
 
 
 def index(path: Path) -> Index:
-    return index_datums(RecordFile.of(path), lambda _: None)
+    return build(RecordFile.of(path), read_datums)
 
 
 def read(path: Path, found: Index) -> list[bytes]:
-    return [DatumImage(RecordFile.of(path), found.keys[s : s + n]).read() for s, n in found.spans.tolist()]
+    return [DatumImage(RecordFile.of(path), bytes.fromhex(name)).read() for name in found.names]
 
 
 def test_concurrent_threads_share_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

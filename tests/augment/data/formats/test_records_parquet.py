@@ -3,14 +3,15 @@
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from augment.data.formats.index import Index
-from augment.data.formats.parquet import class_names, unpack_table
+from augment.data.formats.index import Index, build
+from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.spans import RecordFile, Span, _opened
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
@@ -31,9 +32,8 @@ def write(path: Path, columns: dict[str, Any], features: object = None) -> Path:
 
 
 def unpack(path: Path, label: str = "label", image: str = "image") -> Index:
-    return unpack_table(
-        RecordFile.of(path), lambda _: None, image=image, label=label, destination=lambda _: path.with_suffix(".images")
-    )
+    read = partial(read_table, image=image, label=label, destination=lambda _: path.with_suffix(".images"))
+    return build(RecordFile.of(path), read)
 
 
 def read(path: Path, found: Index) -> list[bytes]:
@@ -48,7 +48,7 @@ def test_tables_and_class_names_of_the_hub(tmp_path: Path) -> None:
     found = unpack(path)
     assert read(path, found) == IMAGES
     assert found.labels.values.tolist() == [i % 3 for i in range(150)]
-    assert class_names(found) == ("cat", "dog", "emu")
+    assert class_names(path, "label") == ("cat", "dog", "emu")
 
 
 def test_copying_a_file_again_changes_nothing(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_plain_bytes_and_several_kinds_of_labels(
     assert read(path, found) == [b"1", b"22"]
     assert list(chain.from_iterable(found.labels.lists())) == flat
     assert found.labels.counts.tolist() == counts
-    assert class_names(found) is None
+    assert class_names(path, "label") is None
 
 
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b""), Path.unlink])
@@ -101,15 +101,9 @@ def test_deleted_unpacked_images_are_unpacked_again(
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (
-            {"image": ["text"], "label": [0]},
-            "column 'image' (data.image) holds string; allowed: binary, or a struct with bytes",
-        ),
-        (
-            {"image": [b"1"], "label": [b"0"]},
-            "column 'label' (data.label) holds binary; allowed: numbers, text, or lists of these.",
-        ),
-        ({"image": [b"1", b"2"], "label": [0, None]}, "row 1 has no label in column 'label'"),
+        ({"image": ["text"], "label": [0]}, "row 0 has 'text' in column 'image' (data.image). Allowed: bytes, or"),
+        ({"image": [b"1"], "label": [b"0"]}, "record 0 has the label b'0'. Allowed: the number or the name of a class"),
+        ({"image": [b"1", b"2"], "label": [0, None]}, "row 1 has no value in column 'label'"),
         (
             {"image": [{"bytes": b"1", "path": ""}, {"bytes": None, "path": "a.jpg"}], "label": [0, 0]},
             "row 1 has no image in column 'image', only its path, a.jpg",

@@ -8,14 +8,14 @@ import pytest
 from encoding import MAGIC, header, part
 from nvidia.dali import fn, pipeline_def
 
-from augment.data.formats.index import Index
-from augment.data.formats.recordio import index_records, unpack, write_records
+from augment.data.formats.index import Index, build
+from augment.data.formats.recordio import read_records, unpack, write_records
 from augment.data.formats.spans import RecordFile, Span
 from augment.support.errors import UserError
 
 
 def index(path: Path) -> Index:
-    return index_records(RecordFile.of(path), lambda _: None)
+    return build(RecordFile.of(path), read_records)
 
 
 def read(path: Path, found: Index) -> list[bytes]:
@@ -50,27 +50,10 @@ def test_files_built_by_the_specification_are_read(by_hand: Path) -> None:
     assert found.labels.counts.tolist() == [1, 1, 3, 1]
 
 
-def test_an_index_selects_records(by_hand: Path) -> None:
-    offsets = index(by_hand).spans[:, 0]
-    by_hand.with_suffix(".idx").write_text(f"8\t{offsets[3]}\n9\t{offsets[0]}\n")
-    found = index(by_hand)
-    assert read(by_hand, found) == [IMAGES[3], IMAGES[0]]
-    assert found.labels.values.tolist() == [2, 3]
-
-
 def test_only_whole_numbers_become_integers(tmp_path: Path) -> None:
     path = tmp_path / "float.rec"
     path.write_bytes(part(0, header(0, 1.5) + b"x") + part(0, header(0, 2.0) + b"y"))
     assert index(path).labels.values.tolist() == [1.5, 2.0]
-
-
-def test_more_than_a_thousand_labels_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "long.rec"
-    numbers = [place + 0.5 for place in range(3000)]
-    write_records(path, [(b"first", numbers), (b"second", numbers[:2])])
-    found = index(path)
-    assert found.labels.values.tolist() == [*numbers, *numbers[:2]]
-    assert read(path, found) == [b"first", b"second"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """TFRecord: read files that are built here by the specification; DALI's reader reads ours."""
 
 import struct
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,9 @@ import pytest
 from encoding import bytes_feature, delimited, entry, example, framed, masked, packed
 from nvidia.dali import fn, pipeline_def, tfrecord
 
-from augment.data.formats.index import Index
+from augment.data.formats.index import Index, build
 from augment.data.formats.spans import RecordFile, Span, masked_crc
-from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, index_examples, write_examples
+from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, read_examples, write_examples
 from augment.support.errors import UserError
 
 IMAGES = [b"first", b"", b"x" * 300]  # of one and of two bytes of length
@@ -20,7 +21,7 @@ MINUS_ONE = b"\xff" * 9 + b"\x01"
 
 
 def index(path: Path, **names: str) -> Index:
-    return index_examples(RecordFile.of(path), lambda _: None, **names)
+    return build(RecordFile.of(path), partial(read_examples, **names))
 
 
 def read(path: Path, found: Index) -> list[bytes]:

@@ -19,8 +19,8 @@ from PIL import Image
 from augment.data.dataset import Split
 from augment.data.images import open_image, read_encoded
 from augment.data.own.factory import SequenceFactory
-from augment.data.own.items import ItemImage, Items, end_readers
-from augment.data.sources import load_dataset, parse_data
+from augment.data.own.items import Items, end_readers
+from augment.data.sources import parse_data
 from augment.pipeline.build import Shard
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
@@ -102,7 +102,7 @@ def test_paths_are_read_like_other_files() -> None:
     with pytest.raises(UserError, match=r"1 of 7 train images cannot be used:\n.*3\.png is empty"):
         load("my_data.paths")
     given = {"source": "own", "train": "my_data.paths", "val": "my_data.paths"}
-    assert len(parse_data(given).unchecked().train) == 7
+    assert len(parse_data(given).load().train) == 7
     assert len(load("my_data.paths", skip_bad=True).train) == 6
 
 
@@ -127,25 +127,6 @@ def test_killed_readers_are_replaced() -> None:
     assert found.result() == {7: Path("photos/2.png").read_bytes()}
 
 
-@pytest.mark.parametrize(("workers", "sizes"), [(0, [32, 32, 6]), (3, [24, 24, 22])])
-def test_items_are_requested_in_small_groups(workers: int, sizes: list[int]) -> None:
-    items = Items(SequenceFactory("data.train", "my_data.Photos", '{"data.options": {"kind": "bytes"}}', workers))
-    items._readers = ThreadPoolExecutor(1)  # in place of processes
-    found = [future.result() for future in items.begin({place: place % 7 for place in range(70)}, decoded=False)]
-    assert [len(some) for some in found] == sizes
-    assert {k: v for some in found for k, v in some.items()} == {
-        place: Path(f"photos/{place % 7}.png").read_bytes() for place in range(70)
-    }
-
-
-def test_images_of_two_sequences_are_read_together() -> None:
-    dataset = load(options={"kind": "bytes"}, val_options={"limit": 5})
-    image_files: dict[int, Any] = {5: dataset.train.files[1], 6: dataset.val.files[2], 9: dataset.train.files[3]}
-    found = [future.result() for future in ItemImage.begin(image_files)]
-    assert [sorted(some) for some in found] == [[5, 9], [6]]
-    assert {key: read for some in found for key, read in some.items()} == {k: p.read() for k, p in image_files.items()}
-
-
 @pytest.mark.parametrize("kind", ["array", "bytes"])
 def test_images_are_pickled_by_name(kind: str) -> None:
     ref: Any = load(options={"kind": kind}).train.files[3]
@@ -166,14 +147,15 @@ def test_own_data_can_be_converted(capsys: pytest.CaptureFixture[str]) -> None:
     assert Counter(epoch(dataset.val)) == Counter(epoch(folder_split()))
 
 
-def test_overlap_of_train_and_val_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    load(val="my_data.part")
-    load(options={"kind": "array"}, val_options={"kind": "bytes"})
-    assert "learns" not in caplog.text
-    load()
-    assert "data.val: is made as data.train is, by my_data.Photos with the same arguments" in caplog.text
-    load_dataset(parse_data({"source": "own", "train": "my_data.paths", "val": "my_data.some_paths"}))
-    assert "3 of 3 val images are copies of train images, such as photos/0.png" in caplog.text
+def test_overlap_of_train_and_val_is_reported() -> None:
+    def notices(*names: str, **settings: Any) -> str:
+        return "; ".join(load(*names, **settings).notices)
+
+    others = notices(options={"kind": "array"}, val_options={"kind": "bytes"})
+    assert "learns" not in notices(val="my_data.part") + others
+    assert "data.val: is made as data.train is, by my_data.Photos with the same arguments" in notices()
+    copied = "3 of 3 val images are copies of train images, such as photos/0.png"
+    assert copied in notices("my_data.paths", "my_data.some_paths")
 
 
 def test_gray_images_become_rgb_and_rotated_ones_upright() -> None:
@@ -195,6 +177,21 @@ def test_gray_images_become_rgb_and_rotated_ones_upright() -> None:
         np.testing.assert_array_equal(file.read_pixels(), gray)
     np.testing.assert_array_equal(files[5].read_pixels(), gray[::-1, ::-1])
     assert read_encoded(files[0]).startswith(b"P6\n4 3\n255\n")  # type: ignore[arg-type]
+
+
+def test_a_generator_may_yield_the_same_array_again() -> None:
+    code = """\
+        from my_data import *
+
+        def train():
+            image, target = np.zeros((4, 4, 3), np.uint8), torch.zeros(2)
+            for number in range(3):
+                image[:], target[:] = number, number
+                yield image, target
+    """
+    split = written(code, task="regress").train
+    assert split.targets == ((0.0, 0.0), (1.0, 1.0), (2.0, 2.0))
+    assert [int(file.read_pixels().max()) for file in split.files] == [0, 1, 2]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("buffer", ["np.zeros((8, 8, 3), np.uint8)", "torch.zeros(8, 8, 3).byte().permute(2, 0, 1)"])
@@ -302,15 +299,3 @@ def test_readers_end_with_a_run_and_restart_with_the_next() -> None:
     end_readers()
     assert not reading()
     assert epoch(split) == first
-
-
-def test_common_and_separate_arguments() -> None:
-    given = {"options": {"kind": "array", "limit": 6}, "val_options": {"limit": 5}}
-    dataset = load(**given)
-    assert [len(dataset.train), len(dataset.val)] == [6, 5]
-    source = parse_data({"source": "own", "train": "my_data.Photos", "val": "my_data.Photos", **given})
-    assert load_dataset(source) is load_dataset(source)
-    one, same, other = (
-        parse_data({"source": "own", "train": "a.b", "val": "a.b", "options": {"x": value}}) for value in (1, 1, True)
-    )
-    assert (one == same, one == other, len({one, same, other})) == (True, False, 2)

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,8 +35,6 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
         "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
         "a checksum": (lambda data: flip(data, len(data) // 2 + 40), "record [23], at .*: its checksum is another"),
-        "between records": (
-            lambda data: data[: first_end(data)], "has 1 record and .* lists 6 and .*: the"),
         "a length": (lambda data: flip(data, 3), "is not a TFRecord file"),
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
@@ -45,8 +42,6 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "in a header": (lambda data: data[:6], "is cut short: it ends at byte 6, within record 0"),
         "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
         "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
-        "between records": (
-            lambda data: data[: data.index(data[:4], 12)], "its index .* 2, .*: the file is cut short, or the"),
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
     "webdataset": {
@@ -60,15 +55,9 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "in the last record": (lambda data: data[:-1], r"is not an LMDB database .*: it is cut short, [\d,]+ bytes of"),
     },
     "parquet": {
-        "in a record": (lambda data: data[: len(data) // 2], "is not a parquet file that can be read: it is cut short"),
-        "in the footer": (lambda data: data[:-1], "is not a parquet file that can be read: it is cut short"),
+        "in a record": (lambda data: data[: len(data) // 2], "is not a parquet file that can be read: .*magic bytes"),
     },
 }  # fmt: skip
-
-
-def first_end(data: bytes) -> int:
-    """Where the first record of a TFRecord file ends."""
-    return 16 + int(struct.unpack_from("<Q", data)[0])
 
 
 def flip(data: bytes, place: int) -> bytes:
@@ -154,8 +143,13 @@ def test_a_label_that_is_no_whole_number_is_refused(source: str, message: str, s
 @pytest.mark.parametrize(
     ("whole", "written", "noted"),
     [
-        ("5.jpg' 2$", "5.jpg' 1.5", "1 of 9 labels has a fraction, and 1.5 is"),
-        (r"(\d)$", r"\1.0", "0 of 9 labels have a fraction, and 0.0 is"),  # as pandas writes a column with empty cells
+        (
+            "5.jpg' 2$",
+            "5.jpg' 1.5",
+            "1.5 is written with a point, so all are numbers to predict, but only 1 of 9 has",
+        ),
+        # As pandas writes a column with empty cells.
+        (r"(\d)$", r"\1.0", "0.0 is written with a point, so all are numbers to predict, but only 0 of 9 have"),
     ],
 )
 def test_numbers_with_a_point_that_may_be_classes_are_reported(
@@ -165,7 +159,7 @@ def test_numbers_with_a_point_that_may_be_classes_are_reported(
     for file in (Path(settings["train"]), Path(settings["val"])):
         file.write_text(re.sub(whole, written, file.read_text(), flags=re.MULTILINE))
     assert load("filelist", settings).task == "regress"
-    assert f"{noted} written with a point, so all are numbers to predict; data.task=classify" in caplog.text
+    assert noted in caplog.text
 
 
 @pytest.mark.parametrize("source", ALL)

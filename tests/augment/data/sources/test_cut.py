@@ -57,11 +57,6 @@ def test_a_share_of_each_class_is_validated_on_and_copies_are_on_one_side(
     assert sorted(pairs) == [[False, False], [True, True]]
 
 
-@pytest.mark.parametrize("source", ["folder", "filelist", "numpy", "tfrecord"])
-def test_folds_need_no_val(source: str, samples: list[Sample]) -> None:
-    assert len(cut(source, samples, folds=5, fold=0).val) in (4, 5)
-
-
 def test_the_cut_is_drawn_by_split_seed(samples: list[Sample]) -> None:
     put("folder", "train", samples)
     one, again, other = (
@@ -149,5 +144,5 @@ def test_copies_and_clashing_labels_are_one_line_in_the_log(caplog: pytest.LogCa
     load_dataset(parse_data({"source": "folder", "root": "d"}))
     assert [record.getMessage() for record in caplog.records] == [
         "data: 2 of 2 val images are copies of train images, such as d/val/a/2.png; 1 image with copies of other "
-        "labels, such as d/train/a/0.png (a) and d/val/b/3.png (b); python -m augment info lists them"
+        "classes, such as d/train/a/0.png (a) and d/val/b/3.png (b); python -m augment info lists them"
     ]

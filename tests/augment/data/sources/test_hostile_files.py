@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from augment.cli.overrides import normalize
 from augment.cli.parser import readable_errors
 from augment.data.convert.conversion import Options, convert
 from augment.data.dataset import Dataset, Split
 from augment.data.formats.filelist import read_list
-from augment.data.sources import parse_data
+from augment.data.sources import load_dataset, parse_data
 from augment.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -36,7 +35,7 @@ def test_strange_lists(text: str, message: str) -> None:
 def test_a_path_of_any_length_is_missing() -> None:
     Path("t.csv").write_text(f"path,label\n{'p' * 100_000}.jpg,a\n")
     with pytest.raises(UserError, match=r"line 2 of t\.csv: there is no p+"):
-        parse_data({"source": "filelist", "train": "t.csv", "val": "t.csv"}).load()
+        load_dataset(parse_data({"source": "filelist", "train": "t.csv", "val": "t.csv"}))
 
 
 @pytest.mark.parametrize("key", ["train", "classes"])
@@ -59,18 +58,6 @@ def test_pipes_and_negative_shapes_are_no_arrays() -> None:
         )
         with pytest.raises(UserError, match=message):
             parse_data(given).load()
-
-
-@pytest.mark.parametrize(
-    ("token", "message"),
-    [
-        ("k" * 5000 + "=1", r"k{40}\.\.\.: a key of 5,000 characters"),
-        ("~model=int(3)", r"Allowed: ~model, or ~model=NAME"),
-    ],
-)
-def test_strange_overrides(token: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        normalize([token])
 
 
 def test_settings_are_not_endless() -> None:

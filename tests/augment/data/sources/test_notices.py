@@ -1,36 +1,15 @@
 """Notices during loading are shown, and are in the log of every run that uses the data."""
 
-import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
-from threading import Event, Thread
 
 import pytest
 
-from augment.data.sources.notices import recorded_notices, replay_notices
 from trainer.cli.main import main
 from trainer.report.page import render
 from trainer.report.record import read_record
-
-logger = logging.getLogger("augment.somewhere")
-
-
-def test_recorded_notices_are_still_shown(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), recorded_notices() as notes:
-        logger.debug("no")
-        logger.info("quiet")
-        logger.warning("loud")
-    assert [note.getMessage() for note in notes] == ["quiet", "loud"]
-    assert caplog.messages == ["loud"]
-    logger.warning("after")
-    assert caplog.messages == ["loud", "after"]
-    caplog.clear()
-    replay_notices(notes, before=notes[1].created)
-    assert caplog.messages == ["quiet"]
-    assert len(notes) == 2
-
 
 CODE = """
     import numpy as np
@@ -70,26 +49,7 @@ def test_every_job_of_a_sweep_has_them_once_in_its_log_and_its_report(
     missing = "1 of 2 classes has no image in val: b."
     for job in (report.parent for report in jobs):
         log = (job / "trainer.log").read_text()
-        assert log.count("all 4 items are read once, to determine them") == 1
         assert log.count(missing) == 1
         assert missing in (job / "report.html").read_text()
     assert "Traceback" not in capsys.readouterr().err
     assert missing in render(read_record(jobs[1].parent, trust=True))
-
-
-def test_threads_record_one_after_the_other() -> None:
-    package = logging.getLogger("augment")
-    before, entered, leave = package.propagate, Event(), Event()
-
-    def record() -> None:
-        with recorded_notices():
-            entered.set()
-            leave.wait(10)
-
-    other = Thread(target=record)
-    with recorded_notices():
-        other.start()
-        assert not entered.wait(0.1)
-    leave.set()
-    other.join()
-    assert package.propagate == before

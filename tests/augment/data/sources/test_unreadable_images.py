@@ -1,13 +1,9 @@
 """Images that do not decode, in every source: named, or left out if the user says so."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from files_of_sources import ALL, Sample, load, name_of, put_both, said
-
-from augment.data.dataset import Dataset, Split
-from augment.data.sources.notices import check_remaining
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -46,22 +42,12 @@ def test_a_class_whose_last_image_is_left_out_is_reported(
     settings = put_both(source, splits["train"], splits["val"])
     load(source, settings | {"skip_bad": True})
     one = "class 1" if source == "folder" else "1"
-    assert f"data.skip_bad=true: 1 of 3 classes has no image left in {name}: {one}." in caplog.text
-    assert caplog.text.count("no image left") == 1
+    assert f"1 of 3 classes has no image in {name}: {one}." in caplog.text
+    assert caplog.text.count("has no image in") == 1
 
 
 def test_remaining_classes_of_val_must_be_in_train(samples: list[Sample]) -> None:
     broken = [(image[: -200 if target else None], target, text) for image, target, text in samples]
     settings = put_both("tfrecord", broken, samples[1:3])
-    assert "no class of val is left in train" in said("tfrecord", settings | {"skip_bad": True})
-
-
-def test_a_label_whose_last_image_is_left_out_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    def having(*rows: tuple[float, ...]) -> Split:
-        return Split(tuple(Path(f"{place}.jpg") for place in range(len(rows))), rows)
-
-    before = having((1.0, 0.0), (1.0, 1.0))
-    left_out = having((1.0, 0.0))
-    whole, rest = (Dataset(("ant", "bee"), split, before, "multilabel") for split in (before, left_out))
-    check_remaining(whole, rest)
-    assert caplog.messages == ["data.skip_bad=true: 1 of 2 labels has no image left in train: bee."]
+    message = said("tfrecord", settings | {"skip_bad": True})
+    assert message == "data: no class of val is in train; train has 0, val 1, 2."

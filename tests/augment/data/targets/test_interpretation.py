@@ -1,6 +1,5 @@
 """Interpretation of arrays of targets; ambiguous ones are refused."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +7,21 @@ import numpy as np
 import pytest
 
 from augment.data.dataset import Dataset, Split, Task
-from augment.data.targets.interpretation import TargetOptions, make_dataset
-from augment.data.targets.labels import LabeledSplit, Labels
+from augment.data.targets.given import LabeledSplit, Labels
+from augment.data.targets.interpretation import make_dataset
+from augment.data.targets.kind import TargetOptions, known_kinds
 from augment.support.errors import UserError
 
 FLAGS = [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
 ONE_HOT = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
 
-def understand(values: Any, val: Any = None, **options: Any) -> Dataset:
+def understand(values: Any, val: Any = None, *, task: str = "", **options: Any) -> Dataset:
     splits = []
     for key, found in (("train", values), ("val", values if val is None else val)):
         images = [Path(f"{key}{index}") for index in range(len(found))]
         splits.append(LabeledSplit(f"data.{key}", images, Labels.of_rows(np.array(found)), "x[{}]".format))
-    return make_dataset(splits, TargetOptions(**options))
+    return make_dataset(splits, TargetOptions(known_kinds().get(task), **options))
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,11 @@ def test_unambiguous_arrays(values: Any, options: Any, task: Task, names: Any, t
 @pytest.mark.parametrize(
     ("values", "options", "message"),
     [
-        (ONE_HOT, {}, "^data.train: each image has one 1 among 3 numbers, which may mean a class or labels. "
-                      "Allowed: data.task=classify, multilabel or regress"),
-        (np.array(FLAGS, float), {}, "0 and 1 as fractions.*data.multilabel=true or data.task=regress"),
-        ([[7, 2], [0, 1]], {}, "2 whole numbers per image. Allowed: 0 and 1 for labels; data.task=regress"),
-        (FLAGS, {"names": ("a", "b", "c")},
-         "^data.targets: a, b, c are 0 and 1, which may mean labels or numbers"),
+        (ONE_HOT, {}, "^data.train: the 3 numbers of each image are 0 and 1, a single 1 each, which may mean a class, "
+                      "labels or numbers to predict. Allowed: data.task=classify, multilabel or regress"),
+        (np.array(FLAGS, float), {}, "the 3 numbers of each image are 0 and 1, which may mean"),
+        ([[7, 2], [0, 1]], {}, "the 2 numbers of each image are whole numbers, which may mean"),
+        (FLAGS, {"names": ("a", "b", "c")}, "^data.train: a, b, c are 0 and 1, which may mean"),
         ([[0, 1], [0, 2]], {"task": "multilabel"}, r"x\[1\] has the target \[0, 2\]. Allowed .*: 0 and 1"),
         (FLAGS, {"task": "classify"}, r"x\[0\] has the target \[1, 0, 1\].*one 1, and 0 otherwise"),
         ([[1.5, np.nan], [0, 1]], {}, r"x\[0\] has the target \[1.5, nan\]. Allowed: finite numbers"),
@@ -84,9 +83,3 @@ def test_both_splits_must_have_the_same_form() -> None:
     with pytest.raises(UserError, match=r"^data\.val: 2 numbers per image, but 3 in train"):
         understand(FLAGS, [[0, 1]])
     assert understand([0.0, 1.5], [3, 4]).val.targets == ((3.0,), (4.0,))
-
-
-def test_labels_without_images_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        understand([[1, 0, 1], [0, 0, 1]])
-    assert "1 of 3 classes has no image in train: 1." in caplog.text

@@ -1,0 +1,163 @@
+"""Load the data set of a source: list its images, check them once, select a part, and report what is noticed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from stat import S_ISDIR
+
+from augment.data.balance import balanced
+from augment.data.check import examine_files, leave_out
+from augment.data.copies import describe_copies, group_copies
+from augment.data.dataset import DATA_DIR, Dataset, ImageRef, check_dataset
+from augment.data.images import portable_name
+from augment.data.selection import as_left_out, cut_val, take_fraction
+from augment.data.sources.notices import (
+    describe_foreign,
+    describe_left_out,
+    describe_missing,
+    log_notices,
+)
+from augment.data.sources.registry import SOURCES, VAL_MISSING, LabeledSource, Source, whole
+from augment.support.errors import UserError
+from augment.support.files import digest, expanded
+
+# Names of images that are left out of train and of val, see `augment.data.selection.as_left_out`.
+LeftOut = tuple[frozenset[str], frozenset[str]]
+
+
+@dataclass
+class _Loaded:
+    """All images of a source, the state of its files when they were listed, and the parts that were selected."""
+
+    dataset: Dataset
+    state: object
+    parts: dict[tuple[Source, LeftOut | None], Dataset] = field(default_factory=dict)
+
+
+class LoadedData:
+    """The data sets that this process has loaded: once for all jobs of a sweep, or for both loaders of a notebook."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Source, Path, bool], _Loaded] = {}
+
+    def get(self, source: Source, left_out: LeftOut | None, *, needs_val: bool) -> Dataset:
+        """Return a data set, see `load_dataset`; what is noticed is logged the first time."""
+        all_images, folder = whole(source), Path.cwd()
+        if (all_images, folder, needs_val) not in self._known:
+            dataset = _logged(_load(all_images, needs_val=needs_val))
+            self._known[all_images, folder, needs_val] = _Loaded(dataset, _state(all_images, folder))
+        loaded = self._known[all_images, folder, needs_val]
+        splits = (loaded.dataset.train, loaded.dataset.val)
+        if left_out == tuple(frozenset(portable_name(image.file) for image in split.left_out) for split in splits):
+            left_out = None
+        if (source, left_out) not in loaded.parts:
+            loaded.parts[source, left_out] = _logged(_choose(source, loaded.dataset, left_out), loaded.dataset)
+        return loaded.parts[source, left_out]
+
+    def forget(self, but: Source | None = None) -> None:
+        """Forget all data sets but that of one source, if its files are as they were: a notebook lives long.
+
+        Files in a folder that come or go are noticed; those that are overwritten are not, but are read again anyway.
+        """
+        kept = but and whole(but)
+        for (source, folder, needs_val), loaded in list(self._known.items()):
+            if source != kept or source.names_code or _state(source, folder) != loaded.state:
+                del self._known[source, folder, needs_val]
+
+
+LOADED = LoadedData()
+
+
+def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: bool = True) -> Dataset:
+    """Load a source's data set, once per process and current folder.
+
+    Val is cut from train first, then the fraction is taken; classes are balanced last.
+
+    Args:
+        source: the source.
+        left_out: what the check left out in the run to resume; None: what it leaves out now.
+        needs_val: whether val may not be missing; if it is, the data set's is empty.
+
+    Returns:
+        The data set, with all that was noticed as `Dataset.notices`.
+
+    Raises:
+        UserError: the data cannot be used or obtained, an image cannot be decoded and `skip_bad` is false, or the
+            classes cannot be cut or balanced as requested.
+    """
+    return LOADED.get(source, left_out, needs_val=needs_val)
+
+
+def select(source: Source, dataset: Dataset) -> Dataset:
+    """Return the part of a source's images that its settings choose, with what is strange about it as notices.
+
+    Raises:
+        UserError: there are too few images, or no class of val is in train.
+    """
+    dataset = cut_val(source, dataset)
+    notices = describe_missing(dataset, only_val=source.only_val)
+    if source.fraction < 1:
+        dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
+    return dataset.noting(*notices, describe_copies(dataset))
+
+
+def _load(source: Source, *, needs_val: bool) -> Dataset:
+    """List and check all images."""
+    listed = needs_val and not source.cuts_val
+    if listed and isinstance(source, LabeledSource) and source.val is None:
+        raise UserError(VAL_MISSING)
+    name = next((name for name, cls in SOURCES.items() if cls is type(source)), type(source).__name__)
+    dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
+    if dataset.problems or (listed and not len(dataset.val)):
+        raise UserError(dataset.problems[0] if dataset.problems else VAL_MISSING)
+    return _checked(source, dataset).noting(describe_foreign(dataset))
+
+
+def _checked(source: Source, dataset: Dataset) -> Dataset:
+    """Return the images that can be decoded, with `Dataset.copies`, as far as the source wants them checked."""
+    cache = Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(source.origin).resolve())}.json"
+    skip_bad, digests = getattr(source, "skip_bad", False), dict[ImageRef, str]()
+    names = source.must_check(dataset)
+    for name in names:
+        split, called = getattr(dataset, name), "val" if source.only_val else name
+        examined = examine_files(split.files, cache=cache)
+        split = leave_out(split, called, examined.problems, skip_bad=skip_bad)
+        split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)
+        dataset = replace(dataset, train=split) if name == "train" else replace(dataset, val=split)
+        dataset = dataset.noting(describe_left_out(split, called))
+        digests |= examined.digests
+    return replace(dataset, copies=group_copies(dataset.train.files + dataset.val.files, digests)) if names else dataset
+
+
+def _choose(source: Source, dataset: Dataset, left_out: LeftOut | None) -> Dataset:
+    """Return what `select` does, of the images that were not left out then, and balanced."""
+    if left_out is not None:
+        train, val = map(as_left_out, (dataset.train, dataset.val), left_out)
+        dataset = replace(dataset, train=train, val=val)
+    dataset.kind.check_balance(source.balance)
+    return balanced(select(source, dataset), source.balance, source.split_seed)
+
+
+def _logged(dataset: Dataset, before: Dataset | None = None) -> Dataset:
+    """Log what was noticed of a data set, except for what it has from another one."""
+    log_notices(dataset.notices[len(before.notices) if before else 0 :])
+    return dataset
+
+
+def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
+    """Return name, size and time of change of the files and folders that settings name, and of folders below these."""
+    paths = (folder / expanded(value) for value in vars(source).values() if isinstance(value, str))
+    return [state for path in paths for state in _states(path, 2)]  # the folders of classes, in those of splits
+
+
+def _states(path: Path, depth: int) -> Iterator[tuple[str, int, int]]:
+    with suppress(OSError, ValueError):  # not a path, or one that is gone
+        stat = path.stat()
+        yield str(path), 0 if S_ISDIR(stat.st_mode) else stat.st_size, stat.st_mtime_ns
+        if S_ISDIR(stat.st_mode) and depth:  # the lowest may hold a million images
+            with os.scandir(path) as entries:
+                inner = sorted(entry.path for entry in entries if entry.is_dir())
+            for name in inner:
+                yield from _states(Path(name), depth - 1)

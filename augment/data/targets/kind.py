@@ -1,0 +1,143 @@
+"""What the targets of images are. A kind of target is one module of this folder, with one registration."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.targets.given import Label, LabeledSplit
+from augment.support.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The target of an image, as its kind has it; hashable.
+Target = Any
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """The settings of the configuration about targets.
+
+    Attributes:
+        kind: the kind of targets; None: inferred from the labels.
+        classes: names of classes or labels, by number; None: those that the images come with, else the labels.
+        offset: number of the first class, where labels are numbers.
+        names: names of the columns of numbers, or of 0 and 1 for labels.
+    """
+
+    kind: Kind | None = None
+    classes: tuple[str, ...] | None = None
+    offset: int = 0
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Kind(ABC):
+    """A kind of target. All objects of a kind are equal.
+
+    Attributes:
+        noun: what a name in `Dataset.classes` stands for, as "class".
+        units: what the targets of images are, in the plural.
+        task: the task that trains on it, unless a source names another one; the value of data.task.
+        cuts_each: whether a class with several images has some on either side of a cut; else groups are cut together.
+        many_groups: whether most groups have an image or two, so that a share is one of all, not of each.
+    """
+
+    noun: ClassVar[str]
+    units: ClassVar[str]
+    task: ClassVar[str]
+    cuts_each: ClassVar[bool] = False
+    many_groups: ClassVar[bool] = False
+
+    @abstractmethod
+    def read(
+        self, splits: Sequence[LabeledSplit], options: TargetOptions
+    ) -> tuple[tuple[str, ...], list[tuple[Target, ...]]]:
+        """Return the names of classes, labels or numbers, and the targets of each split.
+
+        Args:
+            splits: train with its labels, and val if there is one.
+            options: the settings about targets.
+
+        Raises:
+            UserError: a label does not fit; the message names it and says why.
+        """
+
+    @abstractmethod
+    def fault(self, targets: Sequence[object], names: int) -> str:
+        """Return what is wrong if one of the targets is not of this kind, given the number of names; else nothing."""
+
+    @abstractmethod
+    def collate(self, targets: Sequence[Target]) -> Tensor:
+        """Return targets as a tensor whose first dimension is theirs."""
+
+    @abstractmethod
+    def shares(self, targets: Tensor, names: int) -> Tensor:
+        """Return a batch of targets as rows of float32, (N, K), which can be mixed."""
+
+    @abstractmethod
+    def caption(self, target: Any, names: Sequence[str]) -> str:
+        """Return a target, or a row of mixed ones, in words.
+
+        Args:
+            target: a number, or a list of numbers.
+            names: names of the classes, labels or numbers; may be empty.
+        """
+
+    @abstractmethod
+    def blank(self, names: int) -> Target:
+        """Return a target for images without one."""
+
+    def present(self, target: Target) -> Sequence[int]:
+        """Return the classes or labels that an image has, as indices."""
+        return ()
+
+    def values(self, target: Target) -> Sequence[Label]:
+        """Return a target in the form that files of records have: indices of classes or labels, or numbers."""
+        return self.present(target)
+
+    def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
+        """Return the number of the group of each image; folds and shares have as much of each, as far as possible."""
+        return np.zeros(len(targets), np.int64)
+
+    def check_balance(self, how: str) -> None:
+        """Check that `data.balance` allows this kind.
+
+        Raises:
+            UserError: it does not.
+        """
+        if how != "none":
+            raise UserError(f"data.balance={how}: images have {self.units}, not classes. Allowed: none.")
+
+    def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:
+        """Return the weights of classes or labels in the loss, (K,), with data.balance=weights."""
+        return np.ones(names)
+
+
+K = TypeVar("K", bound=Kind)
+
+_KINDS: dict[str, Kind] = {}
+
+
+def register(kind: K) -> K:
+    """Register a kind under its task."""
+    _KINDS[kind.task] = kind
+    return kind
+
+
+@cache
+def known_kinds() -> Mapping[str, Kind]:
+    """Return a read-only view of the registry, task -> kind, with what the modules of this folder register."""
+    for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
+        import_module(f"{__package__}.{file.stem}")
+    return MappingProxyType(_KINDS)
