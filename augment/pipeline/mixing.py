@@ -14,7 +14,7 @@ from torch import Tensor
 
 from augment.pipeline.feed import BLOCK, Values, compact, stage_values
 from augment.pipeline.program import runs
-from augment.recipe.op import Array
+from augment.recipe.kinds import Array, BatchOp
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.support.errors import UserError
@@ -71,6 +71,7 @@ class Mixer:
         for stage, values in zip(stages, given, strict=True):
             applied, step = values.pop("applied", None), stage.steps[0]
             both = images, partners
+            assert isinstance(step.op, BatchOp)
             if step.op.writes:  # what it is given is needed again
                 both, values = (images.clone(), partners.clone()), {n: value.clone() for n, value in values.items()}
             made = step.op.function(*both, **step.op.fixed(step.params), **values)

@@ -27,7 +27,7 @@ from augment.pipeline.images import Images, check_encoded, read_images, read_tar
 from augment.pipeline.mixing import Mixer, to_device
 from augment.pipeline.placement import gpu_number
 from augment.pipeline.windows import COLUMNS, random_windows
-from augment.recipe.op import Array
+from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName

@@ -14,7 +14,8 @@ from rich.progress import Progress
 from augment.data.dataset import ImageRef
 from augment.pipeline.build import build_pipeline
 from augment.recipe.captions import LEVELS, chance_of, is_fixed, pin, pinned_values, ranges_of, settings_of
-from augment.recipe.op import OPS, Kind, Op
+from augment.recipe.kinds import Kind, Op
+from augment.recipe.op import OPS
 from augment.recipe.ops.crops import letterbox, resize
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import Aug, SplitName, Step, parse_steps

@@ -30,7 +30,8 @@ from op_checks import (
 
 from augment.data.dataset import ImageRef
 from augment.pipeline.feed import Feed
-from augment.recipe.op import OPS, Op
+from augment.recipe.kinds import Op
+from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug

@@ -14,7 +14,7 @@ from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, read, r
 
 from augment.data.dataset import Split
 from augment.pipeline.build import Shard, batches_per_epoch
-from augment.recipe.op import BORDERS
+from augment.recipe.kinds import BORDERS
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from op_cases import NESTED, given, other_values, plan_with
 
-from augment.recipe.op import OPS, Op
+from augment.recipe.kinds import Op
+from augment.recipe.op import OPS
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage

@@ -11,9 +11,9 @@ import pytest
 from op_cases import EVERY_APPLIED_OP, EVERY_LEAF, MATRICES, cases, given, plan_with
 
 from augment.params import Count, Number, Range
+from augment.recipe.kinds import Op
 from augment.recipe.op import (
     OPS,
-    Op,
     batch,
     color,
     combinator,
@@ -55,15 +55,16 @@ def test_declaration_is_complete(op: Op) -> None:
         assert isinstance(param, Range) == name.endswith("_range"), name
     drawn = [*op.draws, *op.uniforms]
     assert len({"applied", "p", *drawn}) == 2 + len(drawn), "a value of that name is drawn already"
-    assert set(op.neutral) <= set(drawn), "neutral are values that are drawn"
+    assert set(getattr(op, "neutral", {})) <= set(drawn), "neutral are values that are drawn"
     assert op.nests <= (op.kind == "policy")
+    assert op.moves in {"crop": ["window"], "geometry": ["matrix"], "local": ["field", None]}.get(op.kind, [None])
 
 
 @EVERY_OP
 def test_common_parameters_of_the_kind(op: Op) -> None:
     common = set(op.params) - set(op.own_params)
     expected = {"crop": set(), "geometry": {"p", "border", "fill", "draw"}}.get(op.kind, {"p"})
-    if op.moves_inside:
+    if getattr(op, "moves_inside", False):
         expected -= {"border", "fill"}
     assert common == (expected if op.draws or op.uniforms else expected - {"draw"})
 

@@ -8,7 +8,7 @@ from op_cases import EVERY_APPLIED_OP, EVERY_LEAF, given, plan_with
 from scipy.stats import chi2
 
 from augment.params import Range
-from augment.recipe.op import Array, Op
+from augment.recipe.kinds import Array, Op
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws

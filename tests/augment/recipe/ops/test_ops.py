@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.recipe.op import OPS, Array
+from augment.recipe.kinds import Array
+from augment.recipe.op import OPS
 from augment.recipe.ops.geometry import stack
 
 ORANGE = np.array([200.0, 100.0, 50.0])
