@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -68,12 +68,11 @@ class BadImages:
         if problems := [Problem(image.file, image.reason) for image in self._split.bad if image.file in files]:
             self._add(problems)
 
-    def replace(self, error: RuntimeError | UnreadableError, next_indices: Iterable[int]) -> None:
+    def replace(self, error: RuntimeError | UnreadableError) -> None:
         """Let good images stand in for those that an error is about.
 
         Args:
             error: the error of a pipeline that reads or decodes.
-            next_indices: indices of the images that are read next, if known.
 
         Raises:
             UserError: `Split.max_bad` does not allow it.
@@ -83,8 +82,11 @@ class BadImages:
         if own := describe_in_op(error):
             raise OwnCodeError(own) from error
         files = self._split.files
-        coming = [self.stand_ins.get(index, index) for index in next_indices]
-        problems = self._find(error, [files[index] for index in coming])
+        if isinstance(error, UnreadableError):
+            problems = [error.problem]
+        else:
+            known = {files[index] for index in self.stand_ins}
+            problems = find_bad(error, [file for file in files if file not in known], self.watch.changed)
         if not problems:
             raise error
         if not self._split.max_bad and isinstance(error, UnreadableError):
@@ -131,35 +133,25 @@ class BadImages:
             self.stand_ins[index] = int(order[good[order]][0])
         return len(bad)
 
-    def _find(self, error: RuntimeError | UnreadableError, coming: Sequence[ImageRef]) -> list[Problem]:
-        """Return the bad images that an error is about; none if it is about something else."""
-        if isinstance(error, UnreadableError):
-            return [error.problem]
-        known = {self._split.files[index] for index in self.stand_ins}
-        return find_bad(error, [file for file in self._split.files if file not in known], coming, self.watch.changed)
-
 
 def find_bad(
-    error: RuntimeError,
-    images: Sequence[ImageRef],
-    coming: Sequence[ImageRef] = (),
-    changed: Callable[[], Sequence[ImageRef]] = tuple,
+    error: RuntimeError, images: Sequence[ImageRef], changed: Callable[[], Sequence[ImageRef]] = tuple
 ) -> list[Problem]:
     """Find the images that a DALI error is about, checking likely ones first; return none if all are good.
 
     Args:
         error: the error of a pipeline that reads or decodes.
-        images: the images that it reads. All are checked, unless the error names one or another guess is right.
-        coming: the images that are read next, if known.
+        images: the images that it reads. All are checked, unless the error names one or a changed file is bad.
         changed: returns the images whose files have changed.
     """
     text = str(error)
     if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):
         return []
+    likely: Sequence[ImageRef] = []
     if are_paths(images):
         allowed = set(images)
         named = [file for name in _OPENED.findall(text) if (file := Path(name.strip().strip('"'))) in allowed]
         if named:
             return check_files(named)
-        coming = [file for file in changed() if file in allowed]
-    return (check_files(list(dict.fromkeys(coming))) if coming else []) or check_files(list(dict.fromkeys(images)))
+        likely = [file for file in changed() if file in allowed]
+    return check_files(likely) or check_files(list(dict.fromkeys(images)))

@@ -5,7 +5,6 @@ copied for many batches at once, and one kernel runs mixup and cutmix, one after
 ops of your own, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
 """
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -35,9 +34,7 @@ class Mixer:
     """
 
     def __init__(self, plan: Plan, *, seed: int, rank: int, classes: int, together: int = BLOCK) -> None:
-        keys = {step.key.split(".")[0] for stage in plan.batch_stages for step in stage.steps}
-        mixing = replace(plan, tree=tuple(step for step in plan.tree if step.key in keys))
-        self._sampler = Sampler(mixing, seed, rank)
+        self._sampler = Sampler(plan.only("batch"), seed, rank)
         self._classes = classes
         self._together = together
         self._known = all(stage.steps[0].op.name in _KERNEL_OPS for stage in plan.batch_stages)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.pipeline.feed import Feed, Values, stage_values
+from augment.pipeline.graph import Form, Placement
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
@@ -120,26 +121,32 @@ class Program:
             at += 2 + count
         return programs
 
-    def run(self, images: Tensor, programs: Tensor, *, half: bool, raw: bool) -> Tensor:
+    def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
         """Apply the stages and normalize.
 
         Args:
             images: (N, size, size, 3) uint8.
             programs: what `values` returned, on the same device.
-            half: float16 in place of float32.
-            raw: leave out the normalization.
+            form: the form of the result.
 
         Returns:
             (N, size, size, 3) float, or uint8 if raw.
         """
         from augment.pipeline.kernel import launch
 
-        kind = torch.uint8 if raw else torch.float16 if half else torch.float32
+        kind = torch.uint8 if form.raw else torch.float16 if form.half else torch.float32
         out = torch.empty(images.shape, dtype=kind, device=images.device)
         mean, std = ([255 * value for value in values] for values in (self.plan.mean, self.plan.std))
         options = {"every_op": self.every_op, "plane": not _PLANES.isdisjoint(self.names)}
         launch(images, programs, out, mean, std, stages=len(self.names), **options)
         return out
+
+
+def program_of(plan: Plan, placement: Placement) -> Program | None:
+    """Return what a kernel does on a GPU in place of DALI's operators, None for plans that it does not run."""
+    alike = plan.views.crop == "own" and not plan.views.named
+    program = Program.of(plan) if placement.device == "gpu" and alike else None
+    return program if program is not None and kernels_run(placement.gpu, every_op=program.every_op) else None
 
 
 class ProgramFeed(Feed):

@@ -149,8 +149,8 @@ def local(
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
 
-    Images are (size, size, 3) uint8, before and after. `dali` is an `augment.pipeline.graph.Dali`, with DALI's `fn` and
-    `types`, and the `size`. Drawn values are DALI nodes on the CPU, one value per sample.
+    Images are (size, size, 3) uint8, before and after. `dali` is an `augment.pipeline.operators.Dali`, with DALI's `fn`
+    and `types`, and the `size`. Drawn values are DALI nodes on the CPU, one value per sample.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).

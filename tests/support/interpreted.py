@@ -28,6 +28,7 @@ from augment import load_recipe
 from augment.data.dataset import Split
 from augment.pipeline import build, kernel_mix, mixing, transform
 from augment.pipeline import kernel as kernels
+from augment.pipeline.graph import Form
 from augment.pipeline.loader import Loader
 from augment.pipeline.mixing import Mixer
 from augment.pipeline.program import _CODES, Program
@@ -196,7 +197,7 @@ def bounds() -> dict[str, int]:
         programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, 1)))
         guards.clear()
         torch.empty = guarded  # type: ignore[assignment]
-        program.run(image, programs, half=False, raw=False)
+        program.run(image, programs, Form())
         torch.empty = empty
         found[name] = sum(int((guard != 77).sum()) for guard in guards)
         codes.add(program.names[-1])
@@ -266,7 +267,7 @@ def large() -> list[int]:
     program = Program(replace(plan, stages=plan.stages[:1]))
     image = torch.full((1, 2944, 2944, 3), 250, dtype=torch.uint8)
     programs = torch.from_numpy(program.values(Sampler(program.plan, SEED), (0, 0, 1)))
-    return program.run(image, programs, half=False, raw=True).unique().tolist()
+    return program.run(image, programs, Form(raw=True)).unique().tolist()
 
 
 def main() -> None:

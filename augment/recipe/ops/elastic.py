@@ -11,7 +11,7 @@ from augment.recipe.op import local
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from augment.pipeline.graph import Dali
+    from augment.pipeline.operators import Dali
 
 Node = Any  # a DALI DataNode: the package has no types
 

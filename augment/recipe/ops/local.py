@@ -10,7 +10,7 @@ from augment.recipe.kinds import Array
 from augment.recipe.op import local
 
 if TYPE_CHECKING:
-    from augment.pipeline.graph import Dali
+    from augment.pipeline.operators import Dali
 
 Node = Any  # a DALI DataNode: the package has no types
 

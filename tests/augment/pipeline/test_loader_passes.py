@@ -19,7 +19,7 @@ from passes import RECIPE, assert_complete, assert_drawn, content, first, indice
 import augment.pipeline.loader
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import Shard, outputs_of
+from augment.pipeline.build import BuiltPipeline, Shard
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.recipe.steps import SplitName
@@ -185,8 +185,8 @@ def test_a_pipeline_is_prepared_on_the_gpu_that_was_the_current_one(
     asked: list[int] = []
     main, tensor = threading.current_thread(), torch.tensor
 
-    def build(*_: object, gpu: int, **__: object) -> Mock:
-        asked.append(gpu)
+    def build(plan: object, reading: object, placement: Placement, *_: object) -> Mock:
+        asked.append(placement.gpu)
         return Mock()
 
     monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", build)
@@ -307,11 +307,13 @@ def test_a_pass_after_ctrl_c_at_a_first_batch_is_complete(
     for _ in range(epoch):
         take(loader)
 
-    def interrupted(*given: object) -> None:
-        outputs_of(*given)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
+    hand_out = BuiltPipeline.hand_out
+
+    def interrupted(pipeline: BuiltPipeline, stream: object) -> None:
+        hand_out(pipeline, stream)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("augment.pipeline.loader.outputs_of", interrupted)
+    monkeypatch.setattr(BuiltPipeline, "hand_out", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take(loader)
     monkeypatch.undo()

@@ -117,7 +117,7 @@ def test_no_epoch_that_is_over_is_read_again(varied: Split, monkeypatch: pytest.
     loader = make(data, cpu, plan=plan)
     take(loader)
     resumed, built = make(data, cpu, plan=plan), []
-    monkeypatch.setattr("augment.pipeline.loader.build_pipeline", lambda *_, **given: built.append(given["epoch"]))
+    monkeypatch.setattr("augment.pipeline.loader.build_pipeline", lambda _, reading, *__: built.append(reading.epoch))
     resumed.load_state_dict(loader.state_dict())
     assert built == []
     monkeypatch.undo()

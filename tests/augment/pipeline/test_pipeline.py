@@ -13,7 +13,7 @@ from PIL import Image
 from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, read, run
 
 from augment.data.dataset import Split
-from augment.pipeline.build import Shard, batches_per_epoch
+from augment.pipeline.build import Shard
 from augment.recipe.kinds import BORDERS
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName
@@ -240,14 +240,6 @@ def test_geometry_and_color_in_turn(large_photos: tuple[Path, ...], device: torc
     expected = pixels(sorted_steps, large_photos, device, size=128)
     middle = np.s_[:, 32:96, 32:96]
     assert_close(result[middle], expected[middle], most=8, mean=1)
-
-
-@pytest.mark.parametrize(
-    ("samples", "batch_size", "world_size", "batches"),
-    [(1, 1, 1, 1), (1, 8, 1, 1), (8, 8, 1, 1), (9, 8, 1, 2), (9, 4, 2, 2), (8, 4, 2, 1), (10, 3, 3, 2), (9, 3, 3, 1)],
-)
-def test_batches_per_epoch(samples: int, batch_size: int, world_size: int, batches: int) -> None:
-    assert batches_per_epoch(samples, batch_size, world_size) == batches
 
 
 def test_ranks_draw_their_own_parameters(photos: tuple[Path, ...], device: torch.device) -> None:

@@ -139,7 +139,7 @@ def test_pipelines_run_on_the_gpu_of_the_loader(image_files: Split, monkeypatch:
 
     monkeypatch.setattr(torch, "tensor", lambda values, *, dtype, device: tensor(values, dtype=dtype))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
-    monkeypatch.setattr(augment.pipeline.build, "_Pipeline", pipeline)
+    monkeypatch.setattr(augment.pipeline.build, "BuiltPipeline", pipeline)
     monkeypatch.setattr(augment.pipeline.placement, "Pipeline", pipeline)
     for device in (torch.device("cuda:1"), CUDA):
         with pytest.raises(LookupError):

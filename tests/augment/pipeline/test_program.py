@@ -19,6 +19,7 @@ from rendering import chi_square
 from augment import load_recipe
 from augment.data.dataset import ImageRef
 from augment.pipeline import build
+from augment.pipeline.graph import Form
 from augment.pipeline.program import Program, kernels_run
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -183,7 +184,7 @@ def run_program(plan: Plan, images: torch.Tensor) -> torch.Tensor:
     program = Program.of(plan)
     assert program is not None
     programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, len(images))))
-    return program.run(images, programs.pin_memory().to(images.device, non_blocking=True), half=True, raw=False)
+    return program.run(images, programs.pin_memory().to(images.device, non_blocking=True), Form(half=True))
 
 
 LARGE = 128  # px, with 256 samples: as many as training has

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from augment.pipeline.build import ENCODED
 from augment.pipeline.graph import Device
-from augment.pipeline.serving.serialized import BATCH_SIZE, THREADS
+from augment.pipeline.serving.serialized import BATCH_SIZE, ENCODED, THREADS
 from augment.support.text import printable
 from trainer.tools.export.served import INPUT
 

@@ -12,8 +12,8 @@ from photos import SIZES, draw_photo
 from PIL import Image
 from rendering import Pixels, chi_square, plan_of, render, save
 
-from augment.pipeline.build import build_pipeline
-from augment.pipeline.graph import Placement
+from augment.pipeline.build import Reading, build_pipeline
+from augment.pipeline.graph import Form, Placement
 from augment.recipe.plan import Plan
 
 SIDE = 32
@@ -97,7 +97,7 @@ def squares(
     placement = Placement("gpu" if device.type == "cuda" else "cpu")
     plan = crop_of({"random_crop": params}, size)
     files = for_device([file], device) * count
-    pipeline = build_pipeline(plan, files, batch_size=count, seed=seed, placement=placement, raw=True)
+    pipeline = build_pipeline(plan, Reading(files, count, seed), placement, Form(raw=True))
     return np.asarray(pipeline.run()[0].as_cpu().as_tensor()).astype(int)
 
 
