@@ -22,6 +22,13 @@ from augment.pipeline.kernel_local import (
     store,
     within,
 )
+from augment.pipeline.program import CODES
+
+# What a stage is, by the table of `augment.pipeline.program`.
+(
+    _GEOMETRY, _COLOR, _COLOR_OF_MEAN, _SHARPEN, _POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE,
+    _BLUR, _MOTION, _NOISE, _JPEG, _DOWNSCALE, _ERASE,
+) = map(tl.constexpr, CODES.values())  # fmt: skip
 
 _BLOCK = 1024  # pixels at a time; with more, fewer samples fit on a multiprocessor
 _WARPS = 8
@@ -40,7 +47,7 @@ def launch(
         mean: mean of each channel in 0..255.
         std: standard deviation of each channel in 0..255.
         stages: number of stages.
-        every_op: compile the ops of codes above 8 as well.
+        every_op: compile the ops that policies do not need as well.
         plane: give each sample memory for one channel as floats, which blur, JPEG and downscale need.
     """
     count, size = images.shape[:2]
@@ -75,13 +82,13 @@ def _run(
         given += 2
         if code != 0:
             target = buffers + sample * area * 3 + at * other
-            if code == 1:
+            if code == _GEOMETRY:
                 _warp(source, target, given, size, block)
-            elif code == 4:
+            elif code == _SHARPEN:
                 correlate(source, target, given, 3, size, block)
-            elif code <= 3:
-                _color(source, target, given, code == 3, area, block)
-            elif code <= 8:
+            elif (code == _COLOR) | (code == _COLOR_OF_MEAN):
+                _color(source, target, given, code == _COLOR_OF_MEAN, area, block)
+            elif code <= _EQUALIZE:
                 for channel in range(3):
                     _table(source + channel, table + 256 * channel, given, code, area, block)
                 tl.debug_barrier()
@@ -108,15 +115,15 @@ def _run(
 
 @triton.jit
 def _local(source, target, plane, given, code, size, block: tl.constexpr):
-    if code == 9:
+    if code == _BLUR:
         gaussian_blur(source, target, plane, given, size, block)
-    elif code == 10:
+    elif code == _MOTION:
         correlate(source, target, given + 1, tl.load(given).to(tl.int32), size, block)
-    elif code == 11:
+    elif code == _NOISE:
         gaussian_noise(source, target, given, size * size, block)
-    elif code == 12:
+    elif code == _JPEG:
         jpeg(source, target, plane, given, size, block)
-    elif code == 13:
+    elif code == _DOWNSCALE:
         downscale(source, target, plane, given, size, block)
     else:
         erase(source, target, given, size, block)
@@ -189,11 +196,11 @@ def _table(source, table, given, code, area, block: tl.constexpr):
     """Write the new level of each level, (256,), for one channel."""
     level = tl.arange(0, 256)
     new = level
-    if code == 5:
+    if code == _POSTERIZE:
         new = level & tl.load(given).to(tl.int32)
-    elif code == 6:
+    elif code == _SOLARIZE:
         new = tl.where(level >= tl.load(given).to(tl.int32), 255 - level, level)
-    elif code == 7:
+    elif code == _AUTOCONTRAST:
         lowest, highest = tl.full([block], 255, tl.int32), tl.zeros([block], tl.int32)
         for start in range(0, area, block):
             pixel = start + tl.arange(0, block)

@@ -8,7 +8,7 @@ comes with PyTorch for CUDA, and runs on PyTorch's stream, after DALI's graph.
 Noise is drawn in the kernel, by a counter-based generator (Philox) with a seed for each sample and stage.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from logging import getLogger
@@ -27,13 +27,7 @@ from augment.recipe.stage import Stage
 
 log = getLogger(__name__)
 
-# The number by which the kernel knows a stage; 0 stands for a stage that does not apply to a sample.
-_CODES = {"geometry": 1, "color": 2, "color of mean": 3, "sharpen": 4, "posterize": 5, "solarize": 6, "autocontrast": 7,
-          "equalize": 8, "gaussian_blur": 9, "motion_blur": 10, "gaussian_noise": 11, "jpeg": 12, "downscale": 13,
-          "erase": 14}  # fmt: skip
-_LARGEST = 256  # side in pixels up to which the other ops run in the kernel
-_OF_POLICIES = 8  # the last code that policies need; without the others, the kernel compiles in less time
-_PLANES = {"gaussian_blur", "jpeg", "downscale"}
+_LARGEST = 256  # side in pixels up to which the other ops than those of policies run in the kernel
 _BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
 _FILLS = {"constant": 0, "mean": 1, "noise": 2}
 
@@ -75,7 +69,7 @@ class Program:
         than those of policies on large images, as here one block of threads runs a sample.
         """
         stages, program = plan.image_stages, Program(plan)
-        known = all(name in _CODES for name in program.names) and all(
+        known = all(name in CODES for name in program.names) and all(
             stage.kind != "geometry" or stage.border[0] in _BORDERS for stage in stages
         )
         several = sum(stage.kind == "local" for stage in stages) > 1
@@ -89,7 +83,7 @@ class Program:
     @property
     def every_op(self) -> bool:
         """Whether the kernel is needed with more ops than those of policies."""
-        return any(_CODES[name] > _OF_POLICIES for name in self.names)
+        return any(CODES[name] > OF_POLICIES for name in self.names)
 
     def values(self, sampler: Sampler, where: tuple[int, int, int]) -> NDArray[np.float32]:
         """Return the programs of samples, (N, numbers).
@@ -109,8 +103,9 @@ class Program:
             if stage.steps[0].op.random:
                 # Two numbers of 24 bits, as many as a float holds.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2) * 2**24)
-            values = _given(name, stage, {n: value[rows] for n, value in fed.items() if n != "applied"}, size)
-            parts.append((_CODES[name], rows, values, sum(value.shape[1] for value in values)))
+            given = {n: value[rows] for n, value in fed.items() if n != "applied"}
+            values = _ROUTINES[name](stage, given, size)
+            parts.append((CODES[name], rows, values, sum(value.shape[1] for value in values)))
         programs = np.zeros((where[2], sum(2 + count for *_, count in parts)), np.float32)
         at = 0
         for code, rows, values, count in parts:
@@ -172,26 +167,61 @@ def _name(stage: Stage) -> str:
     return "chain" if stage.chained else "color of mean" if stage.uses_mean else stage.kind
 
 
-def _given(name: str, stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
-    """Return the columns of numbers that the kernel takes of a stage, (N, any) each, from what is fed to DALI."""
-    columns = [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
-    fixed = stage.steps[0].op.fixed(stage.steps[0].params)
-    if name == "geometry":
-        return [*columns, *_constants(len(columns[0]), _BORDERS[stage.border[0]], stage.border[1])]
-    if name == "erase":
-        return [*columns[:-1], *_constants(len(columns[0]), _FILLS[fixed["fill"]], fixed["level"]), columns[-1]]
-    if name == "motion_blur":
-        return [*_constants(len(columns[0]), fed["kernel"].shape[1]), *columns]
-    if name == "jpeg":
-        return [_quantization()[fed["quality"]]]
-    if name == "downscale":
-        side = columns[0][:, :1]
-        return [side, size / side, side / size, *_constants(len(side), fixed["interpolation"] == "linear")]
-    return columns
+def _as_fed(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+    """Return the numbers that a routine takes of a stage, as columns, (N, any) each: what DALI's operators take."""
+    return [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
 
 
-def _constants(count: int, *values: float) -> list[Values]:
+def _warp(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+    return [*_as_fed(stage, fed, size), *_constants(fed, _BORDERS[stage.border[0]], stage.border[1])]
+
+
+def _motion_blur(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+    return [*_constants(fed, fed["kernel"].shape[1]), *_as_fed(stage, fed, size)]
+
+
+def _jpeg(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+    return [_quantization()[fed["quality"]]]
+
+
+def _downscale(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+    side = fed["side"][:, :1]
+    return [side, size / side, side / size, *_constants(fed, stage.steps[0].params["interpolation"] == "linear")]
+
+
+def _erase(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+    *window, seed = _as_fed(stage, fed, size)
+    params = stage.steps[0].params
+    return [*window, *_constants(fed, _FILLS[params["fill"]], params["level"]), seed]
+
+
+def _constants(fed: dict[str, Values], *values: float) -> list[Values]:
+    count = len(next(iter(fed.values())))
     return [np.full((count, 1), value, np.float32) for value in values]
+
+
+# What the kernel runs, and what it takes of each: a kind of stage, or an op of the registry. A stage's code is its
+# place here, from 1; 0 stands for a stage that does not apply to a sample. The first eight are all that policies need:
+# without the others, the kernel compiles in less time.
+_ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], int], list[Values]]] = {
+    "geometry": _warp,
+    "color": _as_fed,
+    "color of mean": _as_fed,
+    "sharpen": _as_fed,
+    "posterize": _as_fed,
+    "solarize": _as_fed,
+    "autocontrast": _as_fed,
+    "equalize": _as_fed,
+    "gaussian_blur": _as_fed,
+    "motion_blur": _motion_blur,
+    "gaussian_noise": _as_fed,
+    "jpeg": _jpeg,
+    "downscale": _downscale,
+    "erase": _erase,
+}
+CODES = {name: number for number, name in enumerate(_ROUTINES, 1)}
+OF_POLICIES = CODES["equalize"]
+_PLANES = {"gaussian_blur", "jpeg", "downscale"}  # need memory for one channel as floats
 
 
 @cache

@@ -31,7 +31,7 @@ from augment.pipeline import kernel as kernels
 from augment.pipeline.graph import Form
 from augment.pipeline.loader import Loader
 from augment.pipeline.mixing import Mixer
-from augment.pipeline.program import _CODES, Program
+from augment.pipeline.program import CODES, Program
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 
@@ -201,7 +201,7 @@ def bounds() -> dict[str, int]:
         torch.empty = empty
         found[name] = sum(int((guard != 77).sum()) for guard in guards)
         codes.add(program.names[-1])
-    assert codes == set(_CODES)
+    assert codes == set(CODES)
     return found
 
 

@@ -14,9 +14,9 @@ from augment.data.check import check_files
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_decoded, are_paths, file_name, name_of, open_image, read_encoded
 from augment.data.sources import parse_data
-from augment.pipeline.build import build_transform
 from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.placement import decoded_bytes
+from augment.pipeline.serving.serialized import serialize
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.tools.bench import handwritten
@@ -77,7 +77,7 @@ def test_a_preview_is_the_same(name: str, stores: dict[str, Images]) -> None:
 
 def test_an_export_is_compared_on_them(stores: dict[str, Images], tmp_path: Path) -> None:
     plan = build_plan(parse_aug({"size": 16, "val": {"resize": {}}}), "val")
-    (tmp_path / "it.dali").write_bytes(build_transform(plan, device="cpu", batch_size=16, threads=1).serialize())
+    (tmp_path / "it.dali").write_bytes(serialize(plan, "cpu"))
     form = dali_form(tmp_path / "it.dali", "cpu")
     for name in ("tar", "array"):
         (result,) = parity(plan, stores[name], [form], CPU)
