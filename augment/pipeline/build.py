@@ -9,7 +9,6 @@ A graph also hands out each sample's index, by which the loader looks up its tar
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -223,17 +222,18 @@ class _LoaderSource(GraphSource):
 
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
         plan, reading = self._plans[view], self._reading
-        feed = (Feed if self.program is None else partial(ProgramFeed, self.program))(
-            Sampler(replace(plan, stages=tuple(stages)), reading.seed, reading.shard.rank, view),
-            batch_size=reading.batch_size,
-            batches=reading.batches,
-            epoch=reading.epoch,
-            fixed=plan.split == "val",
-            neutral=self.placement.device == "gpu",
-        )
-        fed = _external(feed)
-        self.programs += [nodes["program"] for nodes in fed if self.program is not None]
-        return fed
+        sampler = Sampler(replace(plan, stages=tuple(stages)), reading.seed, reading.shard.rank, view)
+        options: dict[str, Any] = {
+            "batch_size": reading.batch_size,
+            "batches": reading.batches,
+            "epoch": reading.epoch,
+            "fixed": plan.split == "val",
+            "neutral": self.placement.device == "gpu",
+        }
+        if self.program is not None:
+            (fed,) = _external(ProgramFeed(self.program, sampler, **options))
+            self.programs.append(fed["program"])
+        return _external(Feed(sampler, **options))
 
     def dali(self, view: int, stage: Stage) -> Dali:
         plan, step = self._plans[view], stage.steps[0]

@@ -130,7 +130,7 @@ class GraphSource(ABC):
 
     Args:
         placement: where the graph runs.
-        program: what a kernel runs after the graph, in place of the stages.
+        program: what a kernel runs after the graph, in place of stages.
     """
 
     def __init__(self, placement: Placement, program: Program | None) -> None:
@@ -186,15 +186,14 @@ def add_views(
                     "shows. Allowed: crops that resize what source.decode() returns by source.resize."
                 )
             windows.append(image.window)
-        stages = own.image_stages[len(made) - 1 :]
+        program = source.program
+        stages = own.image_stages[len(made) - 1 :] if program is None else program.before
         fed = source.values(number, stages)
-        if source.program is not None:
-            views.append(made[0])
-            continue
         for stage, values in zip(stages, fed, strict=True):
             made.append(apply(made[-1], stage, values, source.dali(number, stage)))
         first = first or made
-        views.append(made[-1] if form.raw else normalize(made[-1], own, half=form.half))
+        finished = form.raw or program is not None
+        views.append(made[-1] if finished else normalize(made[-1], own, half=form.half))
     return views, windows, shown
 
 

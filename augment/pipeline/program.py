@@ -21,6 +21,7 @@ from torch import Tensor
 
 from augment.pipeline.feed import Feed, Values, stage_values
 from augment.pipeline.graph import Form, Placement
+from augment.recipe.layout import positions_of
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
@@ -31,32 +32,13 @@ _LARGEST = 256  # side in pixels up to which the other ops than those of policie
 _BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
 _FILLS = {"constant": 0, "mean": 1, "noise": 2}
 
-# Quantization of luma and chroma at quality 50, suggested in Annex K of the JPEG standard.
-_LUMA = (
-    (16, 11, 10, 16, 24, 40, 51, 61),
-    (12, 12, 14, 19, 26, 58, 60, 55),
-    (14, 13, 16, 24, 40, 57, 69, 56),
-    (14, 17, 22, 29, 51, 87, 80, 62),
-    (18, 22, 37, 56, 68, 109, 103, 77),
-    (24, 35, 55, 64, 81, 104, 113, 92),
-    (49, 64, 78, 87, 103, 121, 120, 101),
-    (72, 92, 95, 98, 112, 100, 103, 99),
-)
-_CHROMA = (
-    (17, 18, 24, 47, 99, 99, 99, 99),
-    (18, 21, 26, 66, 99, 99, 99, 99),
-    (24, 26, 56, 99, 99, 99, 99, 99),
-    (47, 66, 99, 99, 99, 99, 99, 99),
-    *((99,) * 8,) * 4,
-)
-
 
 @dataclass(frozen=True)
 class Program:
     """What the kernel does for the samples of a plan.
 
     Attributes:
-        plan: the plan, whose image stages are run.
+        plan: the plan, whose image stages are run, but for those that DALI's operators run before.
     """
 
     plan: Plan
@@ -68,17 +50,45 @@ class Program:
         They do with a single local stage: on the CPU it starts few operators, beside decoding. They may with other ops
         than those of policies on large images, as here one block of threads runs a sample.
         """
-        stages, program = plan.image_stages, Program(plan)
-        known = all(name in CODES for name in program.names) and all(
-            stage.kind != "geometry" or stage.border[0] in _BORDERS for stage in stages
-        )
-        several = sum(stage.kind == "local" for stage in stages) > 1
-        return program if known and several and (plan.size <= _LARGEST or not program.every_op) else None
+        program = Program(plan)
+        several = sum(stage.kind == "local" for stage in program.stages) > 1
+        return program if several and (plan.size <= _LARGEST or not program.every_op) else None
+
+    @cached_property
+    def _split(self) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+        """The stages up to the last one that the kernel does not know, and those after it.
+
+        Stages of which a sample meets one at most, such as the choices of a `one_of`, may change places.
+        """
+        positions = enumerate(positions_of(self.plan.tree))
+        position = {step.key: number for number, alternatives in positions for step in alternatives}
+        before: list[Stage] = []
+        after: list[Stage] = []
+        for stage in self.plan.image_stages:
+            if _name(stage) in CODES and (stage.kind != "geometry" or stage.border[0] in _BORDERS):
+                after.append(stage)
+                continue
+            at = len(after)
+            while at and len({position[step.key] for step in (*after[at - 1].steps, *stage.steps)}) == 1:
+                at -= 1
+            before += [*after[:at], stage]
+            after = after[at:]
+        return tuple(before), tuple(after)
+
+    @property
+    def before(self) -> tuple[Stage, ...]:
+        """The stages that DALI's operators run, in the graph."""
+        return self._split[0]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that the kernel runs."""
+        return self._split[1]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of its stages; to find them for each batch would take longer than to start the kernel."""
-        return tuple(map(_name, self.plan.image_stages))
+        return tuple(map(_name, self.stages))
 
     @property
     def every_op(self) -> bool:
@@ -98,7 +108,7 @@ class Program:
         """
         draws, size = sampler.draw(*where), self.plan.size
         parts = []
-        for name, stage in zip(self.names, self.plan.image_stages, strict=True):
+        for name, stage in zip(self.names, self.stages, strict=True):
             fed, rows = stage_values(stage, draws, size, neutral=False), np.flatnonzero(stage.applied(draws))
             if stage.steps[0].op.random:
                 # Two numbers of 24 bits, as many as a float holds.
@@ -180,10 +190,6 @@ def _motion_blur(stage: Stage, fed: dict[str, Values], size: int) -> list[Values
     return [*_constants(fed, fed["kernel"].shape[1]), *_as_fed(stage, fed, size)]
 
 
-def _jpeg(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
-    return [_quantization()[fed["quality"]]]
-
-
 def _downscale(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
     side = fed["side"][:, :1]
     return [side, size / side, side / size, *_constants(fed, stage.steps[0].params["interpolation"] == "linear")]
@@ -215,23 +221,12 @@ _ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], int], list[Values]]]
     "gaussian_blur": _as_fed,
     "motion_blur": _motion_blur,
     "gaussian_noise": _as_fed,
-    "jpeg": _jpeg,
     "downscale": _downscale,
     "erase": _erase,
 }
 CODES = {name: number for number, name in enumerate(_ROUTINES, 1)}
 OF_POLICIES = CODES["equalize"]
-_PLANES = {"gaussian_blur", "jpeg", "downscale"}  # need memory for one channel as floats
-
-
-@cache
-def _quantization() -> NDArray[np.float32]:
-    """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded as DALI does."""
-    quality = np.arange(101, dtype=np.float32)[:, None]
-    scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)
-    tables = np.array([_LUMA, _CHROMA], np.float32).reshape(1, -1)
-    rounded: NDArray[np.float32] = np.clip(np.floor(scale * tables + 0.5), 1, 255)
-    return rounded
+_PLANES = {"gaussian_blur", "downscale"}  # need memory for one channel as floats
 
 
 @cache

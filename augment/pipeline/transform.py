@@ -197,7 +197,8 @@ class _Graph(GraphSource):
         self._samplers, self._form = samplers, form
         self._common = [0, *(own.in_common(plan) for own in plan.others)]
         self._crops: dict[int, _FedImage] = {}  # of the views whose crop is their own
-        self._drawn: dict[tuple[int, int, int], dict[str, Values]] = {}  # of the next call, as `_draw` returns it
+        # Of the next call, as `_draw` returns it.
+        self._drawn: dict[tuple[int, int, int], tuple[dict[str, Values], list[Values]]] = {}
         self._pipeline = Pipeline(
             batch_size=batch_size,
             num_threads=placement.threads,
@@ -230,8 +231,6 @@ class _Graph(GraphSource):
 
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
         """Return for each stage of a view the sources of its values."""
-        if self.program is not None:
-            return []
         fed = self._stage_values(view, (0, 0, 1))
         return [{name: fn.external_source(name=_source(view, n, name)) for name in fed[n]} for n in range(len(stages))]
 
@@ -251,7 +250,7 @@ class _Graph(GraphSource):
                 uniform = sampler.uniform(sampler.plan.crop.key, where, crop.columns)
                 self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
         drawn = self._drawn.pop(where, None) or self._draw(where)
-        for name, values in drawn.items() if self.program is None else ():
+        for name, values in drawn[0].items():
             with suppress(KeyError):  # an op need not use what is drawn for it: DALI leaves out such a source
                 self._pipeline.feed_input(name, values)
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
@@ -263,27 +262,27 @@ class _Graph(GraphSource):
         outputs = [from_dlpack(output.as_tensor()) for output in self._pipeline.outputs(stream)]
         made, windows = outputs[: len(self._samplers)], [window.numpy() for window in outputs[len(self._samplers) :]]
         if self.program is not None:
-            programs = [to_device(values, device) for values in drawn.values()]
+            programs = [to_device(values, device) for values in drawn[1]]
             made = [self.program.run(*pair, self._form) for pair in zip(made, programs, strict=True)]
         shown = [windows[number] for number in self._shown] if windows else []
         return [image.permute(0, 3, 1, 2) for image in made], shown
 
-    def _draw(self, where: tuple[int, int, int]) -> dict[str, Values]:
-        """Return what the stages of all views are fed, by the names of their sources."""
-        if self.program is not None:
-            return {f"{view}": self.program.values(own, where) for view, own in enumerate(self._samplers)}
-        return {
+    def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, Values], list[Values]]:
+        """Return what the stages of all views are fed, by the names of their sources, and the programs of the views."""
+        fed = {
             _source(view, number, name): values
             for view in range(len(self._samplers))
-            for number, fed in enumerate(self._stage_values(view, where))
-            for name, values in fed.items()
+            for number, stage in enumerate(self._stage_values(view, where))
+            for name, values in stage.items()
         }
+        return fed, [self.program.values(own, where) for own in self._samplers if self.program is not None]
 
     def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, Values]]:
         """Return what the stages of a view are fed that it does not have in common with the first view."""
         sampler = self._samplers[view]
         plan, draws, found = sampler.plan, sampler.draw(*where), []
-        for stage in plan.image_stages[max(0, self._common[view] - 1) :]:
+        stages = plan.image_stages[max(0, self._common[view] - 1) :] if self.program is None else self.program.before
+        for stage in stages:
             values = stage_values(stage, draws, plan.size, neutral=self.placement.device == "gpu")
             if stage.steps[0].op.random:
                 words = sampler.uniform(f"{stage.steps[0].key}.noise", (where[0], 0, 1), _STATE_WORDS)

@@ -30,7 +30,6 @@ FILTERS: dict[str, Any] = {
     "gaussian_blur": {},
     "motion_blur": {},
     "sharpen": {},
-    "jpeg": {},
     "nearest": {"op": "downscale"},
     "linear": {"op": "downscale", "interpolation": "linear"},
 }
@@ -48,11 +47,24 @@ NOISE: dict[str, Any] = {"gaussian_noise": {"p": 0.5}, "erase": {"fill": "noise"
         ({**FILTERED, **NOISE}, True),
         ({"rand_augment": {}, "gaussian_noise": {}}, True),
         ({"rand_augment": {}, "gamma": {}}, False),
-        ({"rand_augment": {"border": "wrap"}}, False),
+        ({"gamma": {}, "rand_augment": {}}, True),  # after DALI's gamma
+        ({"rand_augment": {}, "rotate": {"border": "wrap"}}, False),
     ],
 )
 def test_programs_are_for_policies_that_the_kernel_knows(steps: dict[str, Any], known: bool) -> None:
     assert (Program.of(plan_of(steps, "train")) is not None) == known
+
+
+def test_choices_without_a_kernel_run_before_the_others() -> None:
+    """Of the choices of a `one_of` a sample meets one, so their order does not matter."""
+    program = Program.of(build_plan(load_recipe("strong").aug, "train"))
+    assert program is not None
+    assert [(stage.kind, stage.steps[-1].op.name) for stage in program.before] == [
+        ("geometry", "perspective"), ("color", "grayscale"), ("local", "jpeg")
+    ]  # fmt: skip
+    assert program.names == ("gaussian_blur", "motion_blur", "sharpen", "gaussian_noise", "downscale", "erase")
+    after_each_other = Program(plan_of({"gaussian_blur": {}, "jpeg": {}, "erase": {}, "sharpen": {}}))
+    assert after_each_other.names == ("erase", "sharpen")
 
 
 def test_on_large_images_dali_runs_ops_of_many_taps() -> None:
@@ -109,13 +121,9 @@ def test_the_kernel_matches_operators_in_an_interpreter() -> None:
 
 def test_local_ops_of_the_kernel_match_operators_in_an_interpreter() -> None:
     found = interpreted("local")
-    for name, off in found["off"].items():
+    for name, off in found.items():
         assert off["most"] <= 1, name
         assert off["mean"] < 0.01, name
-    for name, off in found["compression"].items():
-        # A coefficient halfway between two steps may be rounded either way, which moves a whole block.
-        assert off["mean"] < (0.3 if "gray" in name else 0.05), name
-        assert off["beyond"] < 0.05, name
 
 
 def test_no_op_of_the_kernel_writes_beyond_its_memory() -> None:
@@ -216,7 +224,7 @@ def test_local_ops_of_the_kernel_match_operators_on_the_gpu(name: str, monkeypat
     if name == "all":  # whose JPEGs are of images that differ by a level here and there
         assert (off > 3).mean() < 5e-3
     else:
-        assert (off > 1).mean() < (0.06 if name == "jpeg" else 1e-4)
+        assert (off > 1).mean() < 1e-4
     assert off.mean() < 0.3
     assert np.abs(found.astype(int) - run(plan_of({}, size=LARGE), images, cuda)[0]).mean() > 1
 
