@@ -13,7 +13,6 @@ from torch import Tensor
 from augment.pipeline.kernel_local import (
     byte,
     correlate,
-    downscale,
     erase,
     gaussian_blur,
     gaussian_noise,
@@ -26,7 +25,7 @@ from augment.pipeline.program import CODES
 # What a stage is, by the table of `augment.pipeline.program`.
 (
     _GEOMETRY, _COLOR, _COLOR_OF_MEAN, _SHARPEN, _POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE,
-    _BLUR, _MOTION, _NOISE, _DOWNSCALE, _ERASE,
+    _BLUR, _MOTION, _NOISE, _ERASE,
 ) = map(tl.constexpr, CODES.values())  # fmt: skip
 
 _BLOCK = 1024  # pixels at a time; with more, fewer samples fit on a multiprocessor
@@ -47,7 +46,7 @@ def launch(
         std: standard deviation of each channel in 0..255.
         stages: number of stages.
         every_op: compile the ops that policies do not need as well.
-        plane: give each sample memory for one channel as floats, which blur and downscale need.
+        plane: give each sample memory for one channel as floats, which blur needs.
     """
     count, size = images.shape[:2]
     buffers = torch.empty((2, *images.shape), dtype=torch.uint8, device=images.device)
@@ -119,8 +118,6 @@ def _local(source, target, plane, given, code, size, block: tl.constexpr):
         correlate(source, target, given + 1, tl.load(given).to(tl.int32), size, block)
     elif code == _NOISE:
         gaussian_noise(source, target, given, size * size, block)
-    elif code == _DOWNSCALE:
-        downscale(source, target, plane, given, size, block)
     else:
         erase(source, target, given, size, block)
 

@@ -142,7 +142,7 @@ class Program:
         kind = torch.uint8 if form.raw else torch.float16 if form.half else torch.float32
         out = torch.empty(images.shape, dtype=kind, device=images.device)
         mean, std = ([255 * value for value in values] for values in (self.plan.mean, self.plan.std))
-        options = {"every_op": self.every_op, "plane": not _PLANES.isdisjoint(self.names)}
+        options = {"every_op": self.every_op, "plane": "gaussian_blur" in self.names}
         launch(images, programs, out, mean, std, stages=len(self.names), **options)
         return out
 
@@ -190,11 +190,6 @@ def _motion_blur(stage: Stage, fed: dict[str, Values], size: int) -> list[Values
     return [*_constants(fed, fed["kernel"].shape[1]), *_as_fed(stage, fed, size)]
 
 
-def _downscale(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
-    side = fed["side"][:, :1]
-    return [side, size / side, side / size, *_constants(fed, stage.steps[0].params["interpolation"] == "linear")]
-
-
 def _erase(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
     *window, seed = _as_fed(stage, fed, size)
     params = stage.steps[0].params
@@ -221,12 +216,10 @@ _ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], int], list[Values]]]
     "gaussian_blur": _as_fed,
     "motion_blur": _motion_blur,
     "gaussian_noise": _as_fed,
-    "downscale": _downscale,
     "erase": _erase,
 }
 CODES = {name: number for number, name in enumerate(_ROUTINES, 1)}
 OF_POLICIES = CODES["equalize"]
-_PLANES = {"gaussian_blur", "downscale"}  # need memory for one channel as floats
 
 
 @cache

@@ -103,24 +103,20 @@ def transformed() -> bool:
     return torch.equal(images, batch.images)
 
 
-# Each local op, with the side of the images. From one of 25 px, DALI's CPU and GPU operators enlarge differently where
-# two pixels are equally near. What is wider than an image reaches
-# beyond its mirror image, too.
+# Each local op, with the side of the images. What is wider than an image reaches beyond its mirror image, too.
 LOCAL: dict[str, tuple[int, dict[str, Any]]] = {
     "blur": (25, {"gaussian_blur": {"p": 0.8}}),
     "blur of no width": (9, {"gaussian_blur": {"sigma_range": [1e-25, 1e-25]}}),
     "blur wider than the image": (9, {"gaussian_blur": {"sigma_range": [5.5, 6.5]}}),
     "motion": (25, {"motion_blur": {"p": 0.8}}),
     "motion wider than the image": (8, {"motion_blur": {"length_range": [29, 31]}}),
-    "nearest": (32, {"downscale": {"scale_range": [0.1, 1]}}),
-    "linear": (25, {"downscale": {"interpolation": "linear", "p": 0.8}}),
     "hole": (25, {"erase": {"level": 99, "p": 0.8}}),
     "hole of the mean": (25, {"erase": {"fill": "mean"}}),
     "several": (
         32,
         {
             "rotate": {"p": 0.5},
-            "one_of": {"p": 0.8, "steps": {"gaussian_blur": {}, "motion_blur": {}, "sharpen": {}, "downscale": {}}},
+            "one_of": {"p": 0.8, "steps": {"gaussian_blur": {}, "motion_blur": {}, "sharpen": {}}},
             "erase": {"p": 0.5},
         },
     ),
@@ -156,7 +152,6 @@ OPS: dict[str, dict[str, Any]] = {
     "gaussian_blur": {},
     "motion_blur": {},
     "gaussian_noise": {},
-    "downscale": {},
     "erase": {},
 }
 

@@ -30,8 +30,6 @@ FILTERS: dict[str, Any] = {
     "gaussian_blur": {},
     "motion_blur": {},
     "sharpen": {},
-    "nearest": {"op": "downscale"},
-    "linear": {"op": "downscale", "interpolation": "linear"},
 }
 FILTERED: dict[str, Any] = {"one_of": {"p": 0.5, "steps": FILTERS}}
 NOISE: dict[str, Any] = {"gaussian_noise": {"p": 0.5}, "erase": {"fill": "noise", "p": 0.5}}
@@ -60,9 +58,9 @@ def test_choices_without_a_kernel_run_before_the_others() -> None:
     program = Program.of(build_plan(load_recipe("strong").aug, "train"))
     assert program is not None
     assert [(stage.kind, stage.steps[-1].op.name) for stage in program.before] == [
-        ("geometry", "perspective"), ("color", "grayscale"), ("local", "jpeg")
+        ("geometry", "perspective"), ("color", "grayscale"), ("local", "jpeg"), ("local", "downscale")
     ]  # fmt: skip
-    assert program.names == ("gaussian_blur", "motion_blur", "sharpen", "gaussian_noise", "downscale", "erase")
+    assert program.names == ("gaussian_blur", "motion_blur", "sharpen", "gaussian_noise", "erase")
     after_each_other = Program(plan_of({"gaussian_blur": {}, "jpeg": {}, "erase": {}, "sharpen": {}}))
     assert after_each_other.names == ("erase", "sharpen")
 
