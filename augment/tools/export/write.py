@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from augment.data.sources import load_dataset
 from augment.pipeline.graph import Device
 from augment.pipeline.serving.pillow import CROPS
 from augment.pipeline.serving.serialized import serialize
-from augment.pipeline.serving.transform_source import has_compose, python_source, require_fixed, torchvision_source
+from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.console import text_console
@@ -26,14 +25,10 @@ from augment.support.own_code import load_plugins
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
 from augment.tools._photos import find_photos
-from augment.tools.export.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
+from augment.tools.export.parity import Parity, dali_form, parity, parity_table, pillow_form
 
 DALI_FILES: Mapping[Device, str] = {"cpu": "transform_cpu.dali", "gpu": "transform_gpu.dali"}
-PYTHON_FILE, TORCHVISION_FILE = "transform.py", "transform_torchvision.py"
-_WHY = {
-    PYTHON_FILE: "values halfway between two levels may be rounded to the other one",
-    TORCHVISION_FILE: "the resize filter ends at the edges; a center crop is cut at whole pixels",
-}
+PYTHON_FILE = "transform.py"
 _OF_RUNS = ("plugins=", "aug.plugins=", "data=", "data.")  # overrides that --run allows
 
 
@@ -48,25 +43,20 @@ def export(plan: Plan, folder: Path, files: Sequence[ImageRef]) -> list[Parity]:
     Raises:
         UserError: the plan cannot be exported (see `python_source`), or the folder cannot be written.
     """
-    sources = {PYTHON_FILE: python_source(plan)}
-    if has_compose(plan):
-        sources[TORCHVISION_FILE] = torchvision_source(plan)
+    source = python_source(plan)
     with writing(f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, source in sources.items():
-            write_atomically(folder / name, source)
+        write_atomically(folder / PYTHON_FILE, source)
         for device, name in DALI_FILES.items():
             write_atomically(folder / name, serialize(plan, device))
 
     has_gpu = torch.cuda.is_available()
     devices: list[Device] = ["cpu", "gpu"] if has_gpu else ["cpu"]
     forms = [dali_form(folder / DALI_FILES[device], device) for device in devices]
-    for name in sources:
-        with suppress(ImportError):  # torchvision is optional
-            forms.append(pillow_form(folder / name, _WHY[name]))
+    forms.append(pillow_form(folder / PYTHON_FILE, "values halfway between two levels may be rounded to the other one"))
     loaders = [torch.device("cpu"), *([torch.device("cuda")] if has_gpu else [])]
     results = [result for loader in loaders for result in parity(plan, files, forms, loader)]
-    packages = ("nvidia-dali-cuda120", "pillow", "numpy", "torchvision")
+    packages = ("nvidia-dali-cuda120", "pillow", "numpy")
     report = {
         "plan": str(plan).splitlines(),
         "digest": plan.digest,
@@ -78,8 +68,6 @@ def export(plan: Plan, folder: Path, files: Sequence[ImageRef]) -> list[Parity]:
         ],
     }
     write_json(folder / "parity.json", report)
-    worst = max(results, key=lambda result: result.mean_levels).worst
-    draw_parity(plan, worst, forms, loaders[0], folder / "parity.png")
     return results
 
 
