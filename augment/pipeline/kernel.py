@@ -20,9 +20,9 @@ from augment.pipeline.kernel_local import (
     store,
     within,
 )
-from augment.pipeline.program import CODES
+from augment.pipeline.routines import CODES
 
-# What a stage is, by the table of `augment.pipeline.program`.
+# What a stage is, by the table of `augment.pipeline.routines`.
 (
     _GEOMETRY, _COLOR, _COLOR_OF_MEAN, _SHARPEN, _POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE,
     _BLUR, _MOTION, _NOISE, _ERASE,

@@ -8,7 +8,7 @@ comes with PyTorch for CUDA, and runs on PyTorch's stream, after DALI's graph.
 Noise is drawn in the kernel, by a counter-based generator (Philox) with a seed for each sample and stage.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from logging import getLogger
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from augment.pipeline.feed import Feed, Values, stage_values
 from augment.pipeline.graph import Form, Placement
+from augment.pipeline.routines import BORDERS, CODES, OF_POLICIES, ROUTINES
 from augment.recipe.layout import positions_of
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
@@ -29,8 +30,6 @@ from augment.recipe.stage import Stage
 log = getLogger(__name__)
 
 _LARGEST = 256  # side in pixels up to which the other ops than those of policies run in the kernel
-_BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
-_FILLS = {"constant": 0, "mean": 1, "noise": 2}
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Program:
         before: list[Stage] = []
         after: list[Stage] = []
         for stage in self.plan.image_stages:
-            if _name(stage) in CODES and (stage.kind != "geometry" or stage.border[0] in _BORDERS):
+            if _name(stage) in CODES and (stage.kind != "geometry" or stage.border[0] in BORDERS):
                 after.append(stage)
                 continue
             at = len(after)
@@ -114,7 +113,7 @@ class Program:
                 # Two numbers of 24 bits, as many as a float holds.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2) * 2**24)
             given = {n: value[rows] for n, value in fed.items() if n != "applied"}
-            values = _ROUTINES[name](stage, given, size)
+            values = ROUTINES[name](stage, given, size)
             parts.append((CODES[name], rows, values, sum(value.shape[1] for value in values)))
         programs = np.zeros((where[2], sum(2 + count for *_, count in parts)), np.float32)
         at = 0
@@ -175,51 +174,6 @@ def _name(stage: Stage) -> str:
     if stage.kind == "local":
         return stage.steps[0].op.name
     return "chain" if stage.chained else "color of mean" if stage.uses_mean else stage.kind
-
-
-def _as_fed(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
-    """Return the numbers that a routine takes of a stage, as columns, (N, any) each: what DALI's operators take."""
-    return [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
-
-
-def _warp(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
-    return [*_as_fed(stage, fed, size), *_constants(fed, _BORDERS[stage.border[0]], stage.border[1])]
-
-
-def _motion_blur(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
-    return [*_constants(fed, fed["kernel"].shape[1]), *_as_fed(stage, fed, size)]
-
-
-def _erase(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
-    *window, seed = _as_fed(stage, fed, size)
-    params = stage.steps[0].params
-    return [*window, *_constants(fed, _FILLS[params["fill"]], params["level"]), seed]
-
-
-def _constants(fed: dict[str, Values], *values: float) -> list[Values]:
-    count = len(next(iter(fed.values())))
-    return [np.full((count, 1), value, np.float32) for value in values]
-
-
-# What the kernel runs, and what it takes of each: a kind of stage, or an op of the registry. A stage's code is its
-# place here, from 1; 0 stands for a stage that does not apply to a sample. The first eight are all that policies need:
-# without the others, the kernel compiles in less time.
-_ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], int], list[Values]]] = {
-    "geometry": _warp,
-    "color": _as_fed,
-    "color of mean": _as_fed,
-    "sharpen": _as_fed,
-    "posterize": _as_fed,
-    "solarize": _as_fed,
-    "autocontrast": _as_fed,
-    "equalize": _as_fed,
-    "gaussian_blur": _as_fed,
-    "motion_blur": _motion_blur,
-    "gaussian_noise": _as_fed,
-    "erase": _erase,
-}
-CODES = {name: number for number, name in enumerate(_ROUTINES, 1)}
-OF_POLICIES = CODES["equalize"]
 
 
 @cache

@@ -30,7 +30,8 @@ from augment.pipeline import kernel as kernels
 from augment.pipeline.graph import Form
 from augment.pipeline.loader import Loader
 from augment.pipeline.mixing import Mixer
-from augment.pipeline.program import CODES, Program
+from augment.pipeline.program import Program
+from augment.pipeline.routines import CODES
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 
