@@ -110,18 +110,18 @@ class Outputs:
         views: the images of each view, (batch, size, size, 3), normalized float HWC, or uint8.
         index: the index of each sample, (batch, 1) int32.
         windows: with frames: the window of each view, (batch, 6) float32 on the CPU, see `GraphImage`.
-        cpu_index: with frames: the index on the CPU.
+        cpu_index: with frames: the index on the CPU; else like `index`.
     """
 
     views: list[Tensor]
     index: Tensor
     windows: list[Tensor]
-    cpu_index: Tensor | None = None
+    cpu_index: Tensor
 
     def first(self, count: int) -> "Outputs":
         """Return those of the first samples."""
         views, windows = ([one[:count] for one in some] for some in (self.views, self.windows))
-        return Outputs(views, self.index[:count], windows, None if self.cpu_index is None else self.cpu_index[:count])
+        return Outputs(views, self.index[:count], windows, self.cpu_index[:count])
 
 
 class BuiltPipeline(Pipeline):  # type: ignore[misc]
@@ -150,7 +150,7 @@ class BuiltPipeline(Pipeline):  # type: ignore[misc]
             programs, rest = rest[:count], rest[count:]
             views = [self.program.run(*pair, self.form) for pair in zip(views, programs, strict=True)]
         if not self.form.frames:
-            return Outputs(views, rest[0], [])
+            return Outputs(views, rest[0], [], rest[0])
         return Outputs(views, rest[0], [rest[2 + number] for number in self.windows], rest[1])
 
 

@@ -130,9 +130,7 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, 
     A warp asks, for each pixel of the result, where it comes from, in pixels from the center of the top left one.
     """
     if stage.kind == "geometry":
-        middle = (size - 1) / 2
-        there = np.array([[1, 0, middle], [0, 1, middle], [0, 0, 1]])
-        back = np.array([[1, 0, -middle], [0, 1, -middle], [0, 0, 1]])
+        there, back = about_middle(size)
         # The identity stays the identity: a skipped sample is not resampled.
         rows = np.flatnonzero((matrix != np.eye(3)).any(axis=(1, 2)))
         total = np.tile(np.eye(3, dtype=np.float32), (len(matrix), 1, 1))
@@ -143,6 +141,14 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, 
             raise UserError(f"aug: {names}: a matrix has no inverse. Allowed: geometry that maps no area to a line.")
         return {"matrix": total}
     return color_values(matrix)
+
+
+def about_middle(size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the matrices that bring the middle of a square from 0 to between its pixels, and back."""
+    middle = (size - 1) / 2
+    return np.array([[1, 0, middle], [0, 1, middle], [0, 0, 1]]), np.array(
+        [[1, 0, -middle], [0, 1, -middle], [0, 0, 1]]
+    )
 
 
 def color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:

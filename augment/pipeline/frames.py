@@ -20,6 +20,7 @@ from torch import Tensor
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import is_decoded, open_image
+from augment.pipeline.feed import about_middle
 from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
@@ -40,7 +41,9 @@ class Frames:
     def __init__(self, plan: Plan, seed: int, rank: int) -> None:
         self._samplers = [Sampler(own.only("geometry"), seed, rank, view) for view, own in enumerate(plan.per_view)]
 
-    def of(self, windows: Sequence[Array], orientations: NDArray[np.int64], epoch: int, start: int) -> list[Tensor]:
+    def of(
+        self, windows: Sequence[Tensor], orientations: NDArray[np.int64], epoch: int, start: int
+    ) -> tuple[Tensor, ...]:
         """Return the frames of a batch for each view, (N, 3, 3) float64.
 
         Args:
@@ -50,21 +53,15 @@ class Frames:
             start: position of the batch's first sample in the epoch.
         """
         frames = []
-        for sampler, window in zip(self._samplers, windows, strict=True):
-            plan, sides = sampler.plan, np.asarray(window, np.float64)[:, :2]
+        for sampler, shown in zip(self._samplers, windows, strict=True):
+            plan, window = sampler.plan, shown.double().numpy()
             draws = sampler.draw(epoch, start, len(window))
-            frame = resizes(np.asarray(window, np.float64), plan.size) @ turns(orientations, sides)
-            there, back = centered(plan.size)
+            frame = resizes(window, plan.size) @ turns(orientations, window[:, :2])
+            there, back = about_middle(plan.size)
             for stage in plan.stages:
                 frame = there @ stage.matrix(draws, plan.size) @ back @ frame
             frames.append(torch.from_numpy(frame))
-        return frames
-
-
-def centered(size: int) -> tuple[Array, Array]:
-    """Return the matrices from coordinates about the middle of a square to those of its pixels, and back."""
-    middle = (size - 1) / 2
-    return tuple(np.array([[1, 0, m], [0, 1, m], [0, 0, 1]]) for m in (middle, -middle))  # type: ignore[return-value]
+        return tuple(frames)
 
 
 def resizes(windows: Array, size: int) -> Array:
@@ -111,13 +108,14 @@ class Orientations:
         self._files = files
         self._known = np.zeros(len(files), np.int64)  # 0: not read yet
 
-    def of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the orientations of some images, (N,), 1 to 8."""
-        for index in set(indices[self._known[indices] == 0].tolist()):
-            self._known[index] = UPRIGHT
-            if not is_decoded(self._files[index]):
-                with suppress(*DECODER_ERRORS, UserError), open_image(self._files[index]) as image:
-                    self._known[index] = orientation_of(image)
+    def of(self, index: Tensor) -> NDArray[np.int64]:
+        """Return the orientations, (N,), 1 to 8, of the images of an index, (N, 1) on the CPU."""
+        indices = index.flatten().numpy()
+        for number in set(indices[self._known[indices] == 0].tolist()):
+            self._known[number] = UPRIGHT
+            if not is_decoded(self._files[number]):
+                with suppress(*DECODER_ERRORS, UserError), open_image(self._files[number]) as image:
+                    self._known[number] = orientation_of(image)
         return self._known[indices]
 
 

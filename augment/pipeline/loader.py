@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -341,12 +340,8 @@ class Loader:
         if self._mixer is not None:
             mixed = [self._mixer.mix(view, targets, epoch=epoch, start=start) for view in views]
             views, targets = [view for view, _ in mixed], mixed[0][1]
-        frames = self._frames_of(outputs, epoch, start)
+        frames: tuple[Tensor, ...] = ()
+        if self._frames is not None:
+            orientations = self._orientations.of(outputs.cpu_index)
+            frames = self._frames.of(outputs.windows, orientations, epoch if self.plan.split == "train" else 0, start)
         return Batch(views[0], targets, indices, tuple(views), share, frames[0] if frames else None, frames)
-
-    def _frames_of(self, outputs: Outputs, epoch: int, start: int) -> tuple[Tensor, ...]:
-        if self._frames is None or outputs.cpu_index is None:
-            return ()
-        orientations = self._orientations.of(outputs.cpu_index.numpy().flatten().astype(np.int64))
-        windows = [window.numpy() for window in outputs.windows]
-        return tuple(self._frames.of(windows, orientations, epoch if self.plan.split == "train" else 0, start))

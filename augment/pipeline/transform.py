@@ -142,7 +142,7 @@ class Transform:
             views, checked = [view for view, _ in mixed], mixed[0][1]
         frames: tuple[Tensor, ...] = ()
         if windows:
-            frames = tuple(Frames(self.plan, self._seed, self._stream()).of(windows, read.orientations(), call, 0))
+            frames = Frames(self.plan, self._seed, self._stream()).of(windows, read.orientations(), call, 0)
         indices = torch.arange(len(read), device=self._device)
         return Batch(views[0], checked, indices, tuple(views), 1.0, frames[0] if frames else None, frames)
 
@@ -152,7 +152,7 @@ class Transform:
         here = current_process().name if worker is None else worker.seed
         return self._rank if here == self._home else derive_seed(self._rank, here)
 
-    def _run(self, read: Images) -> tuple[list[Tensor], list[Array]]:
+    def _run(self, read: Images) -> tuple[list[Tensor], list[Tensor]]:
         """Return the views of images and, with frames, their windows."""
         graph = self._graph(read.kind, len(read))
         try:
@@ -239,7 +239,7 @@ class _Graph(GraphSource):
         plan = self._samplers[view].plan
         return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}")
 
-    def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Array]]:
+    def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
         """Return each view, (N, 3, size, size), with the draws of a call, and with frames its windows."""
         device = torch.device("cuda", self.placement.gpu) if self.placement.device == "gpu" else torch.device("cpu")
         stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
@@ -260,7 +260,7 @@ class _Graph(GraphSource):
         self._drawn = {following: self._draw(following)}
         # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
         outputs = [from_dlpack(output.as_tensor()) for output in self._pipeline.outputs(stream)]
-        made, windows = outputs[: len(self._samplers)], [window.numpy() for window in outputs[len(self._samplers) :]]
+        made, windows = outputs[: len(self._samplers)], outputs[len(self._samplers) :]
         if self.program is not None:
             programs = [to_device(values, device) for values in drawn[1]]
             made = [self.program.run(*pair, self._form) for pair in zip(made, programs, strict=True)]
