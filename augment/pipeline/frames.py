@@ -116,7 +116,7 @@ class Orientations:
             if not is_decoded(self._files[number]):
                 with suppress(*DECODER_ERRORS, UserError), open_image(self._files[number]) as image:
                     self._known[number] = orientation_of(image)
-        return self._known[indices]
+        return np.asarray(self._known[indices])
 
 
 def orientation_of(image: Image.Image) -> int:
