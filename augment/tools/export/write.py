@@ -10,7 +10,6 @@ from augment.cli.compose import Recipe, compose_recipe
 from augment.cli.parser import writing
 from augment.cli.trust import with_overrides
 from augment.data.dataset import ImageRef
-from augment.data.images import name_of
 from augment.data.sources import load_dataset
 from augment.pipeline.graph import Device
 from augment.pipeline.serving.pillow import CROPS
@@ -25,7 +24,7 @@ from augment.support.own_code import load_plugins
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
 from augment.tools._photos import find_photos
-from augment.tools.export.parity import Parity, dali_form, parity, parity_table, pillow_form
+from augment.tools.export.parity import Parity, load_dali, load_python, parity, parity_table
 
 DALI_FILES: Mapping[Device, str] = {"cpu": "transform_cpu.dali", "gpu": "transform_gpu.dali"}
 PYTHON_FILE = "transform.py"
@@ -50,22 +49,15 @@ def export(plan: Plan, folder: Path, files: Sequence[ImageRef]) -> list[Parity]:
         for device, name in DALI_FILES.items():
             write_atomically(folder / name, serialize(plan, device))
 
-    has_gpu = torch.cuda.is_available()
-    devices: list[Device] = ["cpu", "gpu"] if has_gpu else ["cpu"]
-    forms = [dali_form(folder / DALI_FILES[device], device) for device in devices]
-    forms.append(pillow_form(folder / PYTHON_FILE, "values halfway between two levels may be rounded to the other one"))
-    loaders = [torch.device("cpu"), *([torch.device("cuda")] if has_gpu else [])]
-    results = [result for loader in loaders for result in parity(plan, files, forms, loader)]
-    packages = ("nvidia-dali-cuda120", "pillow", "numpy")
+    loaders = {"cpu": "cpu", "gpu": "cuda"} if torch.cuda.is_available() else {"cpu": "cpu"}
+    forms = {file: load_dali(folder / file, device) for device, file in DALI_FILES.items() if device in loaders}
+    forms[PYTHON_FILE] = load_python(folder / PYTHON_FILE)
+    results = [one for name in loaders.values() for one in parity(plan, files, forms, torch.device(name))]
     report = {
         "plan": str(plan).splitlines(),
         "digest": plan.digest,
-        "versions": {name: installed_version(name) for name in packages},
-        "results": [
-            {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(result).items()}
-            | {"worst": name_of(result.worst)}
-            for result in results
-        ],
+        "versions": {name: installed_version(name) for name in ("nvidia-dali-cuda120", "pillow", "numpy")},
+        "results": list(map(vars, results)),
     }
     write_json(folder / "parity.json", report)
     return results
@@ -105,8 +97,6 @@ def export_recipe(options: Namespace, overrides: Sequence[str], out: Path) -> No
     console = text_console()
     console.print(str(plan))
     console.print(parity_table(results))
-    for form, why in {result.form: result.why for result in results}.items():
-        console.print(f"{form}: {why}")
     if not torch.cuda.is_available():
         console.print(f"{DALI_FILES['gpu']} was not compared, as there is no GPU.")
     if options.run is None and recipe.aug.mean is None:

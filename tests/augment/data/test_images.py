@@ -21,7 +21,7 @@ from augment.recipe.steps import parse_aug
 from augment.tools.bench import handwritten
 from augment.tools.bench.baselines import HAS_TORCHVISION, PilDataset, PlainRecipe, TorchvisionDataset
 from augment.tools.bench.setup import Setup
-from augment.tools.export.parity import dali_form, parity
+from augment.tools.export.parity import load_dali, parity
 from augment.tools.preview.gallery import render_whole
 from augment.tools.preview.shots import shoot
 
@@ -77,9 +77,9 @@ def test_a_preview_is_the_same(name: str, stores: dict[str, Images]) -> None:
 def test_an_export_is_compared_on_them(stores: dict[str, Images], tmp_path: Path) -> None:
     plan = build_plan(parse_aug({"size": 16, "val": {"resize": {}}}), "val")
     (tmp_path / "it.dali").write_bytes(serialize(plan, "cpu"))
-    form = dali_form(tmp_path / "it.dali", "cpu")
+    forms = {"it": load_dali(tmp_path / "it.dali", "cpu")}
     for name in ("tar", "array"):
-        (result,) = parity(plan, stores[name], [form], CPU)
+        (result,) = parity(plan, stores[name], forms, CPU)
         assert (result.images, result.max_levels) == (7, 0), name
 
 

@@ -24,7 +24,7 @@ from augment.pipeline.serving.transform_source import python_source
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SplitName, parse_aug
 from augment.support.errors import UserError
-from augment.tools.export.parity import dali_form, parity, pillow_form
+from augment.tools.export.parity import load_dali, load_python, parity
 from augment.tools.export.write import export
 
 SIZE = 32
@@ -63,7 +63,7 @@ def levels(difference: NDArray[np.float32], plan: Plan) -> NDArray[np.float32]:
 def transform(plan: Plan, folder: Path, files: Sequence[Path]) -> NDArray[np.float32]:
     """Write transform.py and apply it in this process."""
     (folder / "transform.py").write_text(python_source(plan))
-    return pillow_form(folder / "transform.py", "").transform(files)
+    return load_python(folder / "transform.py")(files)
 
 
 def module(plan: Plan, files: Sequence[Path]) -> NDArray[np.float32]:
@@ -99,8 +99,8 @@ def test_the_serialized_pipeline_matches_validation(
 ) -> None:
     plan, kind = plan_of(steps), "gpu" if device.type == "cuda" else "cpu"
     (tmp_path / "it.dali").write_bytes(serialize(plan, kind))  # type: ignore[arg-type]
-    form = dali_form(tmp_path / "it.dali", kind)  # type: ignore[arg-type]
-    theirs = np.concatenate([form.transform(image_files.files[:4]), form.transform(image_files.files[4:])])
+    form = load_dali(tmp_path / "it.dali", kind)  # type: ignore[arg-type]
+    theirs = np.concatenate([form(image_files.files[:4]), form(image_files.files[4:])])
     np.testing.assert_array_equal(theirs, validate(plan, image_files.files, device))
     assert [file.name for file in tmp_path.iterdir()] == ["it.dali"]
 
@@ -215,7 +215,7 @@ def test_the_plan_in_the_python_file_is_a_comment(tmp_path: Path) -> None:
     key = 'it"""\nraise SystemExit'
     plan = plan_of({key: {"op": "center_crop"}})
     (tmp_path / "transform.py").write_text(python_source(plan))
-    assert callable(pillow_form(tmp_path / "transform.py", "").transform)
+    assert callable(load_python(tmp_path / "transform.py"))
 
 
 @pytest.mark.parametrize("write", [python_source, lambda plan: serialize(plan, "cpu")])
@@ -252,24 +252,14 @@ def test_parity_measures_the_difference(image_files: Split, tmp_path: Path) -> N
         + "\n\nOFF = np.array([3, 0, 0], np.float32)[:, None, None] / 255\n"
     )
     (tmp_path / "it.dali").write_bytes(serialize(plan, "cpu"))
-    forms = [dali_form(tmp_path / "it.dali", "cpu"), pillow_form(tmp_path / "off.py", "3 levels of red")]
+    forms = {"it": load_dali(tmp_path / "it.dali", "cpu"), "off": load_python(tmp_path / "off.py")}
     same, off = parity(plan, image_files.files, forms, CPU)
-    assert (same.form, same.loader, same.images) == ("it.dali", "cpu", len(image_files))
+    assert (same.form, same.loader, same.images) == ("it", "cpu", len(image_files))
     assert same.max_levels == same.mean_levels == same.beyond == 0
-    assert off.why == "3 levels of red"
     assert 2 <= off.max_levels <= 4.01
     assert off.mean_levels == pytest.approx(1, abs=0.3)
     assert off.beyond == pytest.approx(1 / 3, abs=0.01)
-    assert off.worst in image_files.files
-
-
-def test_parity_names_the_worst_image(tmp_path: Path) -> None:
-    files = [save(tmp_path, f"{level}.png", Image.new("RGB", (40, 40), (level,) * 3)) for level in (10, 200, 30)]
-    plan = plan_of()
-    (tmp_path / "dark.py").write_text(python_source(plan).replace(", np.float32) / 255", ", np.float32) / 260"))
-    (result,) = parity(plan, files, [pillow_form(tmp_path / "dark.py", "")], CPU)
-    assert result.worst == files[1]
-    assert result.max_levels == pytest.approx(200 * 5 / 260, rel=1e-3)
+    assert off.worst in map(str, image_files.files)
 
 
 def test_all_is_exported_and_reported(image_files: Split, tmp_path: Path) -> None:
