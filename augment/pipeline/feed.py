@@ -63,32 +63,19 @@ class Feed:
         number, offset = divmod(batch, self._together)
         wanted, begun = (epoch, number), self._block is not None
         if self._block is None or self._block[0] != wanted:
-            self._block = wanted, self._taken(wanted)
-        if begun and self._coming is None:
-            self._prepare(self._after(wanted))
+            coming, self._coming = self._coming, None
+            if coming is not None and coming[0] != wanted:
+                coming[1].drop()
+                coming = None
+            self._block = wanted, self._draw(wanted) if coming is None else coming[1].result()
+        following = epoch, number + 1
+        if following[1] * self._together >= self._batches:
+            following = (epoch if self._fixed else epoch + 1), 0
+        if begun and self._coming is None and following != wanted:
+            # In the background: at its first batch, the pipeline would wait for it.
+            self._coming = following, Background(partial(self._draw, following))
         rows = slice(offset * self._batch_size, (offset + 1) * self._batch_size)
         return [values[rows] for values in self._block[1]]
-
-    def _after(self, block: _Block) -> _Block:
-        epoch, number = block
-        if (number + 1) * self._together < self._batches:
-            return epoch, number + 1
-        return (epoch if self._fixed else epoch + 1), 0
-
-    def _prepare(self, block: _Block) -> None:
-        """Draw a block in the background: at its first batch, the pipeline would wait for it."""
-        if self._block is None or self._block[0] != block:
-            self._coming = block, Background(partial(self._draw, block))
-
-    def _taken(self, block: _Block) -> list[Values]:
-        """Return the values of a block, which may have been drawn already."""
-        coming, self._coming = self._coming, None
-        if coming is None:
-            return self._draw(block)
-        if coming[0] == block:
-            return coming[1].result()
-        coming[1].drop()
-        return self._draw(block)
 
     def _draw(self, block: _Block) -> list[Values]:
         epoch, batch = block[0], block[1] * self._together

@@ -106,13 +106,12 @@ class Op:
         return {**self.fixed(params), **drawn}
 
 
+# The fields of each kind are described where its decorator takes them, in `augment.recipe.op`.
+
+
 @dataclass(frozen=True, repr=False)
 class CropOp(Op):
-    """Cuts a window out of an image of any size, and resizes it to the square.
-
-    Attributes:
-        random: whether DALI draws the window.
-    """
+    """Cuts a window out of an image of any size, and resizes it to the square."""
 
     random: bool = False
 
@@ -124,12 +123,7 @@ class CropOp(Op):
 
 @dataclass(frozen=True, repr=False)
 class GeometryOp(Op):
-    """Maps coordinates by a matrix, (3, 3).
-
-    Attributes:
-        moves_inside: it shows nothing beyond the edges, so it fuses with stages of any border.
-        uniforms: names of further drawn values, uniform in [0, 1).
-    """
+    """Maps coordinates by a matrix, (3, 3)."""
 
     moves_inside: bool = False
     uniforms: tuple[str, ...] = ()
@@ -141,11 +135,7 @@ class GeometryOp(Op):
 
 @dataclass(frozen=True, repr=False)
 class ColorOp(Op):
-    """Maps the color of each pixel by a matrix, (3, 4).
-
-    Attributes:
-        uniforms: names of further drawn values, uniform in [0, 1).
-    """
+    """Maps the color of each pixel by a matrix, (3, 4)."""
 
     uniforms: tuple[str, ...] = ()
 
@@ -154,13 +144,7 @@ class ColorOp(Op):
 
 @dataclass(frozen=True, repr=False)
 class PreparedOp(Op):
-    """An op whose values may be prepared in NumPy, for many batches at once.
-
-    Attributes:
-        uniforms: names of further drawn values, uniform in [0, 1).
-        prepare: `(size, **values)` -> {name: (N, ...) array}, which `function` takes in place of the drawn values.
-        neutral: drawn or prepared values with which the op changes no bit: on the GPU they save masks.
-    """
+    """An op whose values may be prepared in NumPy, for many batches at once."""
 
     uniforms: tuple[str, ...] = ()
     prepare: Function | None = None
@@ -169,14 +153,7 @@ class PreparedOp(Op):
 
 @dataclass(frozen=True, repr=False)
 class LocalOp(PreparedOp):
-    """Changes an image in DALI, NumPy or PyTorch.
-
-    Attributes:
-        random: whether DALI draws random numbers in it.
-        checkpoints: whether DALI can checkpoint its operators.
-        on_cpu: whether it runs on the CPU even if there is a GPU.
-        moves: field if it may move pixels.
-    """
+    """Changes an image in DALI, NumPy (on the CPU even if there is a GPU) or PyTorch."""
 
     random: bool = False
     checkpoints: bool = True
@@ -188,11 +165,7 @@ class LocalOp(PreparedOp):
 
 @dataclass(frozen=True, repr=False)
 class BatchOp(PreparedOp):
-    """Mixes samples and their targets.
-
-    Attributes:
-        writes: whether it may write to what it is given, a copy.
-    """
+    """Mixes samples and their targets."""
 
     writes: bool = True
 
@@ -201,12 +174,7 @@ class BatchOp(PreparedOp):
 
 @dataclass(frozen=True, repr=False)
 class PolicyOp(Op):
-    """Expands to other steps, or chooses among those that the recipe nests in it.
-
-    Attributes:
-        slots: with nested steps: `(weights, **params)` -> for each slot {index of a step: share of samples}.
-        weighted: whether nested steps may have weights; otherwise all weights are 1.
-    """
+    """Expands to other steps, or, with slots, chooses among those that the recipe nests in it."""
 
     slots: Function | None = None
     weighted: bool = False

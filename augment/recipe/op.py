@@ -1,7 +1,7 @@
 """The op registry. An op is declared once, by a decorator on its function; everything else is derived from that.
 
 Validation, error messages, the op table, previews, benchmark rows and the tests of every op come from the declaration.
-To add an op, decorate a function in a module of your own and list the module under `aug.plugins`:
+A function in a module that `aug.plugins` lists is an op, too (docs/extending.md):
 
     @color(amount_range=Range(default=(0, 1), within=(0, 1), doc="share of the gray that is mixed in"))
     def fade(amount):
@@ -10,17 +10,7 @@ To add an op, decorate a function in a module of your own and list the module un
 
 The function's name is the op's name, its docstring the help text, and the decorator's keywords are its parameters. Of
 each `Range` a value is drawn for every sample: `amount_range` passes `amount`, an (N,) array. All other parameters are
-passed as they are configured, once for all samples. Choose the decorator by what the op does:
-
-    crop         turns an image of any size into the square
-    geometry     maps coordinates by a matrix, (N, 3, 3); fused with its neighbors
-    color        maps RGB by a matrix, (N, 3, 4); fused with its neighbors
-    local        anything else, in DALI operators
-    numpy_op     a NumPy function of one image
-    torch_op     a PyTorch function of a batch
-    batch        mixes samples and targets
-    policy       expands to other steps
-    combinator   chooses among steps that the recipe nests in it
+passed as they are configured, once for all samples.
 """
 
 import importlib
