@@ -1,17 +1,12 @@
 """Images that change or disappear while a run reads them: said in a sentence, with the file."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from files_of_sources import drawn, file_of, load, put, put_both
-from photos import draw_photo
-from PIL import Image
 from stores import FIXED, epochs
 
 from augment.data.check import Problem
@@ -68,24 +63,6 @@ def test_a_larger_file_that_changes_is_named(source: str) -> None:
         list(make(split))
 
 
-@pytest.mark.parametrize("source", ["lmdb", "numpy"])
-def test_a_mapped_file_that_is_gone_is_named(source: str) -> None:
-    split = load(source, put_both(source, SAMPLES, SAMPLES[:3])).train
-    text = said(split, file_of(source).unlink)
-    assert re.search(rf"cannot be read any more: No such file or directory \(.*{file_of(source)}\)\.", text)
-
-
-@pytest.mark.parametrize("source", ["webdataset", "tfrecord"])
-def test_a_larger_file_that_was_never_opened_and_is_gone(source: str) -> None:
-    split = load(source, put_both(source, SAMPLES, SAMPLES[:3])).train
-    from augment.data.formats.spans import _opened
-
-    _opened.cache_clear()
-    file_of(source).unlink()
-    with pytest.raises(UserError, match=rf"cannot be read any more: No such file or directory \(.*{file_of(source)}\)"):
-        list(make(split))
-
-
 def photos() -> Split:
     for name in ("train", "val"):
         put("folder", name, SAMPLES)
@@ -110,19 +87,6 @@ def test_a_file_of_its_own_is_named(damage: Damage, message: str) -> None:
     assert re.match(rf"data: an image turned out bad: {file} {message}", text)
 
 
-def test_what_no_file_is_to_blame_for_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = photos()
-    loader = make(split)
-
-    def fail(*_: object) -> Sequence[object]:
-        raise RuntimeError("Error in CPU operator `nvidia.dali.fn.decoders.image`: out of luck")
-
-    list(loader)
-    monkeypatch.setattr(type(loader._pipeline), "outputs", fail)
-    with pytest.raises(RuntimeError, match="out of luck"):
-        list(loader)
-
-
 def test_files_are_looked_at_only_where_they_may_be_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a million that would take minutes."""
     looked: list[Sequence[ImageRef]] = []
@@ -141,48 +105,3 @@ def test_files_are_looked_at_only_where_they_may_be_to_blame(monkeypatch: pytest
     find_bad(RuntimeError("`nvidia.dali.fn.readers.file`\n\nFile mapping failed: b.jpg\nC++"), files)
     find_bad(RuntimeError(decoder), files, changed=lambda: [b])
     assert [some for some in looked if some] == [[a, b], [b], [b], [a, b]]
-
-
-OVERWRITTEN = """
-import os, sys, time
-from pathlib import Path
-from threading import Thread
-import torch
-from augment.data.dataset import Split
-from augment.pipeline.loader import Loader
-from augment.recipe.plan import build_plan
-from augment.recipe.steps import parse_aug
-from augment.support.errors import UserError
-
-files = sorted(Path(sys.argv[1]).glob("*.jpg"))
-content = {file: file.read_bytes() for file in files}
-
-def overwrite():
-    while True:
-        for file, whole in content.items():
-            file.write_bytes(whole)
-
-Thread(target=overwrite, daemon=True).start()
-plan = build_plan(parse_aug({"size": 32, "train": {"random_resized_crop": {}}}), "train")
-begun, failed = time.monotonic(), 0
-while time.monotonic() - begun < 1.5:
-    loader = Loader(plan, Split(tuple(files), (0,) * len(files)), batch_size=8, seed=0, device=torch.device("cpu"))
-    try:
-        for _ in range(20):
-            for batch in loader:
-                pass
-    except (UserError, RuntimeError):  # the image may be whole again when it is looked at
-        failed += 1
-print("alive", failed > 0, flush=True)
-os._exit(0)
-"""
-
-
-def test_images_that_are_overwritten_while_they_are_read_do_not_end_the_process(tmp_path: Path) -> None:
-    """A file that is mapped into memory and becomes shorter would."""
-    for number in range(8):
-        Image.fromarray(draw_photo(400, 300, number)).save(tmp_path / f"{number}.jpg", quality=95)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    command = [sys.executable, "-c", OVERWRITTEN, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "alive True\n"), done.stderr[-500:]

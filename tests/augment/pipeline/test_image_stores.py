@@ -21,7 +21,6 @@ from augment.data.images import file_name
 from augment.data.sources import parse_data
 from augment.pipeline.build import Shard
 from augment.pipeline.graph import Placement
-from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.recipe.plan import Plan, build_plan
@@ -110,14 +109,6 @@ def test_a_pass_is_resumed_exactly(name: str, shard: Shard, stores: dict[str, Sp
         assert batches(resumed) == expected[2]
 
 
-def test_validation_keeps_the_order(stores: dict[str, Split]) -> None:
-    plan = build_plan(parse_aug({"size": 16}), "val")
-    for name in SOURCES:
-        loader = make(stores[name], plan=plan)
-        for _ in range(2):
-            assert torch.cat([batch.indices for batch in loader]).tolist() == list(range(7))
-
-
 def test_windows_are_those_of_files(stores: dict[str, Split], device: torch.device) -> None:
     # Of a seed of their own: DALI would draw them by their place in the graph, which has another reader here.
     for crop in ("random_resized_crop", "random_crop"):
@@ -129,23 +120,6 @@ def test_windows_are_those_of_files(stores: dict[str, Split], device: torch.devi
         assert one == other
 
 
-def test_batches_are_a_function_of_their_number(stores: dict[str, Split]) -> None:
-    image_files = stores["webdataset"].files
-
-    def feed(epoch: int = 0, rank: int = 0) -> ImageFeed:
-        return ImageFeed(image_files, batch_size=2, batches=2, epoch=epoch, shuffle=(1,), rank=rank, world_size=2)
-
-    one = feed()
-    forth = [one.indices(number).tolist() for number in range(8)]
-    assert [one.indices(number).tolist() for number in reversed(range(8))] == forth[::-1]
-    assert [feed(1).indices(number).tolist() for number in range(6)] == forth[2:]
-    # Three images in the first shard, four in the second: the first is padded with its last image.
-    for epoch in range(4):
-        first, second = ([n for b in (0, 1) for n in feed(epoch, r).indices(b).tolist()] for r in (0, 1))
-        assert first[3] == first[2]
-        assert sorted(first[:3] + second) == list(range(7))
-
-
 @pytest.mark.parametrize(
     "steps",
     [{}, {"center_crop": {"scale": 0.8}}, {"letterbox": {}}, {"random_crop": {}}, {"resize": {"side": "short"}}],
@@ -155,11 +129,6 @@ def test_every_crop_takes_images_that_are_stored_decoded(steps: dict[str, Any], 
     encoded, raw = ([batch.images for batch in make(stores[name], plan=plan)] for name in ("folder", "numpy"))
     for one, other in zip(encoded, raw, strict=True):
         assert torch.equal(one, other)
-
-
-def test_the_loader_tells_its_images_apart(stores: dict[str, Split]) -> None:
-    identities = [make(stores[name]).identity["files"] for name in SOURCES]
-    assert len(set(identities)) == 3
 
 
 def test_there_is_no_cache_for_images_in_larger_files(stores: dict[str, Split]) -> None:

@@ -79,20 +79,6 @@ def test_kernels_do_not_run_on_the_cpu(squares: tuple[ImageRef, ...]) -> None:
     assert images.shape == (len(squares), SIZE, SIZE, 3)
 
 
-def test_kernels_are_tried_on_the_gpu_that_will_run_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that builds a pipeline begins with the first GPU, whichever its process uses."""
-    asked: list[torch.device] = []
-
-    def zeros(*_: int, device: torch.device, **__: Any) -> None:
-        asked.append(device)
-        raise RuntimeError("no kernel image")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch, "zeros", zeros)
-    assert not kernels_run.__wrapped__(1)
-    assert asked == [torch.device("cuda:1")]
-
-
 def interpreted(*arguments: str) -> Any:
     return json.loads(run_script("interpreted", *arguments))
 
@@ -157,11 +143,6 @@ def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None
 @pytest.mark.parametrize("arguments", [[], ["every op"]], ids=["policies and mixing", "every op"])
 def test_kernels_compile_for_a_gpu(arguments: list[str]) -> None:
     run_script("compiled", *arguments)
-
-
-@pytest.mark.long
-def test_the_mean_of_a_large_image() -> None:
-    assert interpreted("large") == [250]
 
 
 @needs_gpu
